@@ -1,0 +1,83 @@
+# The front door of the repository: `make run` for those who use it, `make test` for those who change it.
+# Stamp files under .venv make each step run once; a changed lock or pyproject.toml runs it again.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SOURCES := app cli engine tests bench
+SDK := tests/sdk
+
+.DEFAULT_GOAL := help
+.PHONY: help run install dev system test fmt lint types contracts tests bench lock clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(VENV)/.project  ## start the gateway on 127.0.0.1:8080; more options with ARGS="--port 9000"
+	@exec $(BIN)/weir serve $(ARGS)
+
+install: $(VENV)/.project  ## make .venv with what running needs
+
+dev: $(VENV)/.dev  ## make .venv with what the gate needs as well
+
+test: system dev $(SDK)/node_modules/.stamp  ## the whole gate: formatting, lint, types, contracts, tests
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory types
+	@$(MAKE) --no-print-directory contracts
+	@$(MAKE) --no-print-directory tests
+
+fmt: dev  ## format, and fix what ruff can fix
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+lint: dev  ## formatting and lint
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+
+types: dev  ## mypy, strict, tests included
+	$(BIN)/mypy
+
+contracts: dev  ## who may import whom
+	$(BIN)/lint-imports
+
+tests: dev $(SDK)/node_modules/.stamp  ## pytest with branch coverage of the engine; for some of them: .venv/bin/pytest -k name
+	$(BIN)/pytest --cov
+
+bench: dev  ## the benchmarks, beside a real Redis
+	$(BIN)/python -m bench $(ARGS)
+
+system:  ## what tests need from outside Python: redis-server, node, npm
+	@.ci/system-packages
+
+lock: dev  ## newest versions that pyproject.toml and the .in files allow, with hashes and without hosts
+	.ci/lock
+	cd $(SDK) && npm update --package-lock-only
+
+clean:  ## remove .venv, caches and everything that was built; data stays
+	rm -rf $(VENV) $(SDK)/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist
+
+$(VENV)/.made: requirements-build.lock
+	@.ci/make-venv "$(PYTHON)" $(VENV)
+	@$(PIP) install --require-hashes -r requirements-build.lock
+	@touch $@
+
+$(VENV)/.locked: requirements.lock $(VENV)/.made
+	@echo "installing what requirements.lock names"
+	@$(PIP) install --require-hashes -r requirements.lock
+	@touch $@
+
+$(VENV)/.project: pyproject.toml $(VENV)/.locked
+	@$(PIP) install --no-deps --no-build-isolation --no-index -e .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock $(VENV)/.project
+	@echo "installing what requirements-dev.lock names"
+	@$(PIP) install --require-hashes --no-build-isolation -r requirements-dev.lock
+	@touch $@
+
+$(SDK)/node_modules/.stamp: $(SDK)/package.json $(SDK)/package-lock.json
+	@cd $(SDK) && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
