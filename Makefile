@@ -43,7 +43,7 @@ types: dev  ## mypy, strict, tests included
 contracts: dev  ## who may import whom
 	$(BIN)/lint-imports
 
-tests: dev $(SDK)/node_modules/.stamp  ## pytest with branch coverage of the engine; for some of them: .venv/bin/pytest -k name
+tests: dev system $(SDK)/node_modules/.stamp  ## pytest with branch coverage of the engine; for some of them: .venv/bin/pytest -k name
 	$(BIN)/pytest --cov
 
 bench: dev  ## the benchmarks, beside a real Redis
@@ -70,7 +70,7 @@ $(VENV)/.locked: requirements.lock $(VENV)/.made
 	@touch $@
 
 $(VENV)/.project: pyproject.toml $(VENV)/.locked
-	@$(PIP) install --no-deps --no-build-isolation --no-index -e .
+	@$(PIP) install --no-deps --no-build-isolation --no-index --editable .
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.project
@@ -78,6 +78,6 @@ $(VENV)/.dev: requirements-dev.lock $(VENV)/.project
 	@$(PIP) install --require-hashes --no-build-isolation -r requirements-dev.lock
 	@touch $@
 
-$(SDK)/node_modules/.stamp: $(SDK)/package.json $(SDK)/package-lock.json
+$(SDK)/node_modules/.stamp: $(SDK)/package.json $(SDK)/package-lock.json | system
 	@cd $(SDK) && npm ci --no-audit --no-fund --loglevel=error
 	@touch $@

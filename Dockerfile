@@ -1,0 +1,35 @@
+# Weir in a container. The first stage installs from the lock and builds the wheel; the second keeps the result alone.
+
+FROM python:3.11-slim AS build
+WORKDIR /source
+COPY requirements-build.lock requirements.lock ./
+RUN python -m pip install --no-cache-dir --require-hashes -r requirements-build.lock \
+ && python -m venv --without-pip /opt/weir \
+ && python -m pip --python /opt/weir install --no-cache-dir --require-hashes -r requirements.lock
+COPY pyproject.toml LICENSE README.md ./
+COPY app app
+COPY cli cli
+COPY engine engine
+RUN python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /wheels . \
+ && python -m pip --python /opt/weir install --no-deps --no-index /wheels/*.whl
+
+
+FROM python:3.11-slim
+LABEL org.opencontainers.image.title="weir" org.opencontainers.image.licenses="MIT"
+RUN useradd --system --uid 10001 --no-create-home weir \
+ && install --directory --owner weir --mode 0750 /data
+COPY --from=build /opt/weir /opt/weir
+USER 10001
+VOLUME /data
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 CMD ["/opt/weir/bin/python", "-c", \
+  "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/healthz/live', timeout=2)"]
+
+# !!! THE GATEWAY IN THIS CONTAINER IS OPEN !!!
+# There are no tokens yet: whoever reaches port 8080 may read, write and delete everything. Inside a container only
+# 0.0.0.0 can be published, and weir refuses to bind there without authentication unless told --insecure. So the only
+# guard is who reaches the port: publish it on loopback (`-p 127.0.0.1:8080:8080`) or on a private network,
+# never on a public address.
+ENTRYPOINT ["/opt/weir/bin/weir"]
+CMD ["serve", "--host", "0.0.0.0", "--insecure", "--data", "/data"]

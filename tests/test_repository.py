@@ -1,0 +1,145 @@
+"""What the repository promises whoever clones it.
+
+Knows: the files at the top level and what they say about each other.
+Must never know: what the gateway does.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parent.parent
+LOCKS: Final = ("requirements.lock", "requirements-build.lock", "requirements-dev.lock")
+FOLDERS: Final = ("app", "bench", "cli", "deploy", "engine", "tests")
+PACKAGES: Final = ("app", "cli", "engine")
+TARGETS: Final = ("run", "test", "fmt", "lint", "types", "contracts", "tests", "bench", "lock", "clean")
+PIN: Final = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+) \\$", re.MULTILINE)
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def _project() -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads(_text("pyproject.toml"))["project"]
+    return project
+
+
+def _pins(lock: str) -> dict[str, str]:
+    return dict(PIN.findall(_text(lock)))
+
+
+def _run(*command: str) -> str:
+    plain = os.environ | {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    return subprocess.run(command, cwd=ROOT, env=plain, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_top_level_folder_is_present(folder: str) -> None:
+    """The map in the README is the territory."""
+    assert any((ROOT / folder).iterdir())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_make_target_is_listed_and_resolves(target: str) -> None:
+    """`make` alone names what there is to make, and nothing that it names is missing a rule."""
+    assert re.search(rf"^make {target} ", _run("make", "help"), re.MULTILINE)
+    _run("make", "--dry-run", target)
+
+
+def test_ci_runs_what_people_run() -> None:
+    """The gate is one command, the same at home and in CI."""
+    assert "exec make test\n" in _text(".ci/run")
+    assert all(os.access(script, os.X_OK) for script in (ROOT / ".ci").iterdir())
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_names_no_host(lock: str) -> None:
+    """What is installed is settled by hashes; where it comes from is settled by whoever installs."""
+    text = _text(lock)
+    assert "://" not in text
+    assert not re.search(r"^\s*-", text.replace("    --hash=sha256:", ""), re.MULTILINE)
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_line_of_a_lock_is_an_exact_version_with_hashes(lock: str) -> None:
+    """A requirement without a hash would make pip refuse the whole file, on somebody else's machine."""
+    requirements = re.findall(
+        r"^[a-z0-9].*(?:\n    --hash=sha256:[0-9a-f]{64}(?: \\)?)*", _text(lock), re.MULTILINE
+    )
+    assert len(requirements) == len(_pins(lock)) > 0
+    assert all("--hash=sha256:" in requirement for requirement in requirements)
+
+
+def test_the_locks_agree_with_each_other() -> None:
+    """What is tested is what runs."""
+    runtime, build, dev = (_pins(lock) for lock in LOCKS)
+    for one, other in ((runtime, build), (runtime, dev), (build, dev)):
+        assert {name: one[name] for name in one.keys() & other} == {
+            name: other[name] for name in one.keys() & other
+        }
+
+
+def test_the_lock_holds_every_dependency() -> None:
+    """A dependency that was added without `make lock` is found here, not on a fresh machine."""
+    names = {re.split(r"[<>=!~ ;\[]", line, maxsplit=1)[0] for line in _project()["dependencies"]}
+    assert names <= _pins("requirements.lock").keys()
+
+
+def test_the_server_is_pinned_exactly() -> None:
+    """The guards lean on private parts of uvicorn, so that another version must not slip in unseen."""
+    assert f"uvicorn=={_pins('requirements.lock')['uvicorn']}" in _project()["dependencies"]
+
+
+def test_the_npm_lock_holds_hashes_and_no_addresses() -> None:
+    """The same promise for the JavaScript client that the command door is tried with."""
+    packages: dict[str, dict[str, Any]] = json.loads(_text("tests/sdk/package-lock.json"))["packages"]
+    installed = [package for path, package in packages.items() if path]
+    assert installed
+    assert all("integrity" in package and "resolved" not in package for package in installed)
+
+
+def test_the_changelog_opens_with_the_version_of_the_project() -> None:
+    """A version without an entry would tell its users nothing."""
+    newest = re.search(r"^## \[(.+?)\]", _text("CHANGELOG.md"), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == _project()["version"]
+
+
+def test_the_wheel_carries_every_file_of_the_packages(tmp_path: Path) -> None:
+    """Vendored scripts, pages and tables go along with the modules; tests and benchmarks stay at home."""
+    build = (
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--wheel-dir",
+        str(tmp_path),
+        ".",
+    )
+    _run(sys.executable, "-m", "pip", *build)
+    (wheel,) = tmp_path.iterdir()
+    with zipfile.ZipFile(wheel) as archive:
+        carried = {name for name in archive.namelist() if ".dist-info/" not in name}
+    files = (file for package in PACKAGES for file in (ROOT / package).rglob("*") if file.is_file())
+    assert carried == {str(file.relative_to(ROOT)) for file in files if file.suffix != ".pyc"}
+
+
+@pytest.mark.parametrize("file", ["Dockerfile", "deploy/weir.service"])
+def test_what_runs_it_elsewhere_uses_options_that_exist(file: str) -> None:
+    """No machine here runs these files, so at least their command line is held against the real one."""
+    commands = [line for line in _text(file).splitlines() if line.startswith(("CMD [", "ExecStart="))]
+    options = set(re.findall(r"--[a-z-]+", " ".join(commands)))
+    assert options
+    assert options <= set(
+        re.findall(r"--[a-z-]+", _run(str(Path(sys.executable).with_name("weir")), "serve", "--help"))
+    )
