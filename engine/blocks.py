@@ -1,0 +1,234 @@
+"""An ordered map from integers, kept in blocks: the shape of a stream's nodes and of a group's pending list.
+
+Knows: keys in order, in blocks of bounded size, their weights, and copying a block that a snapshot holds.
+Must never know: what keys and values mean.
+
+    _tops    [   511,      1023,      1400 ]     the last key of each block, for bisection
+    _blocks  [ 0…511 | 512…1023 | 1024…1400 ]    each: keys and values side by side, and when it was made
+
+Appending, finding, inserting and removing cost a bisection over the blocks and one within a block, whatever
+the length. A snapshot is the tuple of blocks: it bumps the epoch, and whoever writes to an older block copies
+it first, so that a thread may read the snapshot while the map goes on.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
+
+
+class Block(Generic[V]):
+    """A run of keys and their values. In a snapshot it never changes."""
+
+    __slots__ = ("epoch", "keys", "values")
+
+    def __init__(self, keys: list[int], values: list[V], epoch: int) -> None:
+        self.keys = keys
+        self.values = values
+        self.epoch = epoch
+
+
+class SortedMap(Generic[V]):
+    """Integer keys in ascending order with a value each."""
+
+    __slots__ = ("_blocks", "_count", "_epoch", "_prefix", "_tops", "block_items_max")
+
+    def __init__(self, block_items_max: int = 512) -> None:
+        self.block_items_max = block_items_max
+        self._blocks: list[Block[V]] = []
+        self._tops: list[int] = []
+        self._count = 0
+        self._epoch = 0
+        # Weights of all blocks before each, made when asked for; None after a write.
+        self._prefix: list[int] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, key: int) -> bool:
+        return self._find(key) is not None
+
+    def get(self, key: int) -> V | None:
+        """The value of `key`, or None."""
+        place = self._find(key)
+        return None if place is None else self._blocks[place[0]].values[place[1]]
+
+    def first(self) -> tuple[int, V] | None:
+        """The lowest key and its value."""
+        if not self._blocks:
+            return None
+        block = self._blocks[0]
+        return block.keys[0], block.values[0]
+
+    def last(self) -> tuple[int, V] | None:
+        """The highest key and its value."""
+        if not self._blocks:
+            return None
+        block = self._blocks[-1]
+        return block.keys[-1], block.values[-1]
+
+    def floor(self, key: int) -> tuple[int, V] | None:
+        """The highest key not above `key`, and its value."""
+        index = bisect_left(self._tops, key)
+        if index < len(self._blocks):
+            block = self._blocks[index]
+            place = bisect_right(block.keys, key) - 1
+            if place >= 0:
+                return block.keys[place], block.values[place]
+        if index == 0:
+            return None
+        block = self._blocks[index - 1]
+        return block.keys[-1], block.values[-1]
+
+    def items(self, low: int = 0) -> Iterator[tuple[int, V]]:
+        """Keys from `low` (inclusive) upwards. The map must not change meanwhile."""
+        index = bisect_left(self._tops, low)
+        for block in self._blocks[index:]:
+            start = bisect_left(block.keys, low)
+            yield from zip(block.keys[start:], block.values[start:], strict=True)
+
+    def values(self) -> Iterator[V]:
+        """All values in order of their keys. The map must not change meanwhile."""
+        for block in self._blocks:
+            yield from block.values
+
+    def items_down(self, high: int) -> Iterator[tuple[int, V]]:
+        """Keys from `high` (inclusive) downwards. The map must not change meanwhile."""
+        index = min(bisect_left(self._tops, high), len(self._blocks) - 1)
+        while index >= 0:
+            block = self._blocks[index]
+            stop = bisect_right(block.keys, high)
+            yield from zip(reversed(block.keys[:stop]), reversed(block.values[:stop]), strict=True)
+            index -= 1
+
+    def page(self, low: int, count: int) -> list[tuple[int, V]]:
+        """At most `count` items from `low` (inclusive) upwards, as a list of its own."""
+        found: list[tuple[int, V]] = []
+        index = bisect_left(self._tops, low)
+        while index < len(self._blocks) and len(found) < count:
+            block = self._blocks[index]
+            start = bisect_left(block.keys, low)
+            stop = start + count - len(found)
+            found.extend(zip(block.keys[start:stop], block.values[start:stop], strict=True))
+            index += 1
+        return found
+
+    def set(self, key: int, value: V) -> None:
+        """Insert `key`, or replace its value."""
+        if not self._tops or key > self._tops[-1]:
+            self.extend((key,), (value,))
+            return
+        index = bisect_left(self._tops, key)
+        block = self._own(index)
+        place = bisect_left(block.keys, key)
+        if block.keys[place] == key:
+            block.values[place] = value
+            return
+        block.keys.insert(place, key)
+        block.values.insert(place, value)
+        self._count += 1
+        if len(block.keys) > self.block_items_max:
+            self._split(index)
+
+    def extend(self, keys: Sequence[int], values: Sequence[V]) -> None:
+        """Append ascending `keys`, all above the last one. Blocks are filled, not halved."""
+        done = 0
+        while done < len(keys):
+            if not self._blocks or len(self._blocks[-1].keys) >= self.block_items_max:
+                self._blocks.append(Block([], [], self._epoch))
+                self._tops.append(keys[done])
+            block = self._own(len(self._blocks) - 1)
+            stop = done + self.block_items_max - len(block.keys)
+            block.keys.extend(keys[done:stop])
+            block.values.extend(values[done:stop])
+            self._tops[-1] = block.keys[-1]
+            done = stop
+        self._count += len(keys)
+
+    def pop(self, key: int) -> V | None:
+        """Remove `key`; its value, or None if it was not there."""
+        found = self._find(key)
+        if found is None:
+            return None
+        index, place = found
+        block = self._own(index)
+        value = block.values.pop(place)
+        del block.keys[place]
+        self._count -= 1
+        if not block.keys:
+            del self._blocks[index], self._tops[index]
+        elif place == len(block.keys):
+            self._tops[index] = block.keys[-1]
+        return value
+
+    def drop_first(self, count: int) -> None:
+        """Remove the lowest `count` keys."""
+        whole = 0
+        while whole < len(self._blocks) and len(self._blocks[whole].keys) <= count:
+            count -= len(self._blocks[whole].keys)
+            self._count -= len(self._blocks[whole].keys)
+            whole += 1
+        if whole:
+            del self._blocks[:whole], self._tops[:whole]
+            self._prefix = None
+        if count:
+            block = self._own(0)
+            del block.keys[:count], block.values[:count]
+            self._count -= count
+
+    def weight_below(self, key: int, weigh: Callable[[V], int]) -> int:
+        """The sum of `weigh` over all keys below `key`: a bisection, once the blocks are weighed.
+
+        `weigh` must be the same function each time, and a value's weight must not change in place.
+        """
+        if self._prefix is None:
+            weights = (sum(map(weigh, block.values)) for block in self._blocks)
+            self._prefix = list(accumulate(weights, initial=0))
+        index = bisect_left(self._tops, key)
+        if index == len(self._blocks):
+            return self._prefix[-1]
+        block = self._blocks[index]
+        return self._prefix[index] + sum(map(weigh, block.values[: bisect_left(block.keys, key)]))
+
+    def snapshot(self) -> tuple[Block[V], ...]:
+        """The blocks as they are now; from here on they are copied before they are written."""
+        self._epoch += 1
+        return tuple(self._blocks)
+
+    def check(self) -> None:
+        """Assert that order, counts, block sizes and tops agree."""
+        keys = [key for block in self._blocks for key in block.keys]
+        assert keys == sorted(set(keys)), "keys ascend"
+        assert len(keys) == self._count, "the count is that of the keys"
+        assert self._tops == [block.keys[-1] for block in self._blocks], "tops are the last keys"
+        assert all(0 < len(block.keys) <= self.block_items_max for block in self._blocks), (
+            "no block empty or too long"
+        )
+        assert all(len(block.keys) == len(block.values) for block in self._blocks), "a value for each key"
+
+    def _find(self, key: int) -> tuple[int, int] | None:
+        index = bisect_left(self._tops, key)
+        if index == len(self._tops):
+            return None
+        keys = self._blocks[index].keys
+        place = bisect_left(keys, key)
+        return (index, place) if keys[place] == key else None
+
+    def _own(self, index: int) -> Block[V]:
+        """The block at `index`, fit to be written: a copy of its own if a snapshot holds it."""
+        self._prefix = None
+        block = self._blocks[index]
+        if block.epoch != self._epoch:
+            block = Block(block.keys.copy(), block.values.copy(), self._epoch)
+            self._blocks[index] = block
+        return block
+
+    def _split(self, index: int) -> None:
+        block = self._blocks[index]
+        half = len(block.keys) // 2
+        lower = Block(block.keys[:half], block.values[:half], self._epoch)
+        del block.keys[:half], block.values[:half]
+        self._blocks.insert(index, lower)
+        self._tops.insert(index, lower.keys[-1])

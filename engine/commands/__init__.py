@@ -1,0 +1,139 @@
+"""The commands: one function each, one table, one way to run them.
+
+Knows: which function runs which command, and what changes state.
+Must never know: asyncio, disk, wire formats.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from engine.commands import entries, grouping, introspection, keys, pending, reading, types
+from engine.commands.turn import Parked, Turn
+from engine.commands.types import Command
+from engine.errors import EngineError
+from engine.keyspace import Keyspace
+from engine.replies import Reply
+
+__all__ = ["READS", "Outcome", "Parked", "Turn", "execute", "execute_all", "is_ready", "streams_of"]
+
+_Run = Callable[[Turn, Any], Reply | Parked]
+
+_TABLE: Final[dict[type[Command], _Run]] = {
+    types.XAdd: entries.xadd,
+    types.XLen: entries.xlen,
+    types.XRange: entries.xrange,
+    types.XDel: entries.xdel,
+    types.XDelEx: entries.xdelex,
+    types.XTrim: entries.xtrim,
+    types.XSetId: entries.xsetid,
+    types.XCfgSet: entries.xcfgset,
+    types.XIdmpRecord: entries.xidmprecord,
+    types.ExpireProductions: entries.expire_productions,
+    types.XRead: reading.xread,
+    types.XReadGroup: reading.xreadgroup,
+    types.XAck: pending.xack,
+    types.XAckDel: pending.xackdel,
+    types.XNack: pending.xnack,
+    types.XPending: pending.xpending,
+    types.XPendingRange: pending.xpending_range,
+    types.XClaim: pending.xclaim,
+    types.XAutoClaim: pending.xautoclaim,
+    types.XGroupCreate: grouping.xgroup_create,
+    types.XGroupSetId: grouping.xgroup_setid,
+    types.XGroupDestroy: grouping.xgroup_destroy,
+    types.XGroupCreateConsumer: grouping.xgroup_createconsumer,
+    types.XGroupDelConsumer: grouping.xgroup_delconsumer,
+    types.XInfoStream: introspection.xinfo_stream,
+    types.XInfoStreamFull: introspection.xinfo_stream_full,
+    types.XInfoGroups: introspection.xinfo_groups,
+    types.XInfoConsumers: introspection.xinfo_consumers,
+    types.Delete: keys.delete,
+    types.Exists: keys.exists,
+    types.Type: keys.type_of,
+    types.ListStreams: keys.list_streams,
+    types.DbSize: keys.db_size,
+    types.FlushAll: keys.flush_all,
+    types.ConfigGet: keys.config_get,
+    types.ConfigSet: keys.config_set,
+}
+
+# The commands that never change anything; all others need room in the log before they run.
+READS: Final = frozenset(
+    {
+        types.XLen,
+        types.XRange,
+        types.XRead,
+        types.XPending,
+        types.XPendingRange,
+        types.XInfoStream,
+        types.XInfoStreamFull,
+        types.XInfoGroups,
+        types.XInfoConsumers,
+        types.Exists,
+        types.Type,
+        types.ListStreams,
+        types.DbSize,
+        types.ConfigGet,
+    }
+)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a turn leaves: the answer, or the refusal that stands for it, and the turn with its records and
+    signals.
+    """
+
+    reply: Reply | Parked | EngineError
+    turn: Turn
+
+
+def execute(keyspace: Keyspace, command: Command, now_ms: int) -> Outcome:
+    """Run one command as a turn of its own. A refusal has changed nothing."""
+    turn = Turn(keyspace, now_ms)
+    return Outcome(_run(turn, command), turn)
+
+
+def execute_all(
+    keyspace: Keyspace, commands: Sequence[Command], now_ms: int
+) -> tuple[list[Reply | EngineError], Turn]:
+    """Run a transaction: one turn, one reading of the clock, nothing between; a refusal does not end it,
+    nothing waits.
+    """
+    turn = Turn(keyspace, now_ms)
+    replies: list[Reply | EngineError] = []
+    for command in commands:
+        reply = _run(turn, _without_block(command))
+        assert not isinstance(reply, Parked), "nothing waits in a transaction"
+        replies.append(reply)
+    return replies, turn
+
+
+def _run(turn: Turn, command: Command) -> Reply | Parked | EngineError:
+    try:
+        return _TABLE[type(command)](turn, command)
+    except EngineError as refusal:
+        return refusal
+
+
+def _without_block(command: Command) -> Command:
+    if isinstance(command, types.XRead | types.XReadGroup) and command.block_ms is not None:
+        return msgspec.structs.replace(command, block_ms=None)
+    return command
+
+
+def is_ready(keyspace: Keyspace, parked: Parked, now_ms: int) -> bool:
+    """Whether a parked read may find something by now."""
+    assert isinstance(parked.command, types.XRead | types.XReadGroup), "only reads are parked"
+    return reading.is_ready(Turn(keyspace, now_ms), parked.command)
+
+
+def streams_of(command: Command) -> tuple[str, ...] | None:
+    """The streams that a command's answer depends on; None for all of them."""
+    if isinstance(command, types.XRead | types.XReadGroup):
+        return tuple(name for name, _ in command.streams)
+    if isinstance(command, types.Delete | types.Exists):
+        return tuple(command.streams)
+    stream = getattr(command, "stream", None)
+    return None if stream is None else (stream,)

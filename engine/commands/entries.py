@@ -1,0 +1,240 @@
+"""XADD, XLEN, XRANGE, XDEL, XDELEX, XTRIM, XSETID and idempotent production: the entries of a stream.
+
+Knows: Redis's order of checks (semantics.md 1.3 to 1.7, 1.16).
+Must never know: groups beyond the references to an entry, wire formats.
+"""
+
+from collections.abc import Sequence
+
+from engine import entries, errors, ids
+from engine.commands import types
+from engine.commands.references import is_referenced, remove_references, trim
+from engine.commands.turn import Turn, checked
+from engine.keyspace import Key
+from engine.records import (
+    Append,
+    ConfigureProductions,
+    ForgetProductions,
+    Produce,
+    RememberAnswer,
+    Remove,
+    RepeatProduction,
+    SetCounters,
+    answer_age_ms_max,
+)
+from engine.replies import Added, Deletions, Entries, Trimmed
+
+deleted, absent, kept = 1, -1, 2
+
+
+def xadd(turn: Turn, command: types.XAdd) -> Added | None:
+    if 0 in command.ids:
+        raise errors.id_is_zero()
+    key = turn.keyspace.find(command.stream)
+    if key is None and not command.mkstream:
+        return None
+    _expect_last_id(key, command.expected_last_id)
+    repeated = _repeated(turn, key, command)
+    if repeated is not None:
+        return repeated
+    new_ids, auto_ms = _new_ids(turn, key, command)
+    if key is None:
+        key = turn.created(command.stream)
+    turn.emit(Append(command.stream, _texts(new_ids, command.bodies), new_ids))
+    turn.auto_ms = max(turn.auto_ms, auto_ms)
+    _remember(turn, command, new_ids)
+    trimmed = Trimmed(0) if command.trim is None else trim(turn, command.stream, command.trim)
+    turn.signal(command.stream)
+    return Added(new_ids, trimmed=trimmed.deleted, pending_affected=trimmed.pending_affected)
+
+
+def _expect_last_id(key: Key | None, expected: int | None) -> None:
+    last_id = key.stream.last_id if key else 0
+    # "0-0" is met by an empty stream too, whatever it once held.
+    empty = key is None or key.stream.length == 0
+    if expected is not None and expected != last_id and not (expected == 0 and empty):
+        raise errors.last_id_mismatch(ids.text(last_id))
+
+
+def _repeated(turn: Turn, key: Key | None, command: types.XAdd) -> Added | None:
+    """The answer of the first time, if these entries were stored already."""
+    if key is None:
+        return None
+    if command.idempotency is not None:
+        answer = key.answers.get(command.idempotency.key)
+        if answer is not None and turn.now_ms - answer.at_ms <= answer_age_ms_max:
+            if answer.digest != command.idempotency.digest:
+                raise errors.idempotency_mismatch()
+            return Added(answer.ids, duplicate=True)
+    if command.production is not None:
+        first = key.productions.find(command.production.producer, command.production.key)
+        if first is not None:
+            turn.emit(RepeatProduction(command.stream))
+            return Added((first,), duplicate=True)
+    return None
+
+
+def _new_ids(turn: Turn, key: Key | None, command: types.XAdd) -> tuple[Sequence[int], int]:
+    """The IDs of the new entries, and the highest milliseconds that the clock gave to one (-1: none)."""
+    last_id = key.stream.last_id if key else 0
+    if not command.ids:
+        first = _automatic(turn, last_id)
+        last = first + len(command.bodies) - 1
+        if last > ids.ID_MAX:
+            raise errors.stream_exhausted()
+        return range(first, last + 1), ids.ms_of(last)
+    new_ids: list[int] = []
+    auto_ms = -1
+    for wanted in command.ids:
+        last_id = _next_id(turn, last_id, wanted)
+        new_ids.append(last_id)
+        auto_ms = ids.ms_of(last_id) if wanted is None else auto_ms
+    return new_ids, auto_ms
+
+
+def _automatic(turn: Turn, last_id: int) -> int:
+    """`*`: the clock's milliseconds, or the next ID where the clock is behind."""
+    if last_id == ids.ID_MAX:
+        raise errors.stream_exhausted()
+    now_ms = max(turn.now_ms, turn.keyspace.floor_ms + 1)
+    return ids.make(now_ms, 0) if now_ms > ids.ms_of(last_id) else last_id + 1
+
+
+def _next_id(turn: Turn, last_id: int, wanted: types.NewId) -> int:
+    if wanted is None:
+        return _automatic(turn, last_id)
+    if last_id == ids.ID_MAX:
+        raise errors.stream_exhausted()
+    if isinstance(wanted, types.AutoSequence):
+        sequence = 0 if wanted.ms != ids.ms_of(last_id) else ids.sequence_of(last_id) + 1
+        if sequence > ids.SEQUENCE_MAX:
+            raise errors.id_not_increasing(ids.text(last_id))
+        wanted = ids.make(wanted.ms, sequence)
+    if wanted <= last_id:
+        raise errors.id_not_increasing(ids.text(last_id))
+    return wanted
+
+
+def _texts(new_ids: Sequence[int], bodies: Sequence[bytes]) -> list[bytes]:
+    if isinstance(new_ids, range):
+        return entries.stored_run(new_ids[0], bodies)
+    return [entries.stored(entry_id, body) for entry_id, body in zip(new_ids, bodies, strict=True)]
+
+
+def _remember(turn: Turn, command: types.XAdd, new_ids: Sequence[int]) -> None:
+    if command.production is not None:
+        turn.emit(Produce(command.stream, command.production.producer, command.production.key, new_ids[-1]))
+    if command.idempotency is not None:
+        key = command.idempotency
+        turn.emit(RememberAnswer(command.stream, key.key, key.digest, new_ids, turn.now_ms))
+
+
+def xlen(turn: Turn, command: types.XLen) -> int:
+    key = turn.keyspace.find(command.stream)
+    return key.stream.length if key else 0
+
+
+def xrange(turn: Turn, command: types.XRange) -> Entries | None:
+    key = turn.keyspace.find(command.stream)
+    if key is None:
+        return Entries()
+    if command.count == 0:
+        return None
+    return key.stream.range(
+        command.start, command.end, count=command.count, reverse=command.reverse, bytes_max=command.bytes_max
+    )
+
+
+def xdel(turn: Turn, command: types.XDel) -> int:
+    key = turn.keyspace.find(command.stream)
+    if key is None:
+        return 0
+    gone = sorted({entry_id for entry_id in checked(command.ids) if entry_id in key.stream})
+    if gone:
+        turn.emit(Remove(command.stream, gone, tombstone=True))
+    return len(gone)
+
+
+def xdelex(turn: Turn, command: types.XDelEx) -> Deletions:
+    key = turn.keyspace.find(command.stream)
+    if key is None:
+        return Deletions([absent] * command.numids)
+    return Deletions(
+        [delete_one(turn, command.stream, key, one, command.refs) for one in checked(command.ids)]
+    )
+
+
+def delete_one(turn: Turn, stream: str, key: Key, entry_id: int, refs: types.Refs) -> int:
+    """Delete an entry with regard to its references; what became of it."""
+    if refs is types.Refs.ACKED and is_referenced(key, entry_id):
+        return kept
+    if refs is types.Refs.DELETE:
+        remove_references(turn, stream, (entry_id,))
+    if entry_id not in key.stream:
+        return absent
+    turn.emit(Remove(stream, (entry_id,), tombstone=True))
+    return deleted
+
+
+def xtrim(turn: Turn, command: types.XTrim) -> Trimmed:
+    return (
+        Trimmed(0) if turn.keyspace.find(command.stream) is None else trim(turn, command.stream, command.trim)
+    )
+
+
+def xsetid(turn: Turn, command: types.XSetId) -> bool:
+    if command.max_deleted_id and command.last_id < command.max_deleted_id:
+        raise errors.last_id_too_small(
+            "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
+        )
+    stream = turn.key(command.stream).stream
+    entries_added = stream.entries_added if command.entries_added is None else command.entries_added
+    if command.last_id < stream.max_deleted_id:
+        raise errors.last_id_too_small(
+            "ERR The ID specified in XSETID is smaller than current max_deleted_entry_id"
+        )
+    if stream.length and command.last_id < stream.top_id:
+        raise errors.last_id_too_small(
+            "ERR The ID specified in XSETID is smaller than the target stream top item"
+        )
+    if stream.length and entries_added < stream.length:
+        raise errors.last_id_too_small(
+            "ERR The entries_added specified in XSETID is smaller than the target stream length"
+        )
+    max_deleted_id = command.max_deleted_id or stream.max_deleted_id
+    turn.emit(SetCounters(command.stream, command.last_id, entries_added, max_deleted_id))
+    return True
+
+
+def xcfgset(turn: Turn, command: types.XCfgSet) -> bool:
+    key = turn.key(command.stream)
+    settings = checked(command.settings)
+    duration_s = key.productions.duration_s if settings.duration_s is None else settings.duration_s
+    maxsize = key.productions.maxsize if settings.maxsize is None else settings.maxsize
+    if (duration_s, maxsize) != (key.productions.duration_s, key.productions.maxsize):
+        turn.emit(ConfigureProductions(command.stream, duration_s, maxsize))
+    return True
+
+
+def xidmprecord(turn: Turn, command: types.XIdmpRecord) -> bool:
+    key = turn.key(command.stream)
+    production = command.production
+    before = key.productions.find(production.producer, production.key)
+    if before is not None:
+        if before != command.id:
+            raise errors.invalid("ERR IID already exists for this producer with a different stream ID")
+        return True
+    if command.id not in key.stream:
+        raise errors.EngineError("no_entry", "ERR No such message in stream")
+    turn.emit(Produce(command.stream, production.producer, production.key, command.id))
+    return True
+
+
+def expire_productions(turn: Turn, _: types.ExpireProductions) -> int:
+    """How many keys were forgotten."""
+    forgotten = 0
+    for name, key in turn.keyspace.keys.items():
+        for producer, count in list(key.productions.expired(turn.now_ms)):
+            turn.emit(ForgetProductions(name, producer, count))
+            forgotten += count
+    return forgotten

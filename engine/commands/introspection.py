@@ -1,0 +1,124 @@
+"""XINFO: streams, groups and consumers as they are.
+
+Knows: which numbers Redis shows, and Weir's own beside them (semantics.md 1.18, decisions.md 20).
+Must never know: in what shape they are shown. Changes nothing.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+
+from engine import errors, ids
+from engine.commands import types
+from engine.commands.turn import Turn
+from engine.groups import Consumer, Group, Pending
+from engine.keyspace import Key
+from engine.lag import lag
+from engine.replies import ConsumerDetail, ConsumerInfo, GroupDetail, GroupInfo, StreamDetail, StreamInfo
+
+
+def xinfo_stream(turn: Turn, command: types.XInfoStream) -> StreamInfo:
+    return _stream_info(turn.key(command.stream))
+
+
+def _stream_info(key: Key) -> StreamInfo:
+    stream, productions, retention = key.stream, key.productions, key.retention
+    return StreamInfo(
+        length=stream.length,
+        nodes=stream.node_count,
+        last_id=stream.last_id,
+        max_deleted_id=stream.max_deleted_id,
+        entries_added=stream.entries_added,
+        first_id=stream.first_id,
+        idmp_duration_s=productions.duration_s,
+        idmp_maxsize=productions.maxsize,
+        pids_tracked=len(productions.producers),
+        iids_tracked=productions.keys_tracked,
+        iids_added=productions.added,
+        iids_duplicates=productions.duplicates,
+        groups=len(key.groups),
+        first_entry=stream.get(stream.first_id) if stream.length else None,
+        last_entry=stream.get(stream.top_id) if stream.length else None,
+        generation=key.generation,
+        removed_upto=stream.removed_upto,
+        max_len=retention.max_len,
+        max_age_ms=retention.max_age_ms,
+        max_bytes=retention.max_bytes,
+        archived_up_to=key.archived_up_to,
+        memory_bytes=stream.held_bytes(),
+    )
+
+
+def xinfo_groups(turn: Turn, command: types.XInfoGroups) -> Sequence[GroupInfo]:
+    key = turn.key(command.stream)
+    return [_group_info(key, name, group) for name, group in sorted(key.groups.items())]
+
+
+def _group_info(key: Key, name: str, group: Group) -> GroupInfo:
+    return GroupInfo(
+        name=name,
+        consumers=len(group.consumers),
+        pending=len(group.pending),
+        last_delivered_id=group.last_delivered_id,
+        entries_read=group.entries_read,
+        lag=lag(key.stream, group.last_delivered_id, group.entries_read),
+    )
+
+
+def xinfo_consumers(turn: Turn, command: types.XInfoConsumers) -> Sequence[ConsumerInfo]:
+    key = turn.key(command.stream)
+    group = key.groups.get(command.group)
+    if group is None:
+        raise errors.no_group_for_key(command.stream, command.group)
+    return [_consumer_info(turn, consumer) for _, consumer in sorted(group.consumers.items())]
+
+
+def _consumer_info(turn: Turn, consumer: Consumer) -> ConsumerInfo:
+    active_ms = consumer.active_time_ms
+    return ConsumerInfo(
+        name=consumer.name,
+        pending=len(consumer.pending),
+        idle_ms=max(0, turn.now_ms - consumer.seen_time_ms),
+        inactive_ms=max(0, turn.now_ms - active_ms) if active_ms >= 0 else -1,
+    )
+
+
+def xinfo_stream_full(turn: Turn, command: types.XInfoStreamFull) -> StreamDetail:
+    key = turn.key(command.stream)
+    return StreamDetail(
+        stream=_stream_info(key),
+        entries=key.stream.range(0, ids.ID_MAX, count=command.count),
+        groups=[_group_detail(key, name, group, command.count) for name, group in sorted(key.groups.items())],
+    )
+
+
+def _group_detail(key: Key, name: str, group: Group, count: int | None) -> GroupDetail:
+    return GroupDetail(
+        group=_group_info(key, name, group),
+        nacked_count=group.released_count(),
+        pending=[
+            (entry_id, one.consumer.name if one.consumer else None, one.delivery_time_ms, one.delivery_count)
+            for entry_id, one in islice(group.pending.items(), count)
+        ],
+        consumers=[
+            _consumer_detail(group, consumer, count) for _, consumer in sorted(group.consumers.items())
+        ],
+    )
+
+
+def _consumer_detail(group: Group, consumer: Consumer, count: int | None) -> ConsumerDetail:
+    rows = [
+        (entry_id, _known(group.pending.get(entry_id)))
+        for entry_id, _ in islice(consumer.pending.items(), count)
+    ]
+    return ConsumerDetail(
+        name=consumer.name,
+        seen_time_ms=consumer.seen_time_ms,
+        active_time_ms=consumer.active_time_ms,
+        pending_count=len(consumer.pending),
+        pending=[(entry_id, one.delivery_time_ms, one.delivery_count) for entry_id, one in rows],
+    )
+
+
+def _known(pending: Pending | None) -> Pending:
+    assert pending is not None, "what a consumer holds is pending in its group"
+    return pending

@@ -1,0 +1,81 @@
+"""DEL, EXISTS, TYPE, listing, FLUSHALL and CONFIG: the keyspace as a whole.
+
+Knows: names, and the settings with their bounds.
+Must never know: what is in a stream, wire formats.
+"""
+
+from typing import Final
+
+from engine import errors
+from engine.commands import types
+from engine.commands.turn import Turn
+from engine.records import Configure, RemoveStream
+from engine.replies import Listing, Settings
+
+_BOUNDS: Final = {
+    "stream-idmp-duration": (1, 86_400),
+    "stream-idmp-maxsize": (1, 10_000),
+    "stream-node-max-bytes": (0, 1 << 30),
+    "stream-node-max-entries": (0, (1 << 63) - 1),
+}
+
+
+def delete(turn: Turn, command: types.Delete) -> int:
+    found = [name for name in dict.fromkeys(command.streams) if name in turn.keyspace.keys]
+    _remove(turn, found)
+    return len(found)
+
+
+def flush_all(turn: Turn, _: types.FlushAll) -> bool:
+    _remove(turn, turn.keyspace.names())
+    return True
+
+
+def _remove(turn: Turn, names: list[str]) -> None:
+    for name in names:
+        turn.emit(RemoveStream(name))
+        turn.signal(name)
+
+
+def exists(turn: Turn, command: types.Exists) -> int:
+    return sum(name in turn.keyspace.keys for name in command.streams)
+
+
+def type_of(turn: Turn, command: types.Type) -> str:
+    return "stream" if command.stream in turn.keyspace.keys else "none"
+
+
+def list_streams(turn: Turn, command: types.ListStreams) -> Listing:
+    names = turn.keyspace.names(prefix=command.prefix, after=command.after)
+    if command.limit is None or len(names) <= command.limit:
+        return Listing(names)
+    page = names[: command.limit]
+    return Listing(page, page[-1])
+
+
+def db_size(turn: Turn, _: types.DbSize) -> int:
+    return len(turn.keyspace.keys)
+
+
+def config_get(turn: Turn, _: types.ConfigGet) -> Settings:
+    return Settings(sorted(turn.keyspace.settings.items()))
+
+
+def config_set(turn: Turn, command: types.ConfigSet) -> bool:
+    values = [(name, _setting(name, words)) for name, words in command.values]
+    for name, value in values:
+        turn.emit(Configure(name, value))
+    return True
+
+
+def _setting(name: str, words: str) -> int:
+    bounds = _BOUNDS.get(name)
+    if bounds is None:
+        raise errors.invalid(f"ERR Unknown option or number of arguments for CONFIG SET - '{name}'")
+    failed = f"ERR CONFIG SET failed (possibly related to argument '{name}') - argument"
+    if not (words.isascii() and words.isdigit() and len(words) <= len(str(bounds[1]))):
+        raise errors.invalid(f"{failed} couldn't be parsed into an integer")
+    value = int(words)
+    if not bounds[0] <= value <= bounds[1]:
+        raise errors.invalid(f"{failed} must be between {bounds[0]} and {bounds[1]} inclusive")
+    return value

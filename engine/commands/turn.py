@@ -1,0 +1,125 @@
+"""One turn: what a command sees and leaves behind.
+
+Knows: the keyspace, the reading of the clock, the records emitted so far, and which streams may have readers
+to wake.
+Must never know: what any command means, asyncio, disk, wire formats.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from engine import errors
+from engine.commands.types import Command, Cursor
+from engine.errors import EngineError
+from engine.groups import Consumer, Group
+from engine.keyspace import Key, Keyspace
+from engine.records import CreateConsumer, CreateGroup, CreateStream, MoveGroup, Record, SeeConsumer, Settle
+
+
+class Parked(msgspec.Struct, frozen=True):
+    """A read that found nothing and may wait: the command to run again, every cursor in it resolved.
+
+    `retry_at_ms` is when (wall clock) it may find something without any write, None for never.
+    """
+
+    command: Command
+    streams: tuple[str, ...]
+    block_ms: int
+    retry_at_ms: int | None = None
+
+
+class Turn:
+    """One command, or one transaction: one reading of the clock, one frame.
+
+    The rule of order for every command: check all arguments, look up, emit, return. After the first emit
+    nothing raises.
+    """
+
+    __slots__ = ("auto_ms", "keyspace", "now_ms", "records", "signalled")
+
+    def __init__(self, keyspace: Keyspace, now_ms: int) -> None:
+        self.keyspace = keyspace
+        self.now_ms = now_ms
+        self.records: list[Record] = []
+        # Streams whose waiting readers may be served, in the order of their signals.
+        self.signalled: dict[str, None] = {}
+        # The highest milliseconds of an ID that the engine made itself, -1 if it made none.
+        self.auto_ms = -1
+
+    def emit(self, record: Record) -> None:
+        """Change the keyspace, and remember how."""
+        record.apply(self.keyspace)
+        self.records.append(record)
+
+    def signal(self, stream: str) -> None:
+        """Readers that wait on `stream` may have something now."""
+        self.signalled[stream] = None
+
+    def created(self, stream: str) -> Key:
+        """A new stream of that name."""
+        settings = self.keyspace.settings
+        duration_s, maxsize = settings["stream-idmp-duration"], settings["stream-idmp-maxsize"]
+        self.emit(CreateStream(stream, self.keyspace.new_generation(), duration_s, maxsize))
+        self.signal(stream)
+        return self.keyspace.keys[stream]
+
+    def key(self, stream: str) -> Key:
+        """The stream, or `no such key`."""
+        key = self.keyspace.find(stream)
+        if key is None:
+            raise errors.no_such_key(stream)
+        return key
+
+    def group(self, stream: str, group: str) -> tuple[Key, Group]:
+        """Stream and group, or the NOGROUP of the pending commands."""
+        key = self.keyspace.find(stream)
+        if key is None or group not in key.groups:
+            raise errors.no_group(stream, group)
+        return key, key.groups[group]
+
+    def seen(self, stream: str, group: str, name: str) -> Consumer:
+        """The consumer, made if it is missing, seen now."""
+        consumers = self.keyspace.keys[stream].groups[group].consumers
+        consumer = consumers.get(name)
+        if consumer is None:
+            self.emit(CreateConsumer(stream, group, name, self.now_ms))
+        elif consumer.seen_time_ms != self.now_ms:
+            self.emit(SeeConsumer(stream, group, name, self.now_ms, consumer.active_time_ms))
+        return consumers[name]
+
+    def active(self, stream: str, group: str, name: str) -> None:
+        """The consumer got something now."""
+        self.emit(SeeConsumer(stream, group, name, self.now_ms, self.now_ms))
+
+    def move_group(self, stream: str, name: str, last_delivered_id: int, entries_read: int | None) -> None:
+        """Set the group's position, if that changes it."""
+        group = self.keyspace.keys[stream].groups[name]
+        if (group.last_delivered_id, group.entries_read) != (last_delivered_id, entries_read):
+            self.emit(MoveGroup(stream, name, last_delivered_id, entries_read))
+
+    def create_group(self, stream: str, name: str, start: int, entries_read: int | None) -> None:
+        """A new group that reads after `start`."""
+        self.emit(CreateGroup(stream, name, start, entries_read))
+
+    def settle(self, stream: str, group: str, ids: list[int]) -> None:
+        """Take entries off a group's pending list."""
+        if ids:
+            self.emit(Settle(stream, group, ids))
+
+
+T = TypeVar("T")
+
+
+def checked(argument: T | EngineError) -> T:
+    """An argument that could be read, or the refusal that stands in its place."""
+    if isinstance(argument, EngineError):
+        raise argument
+    return argument
+
+
+def checked_cursor(argument: int | Cursor | EngineError) -> int | Cursor:
+    """The same for a place to read from."""
+    if isinstance(argument, EngineError):
+        raise argument
+    return argument

@@ -1,0 +1,130 @@
+"""The stored form of an entry: the JSON text that every reader gets, made once, when the entry is accepted.
+
+Knows: how fields become that text and how other forms (ordered pairs of bytes) are taken from it again.
+Must never know: streams, nodes, what a client sent, and which door it came through.
+
+    {"id":"1526919030474-55","fields":{"sensor-id":"1234","temperature":"19.8"}}
+    {"id":"1-0","fields":{"a":"/w=="},"encoding":"base64"}               a value is not UTF-8: all values are
+    base64 {"id":"1-0","fields":{"a":"2"},"pairs":[["a","1"],["a","2"]]}        a name stands twice: `fields`
+    has the last
+
+Everything behind the ID is the entry's *body*, `,"fields":…}`: a door makes it before the ID is known.
+Entries stand side by side in nodes, frames and answers, joined by `,`. The bytes `,{"id":"` occur between two
+entries and nowhere else: inside a JSON string a quotation mark has a backslash before it, and no object of
+this form lies in another.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+Value = str | bytes
+Pairs = Sequence[tuple[str, Value]]
+
+SEPARATOR: Final = b',{"id":"'
+_HEAD: Final = b'{"id":"'
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class _Stored(msgspec.Struct):
+    id: str
+    fields: dict[str, str]
+    encoding: str | None = None
+    pairs: list[tuple[str, str]] | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Stored).decode
+
+
+def body(pairs: Pairs) -> bytes:
+    """The body of an entry with these fields, in order. Values are text, or bytes of any kind."""
+    texts = [(name, _as_text(value)) for name, value in pairs]
+    encoding = b""
+    if any(value is None for _, value in texts):
+        texts = [(name, _as_base64(value)) for name, value in pairs]
+        encoding = b',"encoding":"base64"'
+    fields = dict(texts)
+    repeated = b',"pairs":' + _encode(texts) if len(fields) != len(texts) else b""
+    return b',"fields":%b%b%b}' % (_encode(fields), encoding, repeated)
+
+
+def body_of_fields(fields: bytes) -> bytes:
+    """The body for `fields`, a compact JSON object of text values without repeated names (the caller has
+    checked).
+    """
+    return b',"fields":' + fields + b"}"
+
+
+def stored(entry_id: int, entry_body: bytes) -> bytes:
+    """The whole stored form."""
+    return b'{"id":"%d-%d"%b' % (entry_id >> 64, entry_id & 0xFFFFFFFFFFFFFFFF, entry_body)
+
+
+def stored_run(first_id: int, bodies: Sequence[bytes]) -> list[bytes]:
+    """The stored forms of entries with consecutive IDs."""
+    last_sequence = (first_id & 0xFFFFFFFFFFFFFFFF) + len(bodies) - 1
+    if last_sequence > 0xFFFFFFFFFFFFFFFF:
+        return [stored(first_id + place, entry_body) for place, entry_body in enumerate(bodies)]
+    head = b'{"id":"%d-' % (first_id >> 64)
+    sequences = range(first_id & 0xFFFFFFFFFFFFFFFF, last_sequence + 1)
+    return [
+        b'%b%d"%b' % (head, sequence, entry_body)
+        for sequence, entry_body in zip(sequences, bodies, strict=True)
+    ]
+
+
+def texts(joined: bytes) -> list[bytes]:
+    """The single entries of a joined text."""
+    pieces = joined.split(SEPARATOR)
+    return [pieces[0], *(_HEAD + piece for piece in pieces[1:])]
+
+
+def id_of(entry: bytes) -> int:
+    """The ID of one stored entry."""
+    ms, _, sequence = entry[7 : entry.index(b'"', 7)].partition(b"-")
+    return int(ms) << 64 | int(sequence)
+
+
+def ids_of(joined: bytes) -> list[int]:
+    """The IDs of a joined text, in its order."""
+    return [id_of(entry) for entry in texts(joined)]
+
+
+def pairs_of(entry: bytes) -> list[tuple[str, bytes]]:
+    """The fields of one stored entry, in order, repeated ones too; values as the bytes they stand for."""
+    form = _decode(entry)
+    texts = form.pairs if form.pairs is not None else form.fields.items()
+    if form.encoding is None:
+        return [(name, value.encode()) for name, value in texts]
+    return [(name, base64.b64decode(value)) for name, value in texts]
+
+
+def fingerprint(pairs: Pairs) -> bytes:
+    """16 bytes that tell one set of fields from another for IDMPAUTO, whatever their order; repeated pairs
+    count.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(_raw(pairs)):
+        digest.update(b"%d:%b%d:%b" % (len(name), name, len(value), value))
+    return digest.digest()
+
+
+def _raw(pairs: Pairs) -> Iterator[tuple[bytes, bytes]]:
+    return ((name.encode(), value.encode() if isinstance(value, str) else value) for name, value in pairs)
+
+
+def _as_text(value: Value) -> str | None:
+    if isinstance(value, str):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _as_base64(value: Value) -> str:
+    return base64.b64encode(value.encode() if isinstance(value, str) else value).decode()

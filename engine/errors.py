@@ -1,0 +1,181 @@
+"""Refusals and their stable codes, each with the exact sentence that Redis answers.
+
+Knows: what can be wrong with a command, once, with its code (the contract of clients) and Redis's text.
+Must never know: HTTP statuses, WebSocket close codes, logging. A bug is an assertion, never one of these.
+"""
+
+from typing import Final
+
+
+class EngineError(Exception):
+    """A refusal: the command changed nothing.
+
+    `code` is stable and part of the public contract, `redis` the whole error text of Redis (its first word
+    included), `detail` a sentence for people, `members` further facts by name (IDs as text).
+    """
+
+    def __init__(self, code: str, redis: str, detail: str | None = None, **members: str | int) -> None:
+        super().__init__(code, redis, detail, members)
+        self.code = code
+        self.redis = redis
+        self.detail = detail or redis.partition(" ")[2]
+        self.members = members
+
+
+def _printable(name: str) -> str:
+    """`name` as Redis prints it into an error: C strings end at NUL, line ends become blanks."""
+    return name.partition("\0")[0].replace("\r", " ").replace("\n", " ")
+
+
+INVALID_ID_TEXT: Final = "ERR Invalid stream ID specified as stream command argument"
+
+
+def malformed_id(words: str = "") -> EngineError:
+    detail = "IDs are '<ms>-<seq>', two unsigned 64-bit decimal numbers; the sequence may be left out"
+    return EngineError("malformed_id", INVALID_ID_TEXT, f"{detail}; got {words[:128]!r}" if words else detail)
+
+
+def invalid_interval(edge: str) -> EngineError:
+    """An exclusive bound beyond the last or before the first possible ID; `edge` is `start` or `end`."""
+    return EngineError("malformed_id", f"ERR invalid {edge} ID for the interval")
+
+
+def invalid_name(what: str = "name") -> EngineError:
+    return EngineError(
+        "invalid_name",
+        "ERR invalid name",
+        f"a {what} has 1 to 512 bytes of UTF-8, no '/', no control characters, and is not '.' or '..'",
+    )
+
+
+def no_such_key(stream: str) -> EngineError:
+    return EngineError("no_stream", "ERR no such key", f"there is no stream {stream!r}", stream=stream)
+
+
+def key_required(stream: str) -> EngineError:
+    return EngineError(
+        "no_stream",
+        "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the "
+        "MKSTREAM option to create an empty stream automatically.",
+        f"there is no stream {stream!r}",
+        stream=stream,
+    )
+
+
+def no_group(stream: str, group: str) -> EngineError:
+    """The sentence of XPENDING, XCLAIM, XAUTOCLAIM and XNACK."""
+    return _no_group(
+        f"NOGROUP No such key '{_printable(stream)}' or consumer group '{_printable(group)}'", stream, group
+    )
+
+
+def no_group_in_read(stream: str, group: str) -> EngineError:
+    """The sentence of XREADGROUP."""
+    where = f"key '{_printable(stream)}' or consumer group '{_printable(group)}'"
+    return _no_group(f"NOGROUP No such {where} in XREADGROUP with GROUP option", stream, group)
+
+
+def no_group_for_key(stream: str, group: str) -> EngineError:
+    """The sentence of XGROUP and XINFO CONSUMERS."""
+    return _no_group(
+        f"NOGROUP No such consumer group '{_printable(group)}' for key name '{_printable(stream)}'",
+        stream,
+        group,
+    )
+
+
+def _no_group(redis: str, stream: str, group: str) -> EngineError:
+    detail = f"there is no group {group!r} on a stream {stream!r}"
+    return EngineError("no_group", redis, detail, stream=stream, group=group)
+
+
+def group_exists(group: str) -> EngineError:
+    return EngineError(
+        "group_exists",
+        "BUSYGROUP Consumer Group name already exists",
+        f"the group {group!r} exists",
+        group=group,
+    )
+
+
+def id_is_zero() -> EngineError:
+    return EngineError("id_not_increasing", "ERR The ID specified in XADD must be greater than 0-0")
+
+
+def id_not_increasing(last_id: str) -> EngineError:
+    return EngineError(
+        "id_not_increasing",
+        "ERR The ID specified in XADD is equal or smaller than the target stream top item",
+        f"the ID must be greater than the stream's last ID, {last_id}",
+        last_id=last_id,
+    )
+
+
+def stream_exhausted() -> EngineError:
+    return EngineError(
+        "stream_exhausted", "ERR The stream has exhausted the last possible ID, unable to add more items"
+    )
+
+
+def last_id_mismatch(last_id: str) -> EngineError:
+    return EngineError(
+        "last_id_mismatch",
+        "ERR The last ID of the stream is not the expected one",
+        f"the stream's last ID is {last_id}: read what came since, then try again",
+        last_id=last_id,
+    )
+
+
+def last_id_too_small(redis: str) -> EngineError:
+    """XSETID would make the counters contradict the entries; `redis` is the exact sentence."""
+    return EngineError("last_id_too_small", redis)
+
+
+def idempotency_mismatch() -> EngineError:
+    return EngineError(
+        "idempotency_mismatch",
+        "ERR The idempotency key was used with another body",
+        "the Idempotency-Key was used with another body: choose a new key for a new request",
+    )
+
+
+def invalid(redis: str, detail: str | None = None) -> EngineError:
+    """A well-formed argument of a wrong type, range or combination."""
+    return EngineError("invalid", redis, detail)
+
+
+def syntax_error() -> EngineError:
+    return invalid("ERR syntax error")
+
+
+def not_an_integer() -> EngineError:
+    return invalid("ERR value is not an integer or out of range")
+
+
+def storage_failed() -> EngineError:
+    """Under a poisoned log: the disk refused a write or a sync, so nothing more is acknowledged."""
+    return EngineError(
+        "storage_failed",
+        "MISCONF Errors writing to the log: the gateway is read-only until it is restarted",
+        "the log could not be written or synced: the gateway is read-only until it is restarted",
+    )
+
+
+def storage_full() -> EngineError:
+    return EngineError(
+        "storage_full",
+        "MISCONF No space left for the log: nothing was changed, reads go on",
+        "the disk is full: nothing was changed; reads go on, and writes do when there is space again",
+    )
+
+
+def closing() -> EngineError:
+    return EngineError(
+        "draining", "ERR the gateway is shutting down", "the gateway is shutting down: try again soon"
+    )
+
+
+def too_many_waiters() -> EngineError:
+    return EngineError(
+        "too_many_waiters", "ERR too many blocked reads", "too many reads wait already: try again later"
+    )

@@ -1,0 +1,155 @@
+"""Group, consumer, pending entry: deliver, acknowledge, claim, release.
+
+Knows: who owns which entry since when and how often it was delivered, in order of IDs and in order of
+delivery.
+Must never know: parsing, replies, payloads, and what time it is.
+
+    group.pending      ID → Pending            all that is not acknowledged, in ID order
+    group.by_delivery  order → ID              the same in order of delivery, released entries first (the NACK
+    zone) consumer.pending   IDs                     those of one consumer
+
+`order` is `delivery time + 1 << 64 | serial` of an owned entry and the bare serial of a released one, so that
+one number sorts the released first, in the order of their release, then the owned by time and by order of
+delivery.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from engine.blocks import SortedMap
+
+_SERIAL_BITS = 64
+
+
+class Pending(NamedTuple):
+    """A delivered and not acknowledged entry. Never changed in place: a snapshot may hold it."""
+
+    consumer: "Consumer | None"
+    order: int
+    delivery_count: int
+
+    @property
+    def delivery_time_ms(self) -> int:
+        """When it was delivered last; 0 where nobody owns it."""
+        return (self.order >> _SERIAL_BITS) - 1 if self.consumer is not None else 0
+
+    def idle_ms(self, now_ms: int) -> int:
+        """How long ago that was, never negative."""
+        return max(0, now_ms - self.delivery_time_ms)
+
+
+class Consumer:
+    """`active_time_ms` is -1 before the first delivery."""
+
+    __slots__ = ("active_time_ms", "name", "pending", "seen_time_ms")
+
+    def __init__(self, name: str, seen_time_ms: int) -> None:
+        self.name = name
+        self.seen_time_ms = seen_time_ms
+        self.active_time_ms = -1
+        self.pending: SortedMap[None] = SortedMap()
+
+
+class Group:
+    """`entries_read` is None where it is unknown."""
+
+    __slots__ = ("_serial", "by_delivery", "consumers", "entries_read", "last_delivered_id", "pending")
+
+    def __init__(self, last_delivered_id: int, entries_read: int | None) -> None:
+        self.last_delivered_id = last_delivered_id
+        self.entries_read = entries_read
+        self.consumers: dict[str, Consumer] = {}
+        self.pending: SortedMap[Pending] = SortedMap()
+        self.by_delivery: SortedMap[int] = SortedMap()
+        self._serial = 0
+
+    def own(self, entry_id: int, consumer: Consumer, time_ms: int, delivery_count: int) -> None:
+        """Let `consumer` own the entry, whoever did before."""
+        self._put(entry_id, Pending(consumer, self._order(time_ms), delivery_count))
+
+    def own_run(
+        self, entry_ids: Sequence[int], consumer: Consumer, time_ms: int, delivery_counts: Sequence[int]
+    ) -> None:
+        """The same for ascending IDs; cheap where they all lie beyond what is pending, as new entries do."""
+        last, latest, mine = self.pending.last(), self.by_delivery.last(), consumer.pending.last()
+        order = self._order(time_ms)
+        if (
+            (last is not None and last[0] >= entry_ids[0])
+            or (latest is not None and latest[0] >= order)
+            or (mine is not None and mine[0] >= entry_ids[0])
+        ):
+            for entry_id, delivery_count in zip(entry_ids, delivery_counts, strict=True):
+                self.own(entry_id, consumer, time_ms, delivery_count)
+            return
+        orders = range(order, order + len(entry_ids))
+        self._serial += len(entry_ids) - 1
+        rows = zip(orders, delivery_counts, strict=True)
+        self.pending.extend(entry_ids, [Pending(consumer, at, delivery_count) for at, delivery_count in rows])
+        self.by_delivery.extend(orders, entry_ids)
+        consumer.pending.extend(entry_ids, [None] * len(entry_ids))
+
+    def release(self, entry_id: int, delivery_count: int) -> None:
+        """Let nobody own the entry: it goes to the end of the released ones."""
+        self._serial += 1
+        self._put(entry_id, Pending(None, self._serial, delivery_count))
+
+    def settle(self, entry_id: int) -> Pending | None:
+        """Take the entry off the pending list; what it was, None if it was not there."""
+        pending = self.pending.pop(entry_id)
+        if pending is not None:
+            self._unlink(entry_id, pending)
+        return pending
+
+    def remove_consumer(self, name: str) -> None:
+        """Remove a consumer, its pending entries too."""
+        for entry_id, _ in list(self.consumers[name].pending.items()):
+            self.settle(entry_id)
+        del self.consumers[name]
+
+    def in_order_of_delivery(self) -> Iterator[tuple[int, Pending]]:
+        """Pending entries, released first, then those idle longest. The group must not change meanwhile."""
+        for entry_id in self.by_delivery.values():
+            pending = self.pending.get(entry_id)
+            assert pending is not None, "both orders hold the same entries"
+            yield entry_id, pending
+
+    def released_count(self) -> int:
+        """How many pending entries nobody owns."""
+        return len(self.pending) - sum(len(consumer.pending) for consumer in self.consumers.values())
+
+    def check(self) -> None:
+        """Assert that the three views of the pending list hold the same entries."""
+        self.pending.check()
+        self.by_delivery.check()
+        pending = dict(self.pending.items())
+        orders = {entry_id: order for order, entry_id in self.by_delivery.items()}
+        assert orders == {entry_id: one.order for entry_id, one in pending.items()}, "both orders agree"
+        for name, consumer in self.consumers.items():
+            consumer.pending.check()
+            mine = [entry_id for entry_id, one in pending.items() if one.consumer is consumer]
+            assert consumer.name == name, "a consumer stands under its name"
+            assert [entry_id for entry_id, _ in consumer.pending.items()] == mine, (
+                "a consumer's entries are its own"
+            )
+        owners = {id(one.consumer) for one in pending.values() if one.consumer is not None}
+        assert owners <= {id(consumer) for consumer in self.consumers.values()}, (
+            "no entry belongs to a removed consumer"
+        )
+
+    def _order(self, time_ms: int) -> int:
+        self._serial += 1
+        return (time_ms + 1) << _SERIAL_BITS | self._serial
+
+    def _put(self, entry_id: int, pending: Pending) -> None:
+        before = self.pending.get(entry_id)
+        if before is not None:
+            self._unlink(entry_id, before)
+        self.pending.set(entry_id, pending)
+        self.by_delivery.set(pending.order, entry_id)
+        if pending.consumer is not None:
+            pending.consumer.pending.set(entry_id, None)
+
+    def _unlink(self, entry_id: int, pending: Pending) -> None:
+        self.by_delivery.pop(pending.order)
+        if pending.consumer is not None:
+            pending.consumer.pending.pop(entry_id)

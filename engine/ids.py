@@ -1,0 +1,62 @@
+"""The entry ID: order, next, previous, text form, limits.
+
+Knows: that an ID is two unsigned 64-bit numbers, milliseconds and sequence, held here as one Python integer
+`ms << 64 | seq`, so that comparing, counting and incrementing are plain integer arithmetic.
+Must never know: streams, clocks, and the special words (`*`, `$`, `>`, `-`, `+`) of the commands.
+"""
+
+import re
+from typing import Final
+
+SEQUENCE_BITS: Final = 64
+SEQUENCE_MAX: Final = (1 << SEQUENCE_BITS) - 1
+MS_MAX: Final = SEQUENCE_MAX
+ID_MIN: Final = 0
+ID_MAX: Final = (1 << 2 * SEQUENCE_BITS) - 1
+ID_BYTES: Final = 16
+
+# Redis refuses longer arguments before it looks at them.
+_text_bytes_max: Final = 127
+# ASCII digits only: `int()` alone would take `1_0`, blanks, signs and the digits of other scripts.
+_ID_TEXT: Final = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+
+
+def make(ms: int, sequence: int) -> int:
+    """The ID of `ms` and `sequence`, both unsigned 64-bit."""
+    return ms << SEQUENCE_BITS | sequence
+
+
+def ms_of(entry_id: int) -> int:
+    """The milliseconds half."""
+    return entry_id >> SEQUENCE_BITS
+
+
+def sequence_of(entry_id: int) -> int:
+    """The sequence half."""
+    return entry_id & SEQUENCE_MAX
+
+
+def text(entry_id: int) -> str:
+    """The canonical form, `"<ms>-<seq>"` without leading zeros."""
+    return f"{entry_id >> SEQUENCE_BITS}-{entry_id & SEQUENCE_MAX}"
+
+
+def parse(words: str, *, missing_sequence: int = 0) -> int | None:
+    """The ID that `words` spell (`ms` or `ms-seq`), or None if they spell none.
+
+    Stricter than Redis in one point: no blanks and no plus signs. Leading zeros are taken.
+    """
+    match = _ID_TEXT.fullmatch(words) if len(words) <= _text_bytes_max else None
+    if match is None:
+        return None
+    ms = int(match[1])
+    sequence = missing_sequence if match[2] is None else int(match[2])
+    if ms > MS_MAX or sequence > SEQUENCE_MAX:
+        return None
+    return make(ms, sequence)
+
+
+def parse_canonical(words: bytes) -> int:
+    """The ID of a text that this engine wrote itself: nothing is checked."""
+    ms, _, sequence = words.partition(b"-")
+    return int(ms) << SEQUENCE_BITS | int(sequence)

@@ -1,0 +1,121 @@
+"""Name → stream, with all that hangs on it; settings; an integrity check that walks everything.
+
+Knows: which streams there are and what belongs to one.
+Must never know: commands, waiting readers, the log.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
+from secrets import token_hex
+from typing import Final, NamedTuple
+
+from engine.groups import Group
+from engine.nodes import Text
+from engine.productions import Productions
+from engine.stream import NodeLimits, Stream
+
+# Weir's own bytes a node may hold for each byte that Redis allows: JSON repeats what a listpack leaves out.
+_node_bytes_factor: Final = 16
+generation_bytes: Final = 8
+
+SETTINGS_DEFAULT: Final = {
+    "stream-idmp-duration": 100,
+    "stream-idmp-maxsize": 100,
+    "stream-node-max-bytes": 4096,
+    "stream-node-max-entries": 100,
+}
+
+
+class Answer(NamedTuple):
+    """What was answered under an idempotency key: the body's digest, the IDs given, and when."""
+
+    digest: bytes
+    ids: tuple[int, ...]
+    at_ms: int
+
+
+class Retention(NamedTuple):
+    """How much of a stream is kept; None is no limit."""
+
+    max_len: int | None = None
+    max_age_ms: int | None = None
+    max_bytes: int | None = None
+
+
+class Key:
+    """A stream with its groups, idempotence and retention. `generation` is new with each creation."""
+
+    __slots__ = ("answers", "archived_up_to", "generation", "groups", "productions", "retention", "stream")
+
+    def __init__(self, generation: str, productions: Productions) -> None:
+        self.generation = generation
+        self.stream = Stream()
+        self.groups: dict[str, Group] = {}
+        self.productions = productions
+        self.answers: dict[str, Answer] = {}
+        self.retention = Retention()
+        self.archived_up_to = 0
+
+
+class Chunk(NamedTuple):
+    """The last chunk that a producer of many streams published, and what was answered."""
+
+    epoch: int
+    number: int
+    answer: bytes
+
+
+def _new_generation() -> str:
+    return token_hex(generation_bytes)
+
+
+class Keyspace:
+    """All streams. `new_generation` gives the random part of a new stream."""
+
+    def __init__(self, new_generation: Callable[[], str] = _new_generation) -> None:
+        self.new_generation = new_generation
+        self.keys: dict[str, Key] = {}
+        self.settings = dict(SETTINGS_DEFAULT)
+        self.chunks: dict[str, Chunk] = {}
+        # IDs made by the clock stay above this: one below may have been shown before a crash and lost in it.
+        self.floor_ms = -1
+        # Texts that wait to be compressed.
+        self.cold: list[Text] = []
+        self._names: list[str] = []
+
+    def find(self, name: str) -> Key | None:
+        """The stream of that name."""
+        return self.keys.get(name)
+
+    def create(self, name: str, key: Key) -> None:
+        """Enter a new stream."""
+        assert name not in self.keys, "the command has looked for it"
+        self.keys[name] = key
+        insort(self._names, name)
+
+    def remove(self, name: str) -> None:
+        """Take a stream out, with all that hangs on it."""
+        del self.keys[name]
+        del self._names[bisect_left(self._names, name)]
+
+    def names(self, *, prefix: str = "", after: str | None = None) -> list[str]:
+        """The names that start with `prefix`, above `after`, in order."""
+        start = bisect_left(self._names, prefix)
+        if after is not None:
+            start = max(start, bisect_right(self._names, after))
+        # No name holds the highest code point twice over: a bound above all names with the prefix.
+        stop = bisect_left(self._names, prefix + "\U0010ffff" * 2) if prefix else len(self._names)
+        return self._names[start:stop]
+
+    def node_limits(self) -> NodeLimits:
+        """When nodes seal, by the settings of now."""
+        bytes_max = self.settings["stream-node-max-bytes"] * _node_bytes_factor
+        return NodeLimits(self.settings["stream-node-max-entries"], bytes_max)
+
+    def check(self) -> None:
+        """Assert everything that must hold, in every stream and group."""
+        assert self._names == sorted(self.keys), "the order of names holds each name once"
+        for key in self.keys.values():
+            key.stream.check()
+            for group in key.groups.values():
+                group.check()

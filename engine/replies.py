@@ -1,0 +1,279 @@
+"""What the commands answer: typed, frozen, free of any wire format.
+
+Knows: the shape of each answer. IDs are integers (`engine.ids`), times milliseconds of the wall clock,
+entries their stored JSON text (`engine.entries`).
+Must never know: RESP, JSON bodies, statuses.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+
+class Entries(msgspec.Struct, frozen=True):
+    """A run of entries in the order asked for.
+
+    `parts` are slices of stored text, each one or more entries joined by `,`; joining the parts by `,` gives
+    the inside of a JSON array. `first` and `last` are the IDs of the first and last entry answered, 0 when
+    there is none. `more` tells that a limit, not the end of the range, ended the run.
+    """
+
+    parts: Sequence[bytes] = ()
+    count: int = 0
+    first: int = 0
+    last: int = 0
+    more: bool = False
+
+    def json(self) -> bytes:
+        """The entries as the inside of a JSON array."""
+        return b",".join(self.parts)
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Entries after the cursor `requested` were removed from the front before they were read.
+
+    `lost` is their number where it can be computed, else None.
+    """
+
+    requested: int
+    first_available: int
+    lost: int | None
+
+
+class Added(msgspec.Struct, frozen=True):
+    """XADD. `ids` are in order of the entries; `duplicate` if idempotence found them stored already.
+
+    `trimmed` entries were removed by the trim, `pending_affected` of them are still pending in some group.
+    """
+
+    ids: Sequence[int]
+    duplicate: bool = False
+    trimmed: int = 0
+    pending_affected: int = 0
+
+
+class Trimmed(msgspec.Struct, frozen=True):
+    """XTRIM. `first_id` is the first ID kept, 0 for an empty or missing stream."""
+
+    deleted: int
+    first_id: int = 0
+    pending_affected: int = 0
+
+
+class StreamEntries(msgspec.Struct, frozen=True):
+    """XREAD: the entries of one stream after the cursor `after` (resolved, never `$`)."""
+
+    stream: str
+    entries: Entries
+    after: int
+    gap: Gap | None = None
+
+
+class StreamsRead(msgspec.Struct, frozen=True):
+    """XREAD: the streams that had something, in argument order; none of them means null.
+
+    `cursors` has every stream asked for with its resolved cursor, in argument order.
+    """
+
+    streams: Sequence[StreamEntries]
+    cursors: Sequence[tuple[str, int]]
+
+
+class Delivered(NamedTuple):
+    """One entry handed to a consumer. `text` is None where a pending entry is deleted from the stream.
+
+    `idle_ms` and `deliveries` are None for plain new entries; for claims they are those before this delivery
+    (0 and 0 for new entries of a read with CLAIM). `delivery_count` counts this delivery.
+    """
+
+    id: int
+    text: bytes | None
+    delivery_count: int
+    idle_ms: int | None = None
+    deliveries: int | None = None
+
+
+class StreamDeliveries(msgspec.Struct, frozen=True):
+    """XREADGROUP: what one stream gave.
+
+    `history` tells a read of the consumer's own pending entries from one of new entries; `after` is the
+    cursor of such a history read, else the group's last-delivered ID from before; `last_delivered_id` is the
+    one after.
+    """
+
+    stream: str
+    entries: Sequence[Delivered]
+    history: bool
+    after: int
+    last_delivered_id: int
+    gap: Gap | None = None
+
+
+class GroupRead(msgspec.Struct, frozen=True):
+    """XREADGROUP: streams in argument order, those without new entries left out; none of them means null."""
+
+    streams: Sequence[StreamDeliveries]
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """XCLAIM. With JUSTID each `text` is None."""
+
+    entries: Sequence[Delivered]
+
+
+class AutoClaimed(msgspec.Struct, frozen=True):
+    """XAUTOCLAIM. `next_start` is the cursor to go on from, 0 at the end."""
+
+    next_start: int
+    entries: Sequence[Delivered]
+    deleted_ids: Sequence[int]
+
+
+class PendingSummary(msgspec.Struct, frozen=True):
+    """XPENDING. `consumers` are those with pending entries, by name; unowned entries are in `count` only."""
+
+    count: int
+    first_id: int
+    last_id: int
+    consumers: Sequence[tuple[str, int]]
+
+
+class PendingEntry(NamedTuple):
+    """XPENDING with a range. `consumer` is None and `idle_ms` -1 where nobody owns the entry."""
+
+    id: int
+    consumer: str | None
+    idle_ms: int
+    delivery_count: int
+
+
+class PendingList(msgspec.Struct, frozen=True):
+    """`more` tells that `count`, not the end of the range, ended the list."""
+
+    entries: Sequence[PendingEntry]
+    more: bool = False
+
+
+class ConsumerInfo(msgspec.Struct, frozen=True):
+    """XINFO CONSUMERS. `inactive_ms` is -1 before the first delivery."""
+
+    name: str
+    pending: int
+    idle_ms: int
+    inactive_ms: int
+
+
+class GroupInfo(msgspec.Struct, frozen=True):
+    """XINFO GROUPS. `entries_read` and `lag` are None where they are unknown."""
+
+    name: str
+    consumers: int
+    pending: int
+    last_delivered_id: int
+    entries_read: int | None
+    lag: int | None
+
+
+class StreamInfo(msgspec.Struct, frozen=True):
+    """XINFO STREAM, and what is Weir's own: generation, removed_upto, retention, archived_up_to, memory.
+
+    `first_entry` and `last_entry` are stored text or None; `memory_bytes` is the stored text as it is held.
+    """
+
+    length: int
+    nodes: int
+    last_id: int
+    max_deleted_id: int
+    entries_added: int
+    first_id: int
+    idmp_duration_s: int
+    idmp_maxsize: int
+    pids_tracked: int
+    iids_tracked: int
+    iids_added: int
+    iids_duplicates: int
+    groups: int
+    first_entry: bytes | None
+    last_entry: bytes | None
+    generation: str
+    removed_upto: int
+    max_len: int | None
+    max_age_ms: int | None
+    max_bytes: int | None
+    archived_up_to: int
+    memory_bytes: int
+
+
+class ConsumerDetail(msgspec.Struct, frozen=True):
+    """`pending` is (ID, delivery time, delivery count); `active_time_ms` is -1 before the first delivery."""
+
+    name: str
+    seen_time_ms: int
+    active_time_ms: int
+    pending_count: int
+    pending: Sequence[tuple[int, int, int]]
+
+
+class GroupDetail(msgspec.Struct, frozen=True):
+    """`pending` is (ID, consumer or None, delivery time, delivery count)."""
+
+    group: GroupInfo
+    nacked_count: int
+    pending: Sequence[tuple[int, str | None, int, int]]
+    consumers: Sequence[ConsumerDetail]
+
+
+class StreamDetail(msgspec.Struct, frozen=True):
+    """XINFO STREAM FULL."""
+
+    stream: StreamInfo
+    entries: Entries
+    groups: Sequence[GroupDetail]
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """Names in order; `next` is where to go on (exclusive), None at the end."""
+
+    names: Sequence[str]
+    next: str | None = None
+
+
+class Deletions(msgspec.Struct, frozen=True):
+    """XDELEX and XACKDEL: for each ID in order 1 deleted, -1 absent (not pending), 2 kept because still
+    referenced.
+    """
+
+    results: Sequence[int]
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """CONFIG GET: names and values in order."""
+
+    values: Sequence[tuple[str, int]]
+
+
+# Plain replies: counts (XLEN, XDEL, XACK, XNACK, XGROUP DESTROY …) are integers, `True` is Redis's OK,
+# None is Redis's null (XADD NOMKSTREAM on a missing stream, XRANGE COUNT 0).
+Reply = (
+    Added
+    | Trimmed
+    | Entries
+    | StreamsRead
+    | GroupRead
+    | Claimed
+    | AutoClaimed
+    | PendingSummary
+    | PendingList
+    | StreamInfo
+    | StreamDetail
+    | Listing
+    | Deletions
+    | Settings
+    | Sequence[GroupInfo]
+    | Sequence[ConsumerInfo]
+    | int
+    | str
+    | bool
+    | None
+)

@@ -1,0 +1,323 @@
+"""The engine at work: the only asyncio below the doors.
+
+Knows: one turn after the other, whom to wake, and that nothing leaves before the log position it depends on
+is safe.
+Must never know: what any command means, where commands come from, frames.
+
+    execute() → turn: change state, stage one frame, serve parked reads → wait for the log → the answer
+"""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from engine import errors
+from engine.clock import Clock
+from engine.commands import READS, Parked, Turn, execute, execute_all, is_ready, streams_of
+from engine.commands.types import Command, ExpireProductions, XAdd, XRead
+from engine.errors import EngineError
+from engine.keyspace import Keyspace
+from engine.log import Log, Recovery
+from engine.nodes import Text
+from engine.records import encode, replay
+from engine.replies import GroupRead, Reply, StreamsRead
+from engine.runtime.writer import Fsync, Writer
+from engine.storage import Storage
+from engine.storage.file import FileStorage
+from engine.storage.memory import MemoryStorage
+from engine.waiters import Waiter, Waiters
+
+waiters_max: Final = 20_000
+housekeeping_interval_s: Final = 1.0
+# Cold texts are compressed so many at a time, in a thread.
+_pack_texts_min: Final = 32
+# A frame's bytes beyond those of its entries; commands that log more (a claim of thousands) draw on the
+# reserve.
+_frame_overhead_bytes: Final = 64 << 10
+# Positions of streams are forgotten, once safe, when there are more than this.
+_touched_max: Final = 1024
+
+
+class _Served(NamedTuple):
+    """What a parked read found, and the log position on which that depends."""
+
+    reply: Reply | EngineError
+    position: int
+
+
+_Ticket = asyncio.Future[_Served]
+
+
+class Engine:
+    """Streams in process, on a log. `open`, then on one event loop `start`, `execute` …, `close`."""
+
+    def __init__(self, log: Log, keyspace: Keyspace, clock: Clock, fsync: Fsync) -> None:
+        self.fsync: Fsync = fsync
+        self.recovery: Recovery = log.recovery
+        self._keyspace = keyspace
+        self._clock = clock
+        self._writer = Writer(log, fsync)
+        self._waiters: Waiters[_Ticket] = Waiters()
+        # The position of the last frame that touched a stream, while it may not be safe; of all streams for
+        # those of which none is kept.
+        self._touched: dict[str, int] = {}
+        self._deadline: asyncio.TimerHandle | None = None
+        self._housekeeping: asyncio.TimerHandle | None = None
+        self._packer = ThreadPoolExecutor(1, "weir-pack")
+        self._packing: asyncio.Future[None] | None = None
+        self._closing = False
+
+    @classmethod
+    def open(cls, data: Path | Storage | None, *, clock: Clock, fsync: Fsync = "everysec") -> "Engine":
+        """Recover the log in directory `data` (None: in memory, for tests) and load it. Blocks.
+
+        Raises what `Log.open` raises, and `LogRefused`'s ValueError for a payload of a newer version.
+        """
+        log = Log.open(_storage(data))
+        keyspace = Keyspace()
+        try:
+            for payload in log.replay():
+                replay(keyspace, payload)
+                _pack(keyspace.cold)
+                keyspace.cold.clear()
+        except BaseException:
+            log.close(clean=False)
+            raise
+        if not log.recovery.clean_stop:
+            keyspace.floor_ms = log.recovery.reservation_ms
+        return cls(log, keyspace, clock, fsync)
+
+    async def start(self) -> None:
+        """Begin the work that time brings: syncs, deadlines, forgetting."""
+        self._writer.start()
+        self._keep_house()
+
+    async def close(self) -> None:
+        """End all waits with `draining`, then write, sync and mark the log."""
+        self._closing = True
+        for timer in (self._deadline, self._housekeeping):
+            if timer is not None:
+                timer.cancel()
+        for waiter in self._waiters.everyone():
+            self._answer(waiter, errors.closing(), 0)
+        if self._packing is not None:
+            await self._packing
+        self._packer.shutdown(wait=False)
+        await self._writer.close()
+
+    @property
+    def durability(self) -> str:
+        """What an answer promises: `fsync`, or `os` (handed to the operating system)."""
+        return "fsync" if self.fsync == "always" else "os"
+
+    @property
+    def waiting(self) -> int:
+        """How many reads are parked."""
+        return len(self._waiters)
+
+    def check(self) -> None:
+        """Assert that everything in memory agrees with itself."""
+        self._keyspace.check()
+
+    # --- commands -------------------------------------------------------------------------------------------
+
+    async def execute(self, command: Command, *, synced: bool = False) -> Reply:
+        """Run `command` and give its reply once that may leave; with `synced` once it is on disk.
+
+        A read with `block_ms` waits. Cancelled while it waits it receives nothing, and nothing is delivered
+        to it. Raises EngineError.
+        """
+        now_ms = self._clock.wall_ms()
+        self._admit((command,))
+        start = self._writer.staged_upto
+        outcome = execute(self._keyspace, command, now_ms)
+        position = max(self._commit(outcome.turn, start), self._depends_on(command))
+        reply = outcome.reply
+        if isinstance(reply, Parked):
+            reply, position = await self._wait(reply)
+        if synced or position > self._writer.safe_upto:
+            await self._writer.safe(position, synced=synced)
+        if isinstance(reply, EngineError):
+            raise reply
+        return reply
+
+    async def transaction(
+        self, commands: Sequence[Command], *, synced: bool = False
+    ) -> list[Reply | EngineError]:
+        """Run `commands` as one turn: nothing between them, one reading of the clock, one frame; nothing
+        waits.
+
+        A refusal stands in the place of its reply and does not end the transaction.
+        """
+        self._admit(commands)
+        start = self._writer.staged_upto
+        replies, turn = execute_all(self._keyspace, commands, self._clock.wall_ms())
+        position = max(self._commit(turn, start), *map(self._depends_on, commands), 0)
+        if synced or position > self._writer.safe_upto:
+            await self._writer.safe(position, synced=synced)
+        return replies
+
+    def _admit(self, commands: Sequence[Command]) -> None:
+        """Refuse what has no room in the log, or comes too late, before anything changes."""
+        if self._closing:
+            raise errors.closing()
+        if all(type(command) in READS for command in commands):
+            return
+        wanted = sum(sum(map(len, command.bodies)) for command in commands if isinstance(command, XAdd))
+        self._writer.ensure_room(2 * wanted + _frame_overhead_bytes)
+
+    def _commit(self, turn: Turn, start: int) -> int:
+        """Stage the turn's frame and serve the readers it woke; the frame's position, 0 without one."""
+        position = self._stage(turn, start)
+        if turn.signalled:
+            self._serve(turn)
+        return position
+
+    def _stage(self, turn: Turn, start: int) -> int:
+        if not turn.records:
+            return 0
+        position = self._writer.stage(encode(turn.records))
+        for record in turn.records:
+            self._touched[getattr(record, "stream", "")] = position
+        if turn.auto_ms >= 0:
+            self._writer.reserve(turn.auto_ms, turn.now_ms, start)
+        if len(self._touched) > _touched_max:
+            safe_upto = self._writer.safe_upto
+            self._touched = {name: upto for name, upto in self._touched.items() if upto > safe_upto}
+        if len(self._keyspace.cold) >= _pack_texts_min and self._packing is None:
+            self._packing = asyncio.ensure_future(self._pack_cold())
+        return position
+
+    def _depends_on(self, command: Command) -> int:
+        """The position of the last frame that the command's answer may show."""
+        if not self._touched:
+            return 0
+        streams = streams_of(command)
+        if streams is None:
+            return max(self._touched.values())
+        return max([self._touched.get(stream, 0) for stream in streams], default=0)
+
+    # --- parked reads ---------------------------------------------------------------------------------------
+
+    async def _wait(self, parked: Parked) -> _Served:
+        if len(self._waiters) >= waiters_max:
+            raise errors.too_many_waiters()
+        ticket: _Ticket = asyncio.get_running_loop().create_future()
+        deadline = self._clock.monotonic() + parked.block_ms / 1000
+        waiter = Waiter(parked, ticket, deadline, self._retry_at(parked))
+        self._waiters.park(waiter)
+        self._set_deadline()
+        try:
+            return await ticket
+        finally:
+            if not waiter.gone:
+                self._waiters.remove(waiter)
+
+    def _retry_at(self, parked: Parked) -> float | None:
+        if parked.retry_at_ms is None:
+            return None
+        return self._clock.monotonic() + max(0, parked.retry_at_ms - self._clock.wall_ms()) / 1000
+
+    def _serve(self, turn: Turn) -> None:
+        """Run the parked reads of the signalled streams again, in order of arrival, those that may find
+        something.
+        """
+        for waiter in self._waiters.of(turn.signalled):
+            if is_ready(self._keyspace, waiter.parked, turn.now_ms):
+                self._run_again(waiter, turn.now_ms)
+
+    def _run_again(self, waiter: Waiter[_Ticket], now_ms: int) -> None:
+        command = waiter.parked.command
+        try:
+            self._admit((command,))
+        except EngineError as refusal:
+            self._answer(waiter, refusal, 0)
+            return
+        start = self._writer.staged_upto
+        outcome = execute(self._keyspace, command, now_ms)
+        position = max(self._stage(outcome.turn, start), self._depends_on(command))
+        if isinstance(outcome.reply, Parked):
+            waiter.parked, waiter.retry_at = outcome.reply, self._retry_at(outcome.reply)
+            self._waiters.park(waiter)
+            self._set_deadline()
+        else:
+            self._answer(waiter, outcome.reply, position)
+
+    def _answer(self, waiter: Waiter[_Ticket], reply: Reply | EngineError, position: int) -> None:
+        self._waiters.remove(waiter)
+        if not waiter.ticket.done():
+            waiter.ticket.set_result(_Served(reply, position))
+
+    def _set_deadline(self) -> None:
+        due = self._waiters.next_due()
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if due is not None:
+            delay = max(0.0, due - self._clock.monotonic())
+            self._deadline = asyncio.get_running_loop().call_later(delay, self._pass_deadlines)
+
+    def _pass_deadlines(self) -> None:
+        self._deadline = None
+        now = self._clock.monotonic()
+        for waiter in self._waiters.due(now):
+            if waiter.deadline <= now:
+                self._answer(waiter, _nothing(waiter.parked), self._depends_on(waiter.parked.command))
+            else:
+                self._run_again(waiter, self._clock.wall_ms())
+        self._set_deadline()
+
+    # --- housekeeping ---------------------------------------------------------------------------------------
+
+    def _keep_house(self) -> None:
+        self._housekeeping = asyncio.get_running_loop().call_later(housekeeping_interval_s, self._keep_house)
+        if any(key.productions.producers for key in self._keyspace.keys.values()):
+            self._expire()
+        if self._keyspace.cold and self._packing is None:
+            self._packing = asyncio.ensure_future(self._pack_cold())
+
+    def _expire(self) -> None:
+        command = ExpireProductions()
+        try:
+            self._admit((command,))
+        except EngineError:
+            # Nothing is lost by forgetting later, when the log takes writes again.
+            return
+        start = self._writer.staged_upto
+        self._commit(execute(self._keyspace, command, self._clock.wall_ms()).turn, start)
+
+    async def _pack_cold(self) -> None:
+        """Compress what has gone cold, in a thread: the texts never change, so only the exchange is ours."""
+        try:
+            while self._keyspace.cold:
+                texts, self._keyspace.cold = self._keyspace.cold, []
+                packed = await asyncio.get_running_loop().run_in_executor(self._packer, _packed, texts)
+                for text, small in zip(texts, packed, strict=True):
+                    text.keep_packed(small)
+        finally:
+            self._packing = None
+
+
+def _nothing(parked: Parked) -> Reply:
+    """The reply of a read whose time is over."""
+    if isinstance(parked.command, XRead):
+        cursors = [(name, cursor) for name, cursor in parked.command.streams if isinstance(cursor, int)]
+        return StreamsRead((), cursors)
+    return GroupRead(())
+
+
+def _packed(texts: list[Text]) -> list[bytes]:
+    return [text.packed() for text in texts]
+
+
+def _pack(texts: list[Text]) -> None:
+    for text in texts:
+        text.keep_packed(text.packed())
+
+
+def _storage(data: Path | Storage | None) -> Storage:
+    if isinstance(data, Path):
+        return FileStorage(data, create=True)
+    return MemoryStorage() if data is None else data

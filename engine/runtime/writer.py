@@ -1,0 +1,213 @@
+"""Group commit: one write for all frames of a loop cycle, one sync for all that wait for one.
+
+Knows: which log positions are safe by the policy, who waits for them, when to sync, and how far IDs are
+promised.
+Must never know: commands, records, streams.
+
+    stage → (end of the loop cycle) write, inline → `os` answers leave
+                                      └ a thread: fdatasync → `fsync` answers leave
+
+Whether a thread should write too was measured before anything was built on it (`bench/threads.py`).
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from heapq import heappop, heappush
+from typing import Final, Literal
+
+from engine import errors
+from engine.log import Log, LogPoisoned, StorageFull
+
+Fsync = Literal["always", "everysec", "no"]
+
+sync_interval_s: Final = 1.0
+# IDs made by the clock may run so far ahead of it; so much is skipped after a crash (decisions.md 8).
+reservation_ms: Final = 5_000
+# With less than this left the next reservation is made: the sync of the coming second makes it good.
+_reservation_low_ms: Final = 2_500
+
+_Wait = tuple[int, int, asyncio.Future[None]]
+
+
+class Writer:
+    """The log's only user on the event loop. Positions are those of `engine.log`."""
+
+    def __init__(self, log: Log, fsync: Fsync) -> None:
+        self._log = log
+        self._fsync = fsync
+        self._waiting: list[_Wait] = []
+        self._waiting_for_sync: list[_Wait] = []
+        self._serial = 0
+        self._flush_scheduled = False
+        self._syncing: asyncio.Future[None] | None = None
+        self._sync_upto = 0
+        # IDs up to this time are promised to be skipped after a crash, and which position makes the promise
+        # good.
+        self._reserved_ms = -1
+        # From the first position on nothing leaves until the second one is synced: it shows IDs not promised
+        # yet.
+        self._barrier: tuple[int, int] | None = None
+        self._marked_upto = log.staged_upto
+        self._ticker: asyncio.TimerHandle | None = None
+        self._thread = ThreadPoolExecutor(1, "weir-sync")
+
+    # --- before a turn --------------------------------------------------------------------------------------
+
+    def ensure_room(self, bytes_wanted: int) -> None:
+        """Refuse, before anything is changed, what the disk has no room for, or when it can't be trusted."""
+        try:
+            self._log.ensure_reserve(bytes_wanted)
+        except StorageFull:
+            raise errors.storage_full() from None
+        except LogPoisoned:
+            raise errors.storage_failed() from None
+
+    # --- after a turn ---------------------------------------------------------------------------------------
+
+    def stage(self, payload: bytes) -> int:
+        """Put a frame into the write of this loop cycle; its position."""
+        position = self._log.stage(payload)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+        return position
+
+    def reserve(self, shown_ms: int, now_ms: int, start: int) -> None:
+        """IDs up to `shown_ms` are about to be shown, in a frame that begins at `start`.
+
+        After a crash none may be given again, so a reservation has to be on disk before they leave. Under
+        `always` the frame itself is. IDs far ahead of the clock (behind an explicit one in the future) wait
+        for their own frame, for a reservation so far ahead would move every stream there.
+        """
+        if self._fsync == "always":
+            return
+        if shown_ms > now_ms + reservation_ms:
+            self._hold(start, self._log.staged_upto)
+        elif shown_ms > self._reserved_ms - _reservation_low_ms:
+            late = shown_ms > self._reserved_ms
+            self._reserved_ms = now_ms + reservation_ms
+            position = self._log.reserve_ids(self._reserved_ms)
+            if late:
+                self._hold(start, position)
+            self._want_sync(position)
+
+    def _hold(self, start: int, position: int) -> None:
+        first = start if self._barrier is None else self._barrier[0]
+        self._barrier = (first, position)
+        self._want_sync(position)
+
+    @property
+    def staged_upto(self) -> int:
+        """The position of everything staged so far."""
+        return self._log.staged_upto
+
+    @property
+    def safe_upto(self) -> int:
+        """What may leave: all frames up to here have reached the policy."""
+        if self._fsync == "always":
+            return self._log.durable_upto
+        written = self._log.written_upto
+        return written if self._barrier is None else min(written, self._barrier[0])
+
+    async def safe(self, position: int, *, synced: bool = False) -> None:
+        """Wait until `position` has reached the policy, or (`synced`) the disk. Refuses once the log is
+        poisoned.
+        """
+        while position > (self._log.durable_upto if synced else self.safe_upto):
+            if self._log.poisoned is not None:
+                raise errors.storage_failed()
+            waiting = self._waiting_for_sync if synced else self._waiting
+            future = asyncio.get_running_loop().create_future()
+            self._serial += 1
+            heappush(waiting, (position, self._serial, future))
+            if synced or self._fsync == "always":
+                self._want_sync(position)
+            await future
+
+    # --- writing and syncing --------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        try:
+            self._log.write(self._log.take())
+        except LogPoisoned:
+            self._fail_all()
+            return
+        self._release()
+        self._sync_if_wanted()
+
+    def _want_sync(self, position: int) -> None:
+        self._sync_upto = max(self._sync_upto, position)
+        self._sync_if_wanted()
+
+    def _sync_if_wanted(self) -> None:
+        wanted = min(self._sync_upto, self._log.written_upto)
+        if self._syncing is None and self._log.poisoned is None and wanted > self._log.durable_upto:
+            self._syncing = asyncio.ensure_future(self._sync())
+
+    async def _sync(self) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._log.sync)
+        except LogPoisoned:
+            self._fail_all()
+            return
+        finally:
+            self._syncing = None
+        if self._barrier is not None and self._log.durable_upto >= self._barrier[1]:
+            self._barrier = None
+        self._release()
+        self._sync_if_wanted()
+
+    def _release(self) -> None:
+        _wake(self._waiting, self.safe_upto)
+        _wake(self._waiting_for_sync, self._log.durable_upto)
+
+    def _fail_all(self) -> None:
+        """Nothing that waits can become safe any more: let everyone look again."""
+        _wake(self._waiting, self._log.staged_upto)
+        _wake(self._waiting_for_sync, self._log.staged_upto)
+
+    # --- the second's work ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to sync once a second, and to mark the log after a second of idling."""
+        self._ticker = asyncio.get_running_loop().call_later(sync_interval_s, self._tick)
+
+    def _tick(self) -> None:
+        self.start()
+        if self._log.poisoned is not None or self._fsync == "no":
+            return
+        staged = self._log.staged_upto
+        if staged > self._log.durable_upto:
+            self._want_sync(staged)
+        elif staged > self._marked_upto:
+            self._mark()
+
+    def _mark(self) -> None:
+        """Tell recovery that everything before is on disk: damage there is corruption, no torn tail."""
+        try:
+            self._log.ensure_reserve()
+            self._marked_upto = self._log.mark(clean=False)
+        except (StorageFull, LogPoisoned):
+            return
+        self._flush()
+        self._want_sync(self._marked_upto)
+
+    async def close(self) -> None:
+        """Write and sync what is staged, with a clean mark behind it, and let go of the directory."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        while self._syncing is not None:
+            await self._syncing
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._log.close)
+        finally:
+            self._thread.shutdown(wait=False)
+            self._release()
+
+
+def _wake(waiting: list[_Wait], upto: int) -> None:
+    while waiting and waiting[0][0] <= upto:
+        future = heappop(waiting)[2]
+        if not future.done():
+            future.set_result(None)

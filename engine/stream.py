@@ -1,0 +1,539 @@
+"""Ordered nodes: append, range, trim, delete, edges, and the one iterator over entries.
+
+Knows: where an entry lies, which IDs were given and taken away, and how many entries there ever were.
+Must never know: who asks, what time it is, consumer groups.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from engine import entries, ids
+from engine.blocks import SortedMap
+from engine.nodes import Node, OpenNode, SealedNode, Text, live_places
+from engine.replies import Entries
+
+# So many newest sealed nodes of a stream stay uncompressed: live readers lag a few hundred entries, not
+# thousands.
+hot_nodes: Final = 4
+# Nodes a block of the node list: small, since counting between two IDs walks part of one.
+_block_nodes_max: Final = 64
+
+
+class NodeLimits(NamedTuple):
+    """When a node seals: its entries (deleted ones too), and the bytes of their texts; 0 is no limit."""
+
+    entries_max: int
+    bytes_max: int
+
+
+class TrimPlan(NamedTuple):
+    """What a trim removes: all below `cut`, or (where references matter) exactly `ids`."""
+
+    cut: int
+    ids: Sequence[int]
+    removed: int
+
+
+def _live(node: SealedNode) -> int:
+    return node.live
+
+
+class Stream:
+    """The entries of one stream. IDs are integers; `0` stands for "none" among them."""
+
+    __slots__ = (
+        "_hot",
+        "_view",
+        "entries_added",
+        "first_id",
+        "last_id",
+        "length",
+        "max_deleted_id",
+        "nodes",
+        "open",
+        "removed_upto",
+        "top_id",
+    )
+
+    def __init__(self) -> None:
+        self.nodes: SortedMap[SealedNode] = SortedMap(_block_nodes_max)
+        self.open: OpenNode | None = None
+        self.length = 0
+        # The last ID given; of the live entries, the first and the last one's.
+        self.last_id = 0
+        self.first_id = 0
+        self.top_id = 0
+        self.max_deleted_id = 0
+        self.entries_added = 0
+        # The highest ID removed while no smaller entry was live: what a reader's cursor is compared with for
+        # gaps.
+        self.removed_upto = 0
+        self._hot: deque[Text] = deque()
+        # The last node taken apart, so that going through a cold node entry by entry unpacks it once.
+        self._view: tuple[Text, list[bytes]] | None = None
+
+    # --- writing --------------------------------------------------------------------------------------------
+
+    def append(self, new_ids: Sequence[int], texts: list[bytes], limits: NodeLimits) -> list[Text]:
+        """Append entries with ascending IDs above `last_id`; the texts that have gone cold by it."""
+        assert new_ids[0] > self.last_id, "the command has compared the IDs"
+        done = 0
+        while done < len(texts):
+            node = self._room(limits)
+            stop = self._fits(node, texts, done, limits)
+            chunk = texts[done:stop]
+            node.extend(list(new_ids[done:stop]), chunk, sum(map(len, chunk)))
+            done = stop
+        if self.length == 0:
+            self.first_id = new_ids[0]
+        self.length += len(texts)
+        self.entries_added += len(texts)
+        self.last_id = self.top_id = new_ids[-1]
+        return [self._hot.popleft() for _ in range(len(self._hot) - hot_nodes)]
+
+    def _room(self, limits: NodeLimits) -> OpenNode:
+        """The open node, a new one if the old one is full."""
+        node = self.open
+        if node is not None and (
+            (limits.entries_max and len(node.ids) >= limits.entries_max)
+            or (limits.bytes_max and node.size >= limits.bytes_max)
+        ):
+            self._seal()
+            node = None
+        if node is None:
+            node = self.open = OpenNode()
+        return node
+
+    def _seal(self) -> None:
+        assert self.open is not None, "there is a node to seal"
+        sealed = self.open.seal()
+        self.nodes.extend((sealed.first,), (sealed,))
+        self._hot.append(sealed.text)
+        self.open = None
+
+    @staticmethod
+    def _fits(node: OpenNode, texts: list[bytes], start: int, limits: NodeLimits) -> int:
+        """The end of the longest run from `start` that the node takes: entries go in while it is not full."""
+        stop = len(texts) if not limits.entries_max else start + limits.entries_max - len(node.ids)
+        if not limits.bytes_max:
+            return stop
+        size = node.size
+        for place in range(start, min(stop, len(texts))):
+            if size >= limits.bytes_max:
+                return place
+            size += len(texts[place])
+        return stop
+
+    def cut(self, below: int) -> int:
+        """Remove all entries with IDs below `below`; how many were live."""
+        before = self.length
+        highest = self._live_below(below)
+        whole = 0
+        for node in self.nodes.values():
+            if node.last >= below:
+                break
+            self.length -= node.live
+            whole += 1
+        self.nodes.drop_first(whole)
+        if not self.nodes and self.open is not None and self.open.last < below:
+            self.length -= self.open.live
+            self.open = None
+        head = self._head()
+        if head is not None and head.first < below:
+            texts = self._texts(head)
+            stop = self._place(head, texts, below)
+            self._mask(head, head.deleted | (1 << stop) - 1)
+        if self.length < before:
+            self._find_edges()
+            self.removed_upto = max(self.removed_upto, highest)
+        return before - self.length
+
+    def remove(self, gone: Sequence[int], *, tombstone: bool) -> int:
+        """Remove single entries; how many were live. `tombstone` is a deletion (XDEL), else it is a trim."""
+        before = self.length
+        removed = [entry_id for entry_id in sorted(set(gone)) if self._remove(entry_id)]
+        if not removed:
+            return 0
+        if tombstone:
+            self.max_deleted_id = max(self.max_deleted_id, removed[-1])
+        first_before = self.first_id
+        self._find_edges()
+        if self.first_id != first_before:
+            edge = self.first_id or ids.ID_MAX + 1
+            self.removed_upto = max(self.removed_upto, removed[bisect_left(removed, edge) - 1])
+        return before - self.length
+
+    def _remove(self, entry_id: int) -> bool:
+        found = self._locate(entry_id)
+        if found is None:
+            return False
+        node, place = found
+        self._mask(node, node.deleted | 1 << place)
+        return True
+
+    def _mask(self, node: Node, deleted: int) -> None:
+        """Let `deleted` be the node's deletions; a node without live entries goes."""
+        before = node.live
+        if isinstance(node, OpenNode):
+            node.deleted = deleted
+            after = node.live
+            if after == 0:
+                self.open = None
+        else:
+            changed = node.without(deleted)
+            after = changed.live
+            if after:
+                self.nodes.set(node.first, changed)
+            else:
+                self.nodes.pop(node.first)
+        self.length -= before - after
+
+    def _find_edges(self) -> None:
+        self.first_id = next((run_ids[0] for run_ids, _ in self._runs(0, ids.ID_MAX)), 0)
+        self.top_id = next((run_ids[-1] for run_ids, _ in self._runs_down(0, ids.ID_MAX)), 0)
+
+    def restore_node(self, node: SealedNode) -> None:
+        """Take a sealed node of a snapshot; the counters were restored before it."""
+        self.nodes.extend((node.first,), (node,))
+        self.length += node.live
+
+    def restore_open(self, run_ids: list[int], texts: list[bytes], deleted: int) -> None:
+        """Take the open node of a snapshot."""
+        self.open = OpenNode()
+        self.open.extend(run_ids, texts, sum(map(len, texts)))
+        self.open.deleted = deleted
+        self.length += self.open.live
+
+    # --- trimming -------------------------------------------------------------------------------------------
+
+    def plan_cut(self, *, maxlen: int | None, minid: int | None, approx: bool, limit: int) -> TrimPlan:
+        """What a trim that keeps references removes, by Redis's walk over whole nodes from the head.
+
+        `limit` 0 is none. `approx` stops before the first node that would have to be taken apart.
+        """
+        length, removed, cut = self.length, 0, 0
+        for node in self._nodes():
+            live = node.live
+            if (maxlen is not None and length <= maxlen) or (limit and removed + live > limit):
+                break
+            if length - live >= maxlen if maxlen is not None else node.last < (minid or 0):
+                length, removed, cut = length - live, removed + live, node.last + 1
+                continue
+            if not approx:
+                inside = self._cut_inside(node, length, maxlen, minid)
+                removed, cut = removed + inside.removed, inside.cut if inside.removed else cut
+            break
+        return TrimPlan(cut, (), removed)
+
+    def _cut_inside(self, node: Node, length: int, maxlen: int | None, minid: int | None) -> TrimPlan:
+        run_ids = self._live_ids(node)
+        count = bisect_left(run_ids, minid or 0) if maxlen is None else length - maxlen
+        return TrimPlan(run_ids[count], (), count)
+
+    def plan_removal(
+        self, *, maxlen: int | None, minid: int | None, limit: int, keep: Callable[[int], bool]
+    ) -> TrimPlan:
+        """What a trim that looks at references removes: entry by entry, those to `keep` stay."""
+        length, gone = self.length, list[int]()
+        for node in self._nodes():
+            live = node.live
+            if (maxlen is not None and length <= maxlen) or (limit and len(gone) + live > limit):
+                break
+            eligible = length - live >= maxlen if maxlen is not None else node.last < (minid or 0)
+            for entry_id in self._live_ids(node):
+                if length <= maxlen if maxlen is not None else entry_id >= (minid or 0):
+                    break
+                if not keep(entry_id):
+                    gone.append(entry_id)
+                    length -= 1
+            if not eligible:
+                break
+        return TrimPlan(0, gone, len(gone))
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes there are (Redis's radix-tree-keys)."""
+        return len(self.nodes) + (self.open is not None)
+
+    def get(self, entry_id: int) -> bytes | None:
+        """The stored text of a live entry."""
+        found = self._locate(entry_id)
+        return None if found is None else self._texts(found[0])[found[1]]
+
+    def __contains__(self, entry_id: int) -> bool:
+        return self._locate(entry_id) is not None
+
+    def range(
+        self,
+        low: int,
+        high: int,
+        *,
+        count: int | None = None,
+        reverse: bool = False,
+        bytes_max: int | None = None,
+    ) -> Entries:
+        """The live entries with IDs in `[low, high]`, as slices of stored text. At least one, whatever
+        `bytes_max`.
+        """
+        if low > high or not self.length:
+            return Entries()
+        run = _Run(self.length if count is None else count, bytes_max)
+        if reverse:
+            for run_ids, texts in self._runs_down(low, high):
+                run.add(run_ids[::-1], texts[::-1])
+                if run.full:
+                    break
+        else:
+            for node in self._nodes(low):
+                if node.first > high or run.full:
+                    break
+                if not (
+                    isinstance(node, SealedNode)
+                    and low <= node.first
+                    and node.last <= high
+                    and run.add_node(node)
+                ):
+                    run.add(*self._window(node, low, high))
+        return run.entries(more=self._more(run.last, low, high, reverse=reverse))
+
+    def _more(self, last: int, low: int, high: int, *, reverse: bool) -> bool:
+        """Whether the range goes on behind `last`."""
+        if not last:
+            return False
+        if reverse:
+            return (
+                self.first_id < last and low < last and next(self._runs_down(low, last - 1), None) is not None
+            )
+        if last >= self.top_id or last >= high:
+            return False
+        return high >= self.top_id or next(self._runs(last + 1, high), None) is not None
+
+    def after(self, cursor: int, count: int | None, bytes_max: int | None = None) -> list[tuple[int, bytes]]:
+        """IDs and texts of the live entries above `cursor`, at least one of them where there is one."""
+        found: list[tuple[int, bytes]] = []
+        if self.top_id <= cursor:
+            return found
+        left = self.length if count is None else count
+        size = 0
+        for run_ids, texts in self._runs(cursor + 1, ids.ID_MAX):
+            for entry_id, text in zip(run_ids[:left], texts, strict=False):
+                size += len(text)
+                if bytes_max is not None and size > bytes_max and found:
+                    return found
+                found.append((entry_id, text))
+            left -= min(left, len(run_ids))
+            if not left:
+                break
+        return found
+
+    def count_between(self, low: int, high: int) -> int:
+        """How many live entries have IDs in `[low, high]`; logarithmic, holes included."""
+        return self._count_below(high + 1) - self._count_below(low)
+
+    def _count_below(self, bound: int) -> int:
+        node = self._node_of(bound)
+        if node is None:
+            return 0
+        below = self.nodes.weight_below(node.first, _live)
+        return below + len(self._window(node, 0, bound - 1)[0])
+
+    def distance_from_first(self, entry_id: int) -> int | None:
+        """How many entries were ever added up to `entry_id`, or None where deletions make it unknowable.
+
+        Redis's streamEstimateDistanceFromFirstEverEntry.
+        """
+        if self.entries_added == 0:
+            return 0
+        if self.length == 0 and entry_id <= self.last_id:
+            return self.entries_added
+        if entry_id and entry_id < self.max_deleted_id:
+            return None
+        if entry_id == self.last_id:
+            return self.entries_added
+        if entry_id > self.last_id:
+            return None
+        if not self.max_deleted_id or self.max_deleted_id < self.first_id:
+            if entry_id < self.first_id:
+                return self.entries_added - self.length
+            if entry_id == self.first_id:
+                return self.entries_added - self.length + 1
+        return None
+
+    def has_tombstone_from(self, entry_id: int) -> bool:
+        """Whether an entry at or above `entry_id` may have been deleted from among the live ones."""
+        return self.length > 0 and self.max_deleted_id > 0 and entry_id <= self.max_deleted_id
+
+    def held_bytes(self) -> int:
+        """How much memory the texts take, compressed ones as they are; walks the nodes."""
+        sealed = sum(node.text.held_bytes() for node in self.nodes.values())
+        return sealed + (self.open.size if self.open else 0)
+
+    def check(self) -> None:
+        """Assert that nodes, edges and counts agree."""
+        self.nodes.check()
+        found = [entry_id for run_ids, _ in self._runs(0, ids.ID_MAX) for entry_id in run_ids]
+        assert found == sorted(set(found)), "IDs ascend over all nodes"
+        assert len(found) == self.length, "the length is the number of live entries"
+        assert (self.first_id, self.top_id) == ((found[0], found[-1]) if found else (0, 0)), (
+            "the edges are live"
+        )
+        assert self.top_id <= self.last_id, "no entry lies beyond the last ID"
+        assert self.entries_added >= self.length, "every live entry was added"
+        assert all(node.live for node in self._nodes()), "no node stays without a live entry"
+        assert self.count_between(0, ids.ID_MAX) == self.length, "counting agrees with the length"
+
+    # --- finding --------------------------------------------------------------------------------------------
+
+    def _nodes(self, low: int = 0) -> Iterator[Node]:
+        """The nodes upwards, from the one that may hold `low`."""
+        floor = self.nodes.floor(low)
+        for _, node in self.nodes.items(floor[0] if floor else 0):
+            if node.last >= low:
+                yield node
+        if self.open is not None:
+            yield self.open
+
+    def _head(self) -> Node | None:
+        first = self.nodes.first()
+        return first[1] if first else self.open
+
+    def _node_of(self, entry_id: int) -> Node | None:
+        """The node that may hold `entry_id`."""
+        if self.open is not None and entry_id >= self.open.first:
+            return self.open
+        floor = self.nodes.floor(entry_id)
+        return floor[1] if floor else None
+
+    def _locate(self, entry_id: int) -> tuple[Node, int] | None:
+        """The node of a live entry and its place there."""
+        node = self._node_of(entry_id)
+        if node is None or entry_id > node.last:
+            return None
+        texts = self._texts(node)
+        place = self._place(node, texts, entry_id)
+        if place == len(texts) or node.deleted >> place & 1:
+            return None
+        found = node.ids[place] if isinstance(node, OpenNode) else entries.id_of(texts[place])
+        return (node, place) if found == entry_id else None
+
+    @staticmethod
+    def _place(node: Node, texts: list[bytes], entry_id: int) -> int:
+        """The place of the first held entry at or above `entry_id`."""
+        if isinstance(node, OpenNode):
+            return bisect_left(node.ids, entry_id)
+        return bisect_left(texts, entry_id, key=entries.id_of)
+
+    def _texts(self, node: Node) -> list[bytes]:
+        if isinstance(node, OpenNode):
+            return node.stored
+        if self._view is None or self._view[0] is not node.text:
+            self._view = (node.text, node.texts())
+        return self._view[1]
+
+    def _live_ids(self, node: Node) -> list[int]:
+        return self._window(node, 0, ids.ID_MAX)[0]
+
+    def _window(self, node: Node, low: int, high: int) -> tuple[list[int], list[bytes]]:
+        """IDs and texts of the node's live entries in `[low, high]`."""
+        texts = self._texts(node)
+        if isinstance(node, OpenNode):
+            start, stop = bisect_left(node.ids, low), bisect_right(node.ids, high)
+            run_ids = node.ids[start:stop]
+        else:
+            start = 0 if low <= node.first else bisect_left(texts, low, key=entries.id_of)
+            stop = len(texts) if node.last <= high else bisect_right(texts, high, key=entries.id_of)
+            run_ids = [entries.id_of(text) for text in texts[start:stop]]
+        run_texts = texts[start:stop]
+        if not node.deleted:
+            return run_ids, run_texts
+        places = [place - start for place in live_places(node, len(texts)) if start <= place < stop]
+        return [run_ids[place] for place in places], [run_texts[place] for place in places]
+
+    def _runs(self, low: int, high: int) -> Iterator[tuple[list[int], list[bytes]]]:
+        """The live entries in `[low, high]` upwards, node by node, none empty: the one iterator."""
+        for node in self._nodes(low):
+            if node.first > high:
+                return
+            run = self._window(node, low, high)
+            if run[0]:
+                yield run
+
+    def _runs_down(self, low: int, high: int) -> Iterator[tuple[list[int], list[bytes]]]:
+        """The same downwards; within a node upwards still."""
+        if self.open is not None and self.open.first <= high:
+            run = self._window(self.open, low, high)
+            if run[0]:
+                yield run
+        for _, node in self.nodes.items_down(high):
+            if node.last < low:
+                return
+            run = self._window(node, low, high)
+            if run[0]:
+                yield run
+
+    def _live_below(self, bound: int) -> int:
+        """The highest live ID below `bound`, or 0."""
+        return next((run_ids[-1] for run_ids, _ in self._runs_down(0, bound - 1)), 0) if bound else 0
+
+
+class _Run:
+    """Slices gathered for an answer, up to a number of entries and of bytes."""
+
+    __slots__ = ("_bytes_left", "_left", "_parts", "count", "first", "full", "last")
+
+    def __init__(self, count_max: int, bytes_max: int | None) -> None:
+        self._left = count_max
+        self._bytes_left = bytes_max
+        self._parts: list[bytes] = []
+        self.count = 0
+        self.first = 0
+        self.last = 0
+        self.full = count_max <= 0
+
+    def add_node(self, node: SealedNode) -> bool:
+        """Take a whole node without looking into it; False if it does not fit or has deletions or was
+        repacked.
+        """
+        if node.deleted or node.held != node.count or node.held > self._left:
+            return False
+        text = node.text.plain()
+        if self._bytes_left is not None and len(text) > self._bytes_left:
+            return False
+        self._take(node.first, node.last, node.held, text)
+        return True
+
+    def add(self, run_ids: list[int], texts: list[bytes]) -> None:
+        """Take entries as far as the limits allow."""
+        stop = min(len(texts), self._left)
+        if self._bytes_left is not None:
+            stop = self._fitting(texts, stop)
+        if stop < len(texts):
+            self.full = True
+        if stop:
+            self._take(run_ids[0], run_ids[stop - 1], stop, b",".join(texts[:stop]))
+
+    def _fitting(self, texts: list[bytes], stop: int) -> int:
+        left = self._bytes_left or 0
+        for place in range(stop):
+            left -= len(texts[place])
+            if left < 0 and (place or self.count):
+                return place
+        return stop
+
+    def _take(self, first: int, last: int, count: int, part: bytes) -> None:
+        self._parts.append(part)
+        if not self.count:
+            self.first = first
+        self.last = last
+        self.count += count
+        self._left -= count
+        self.full = self.full or not self._left
+        if self._bytes_left is not None:
+            self._bytes_left = max(0, self._bytes_left - len(part))
+
+    def entries(self, *, more: bool) -> Entries:
+        return Entries(parts=self._parts, count=self.count, first=self.first, last=self.last, more=more)
