@@ -16,7 +16,7 @@ RUN python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /w
 
 FROM python:3.11-slim
 LABEL org.opencontainers.image.title="weir" org.opencontainers.image.licenses="MIT"
-RUN useradd --system --uid 10001 --no-create-home weir \
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin weir \
  && install --directory --owner weir --mode 0750 /data
 COPY --from=build /opt/weir /opt/weir
 USER 10001

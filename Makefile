@@ -7,7 +7,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-SOURCES := app cli engine tests bench
+SOURCES := app cli engine tests bench .ci
 SDK := tests/sdk
 
 .DEFAULT_GOAL := help
@@ -41,23 +41,24 @@ types: dev  ## mypy, strict, tests included
 	$(BIN)/mypy
 
 contracts: dev  ## who may import whom
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 tests: dev system $(SDK)/node_modules/.stamp  ## pytest with branch coverage of the engine; for some of them: .venv/bin/pytest -k name
-	$(BIN)/pytest --cov
+	$(BIN)/pytest --cov --cov-report=term --cov-report=json:.coverage.json
+	@$(BIN)/python .ci/module_coverage.py .coverage.json
 
 bench: dev  ## the benchmarks, beside a real Redis
 	$(BIN)/python -m bench $(ARGS)
 
-system:  ## what tests need from outside Python: redis-server, node, npm
-	@.ci/system-packages
+system:  ## what the gate needs from outside: redis-server, node, npm
+	@.ci/system-packages "$(PYTHON)" $(VENV)
 
 lock: dev  ## newest versions that pyproject.toml and the .in files allow, with hashes and without hosts
 	.ci/lock
 	cd $(SDK) && npm update --package-lock-only
 
 clean:  ## remove .venv, caches and everything that was built; data stays
-	rm -rf $(VENV) $(SDK)/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist
+	rm -rf $(VENV) $(SDK)/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.json dist
 
 $(VENV)/.made: requirements-build.lock
 	@.ci/make-venv "$(PYTHON)" $(VENV)

@@ -15,7 +15,7 @@ from hypothesis import settings
 settings.register_profile("gate", deadline=None, print_blob=True)
 settings.load_profile("gate")
 
-SCANNED = ("engine",)
+SCANNED = ("app", "engine")
 # What blockbuster does not know by itself, and what a log on disk does most.
 SYNCS = ("fdatasync", "fsync")
 
