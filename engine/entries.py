@@ -89,9 +89,14 @@ def id_of(entry: bytes) -> int:
     return int(ms) << 64 | int(sequence)
 
 
-def ids_of(joined: bytes) -> list[int]:
-    """The IDs of a joined text, in its order."""
-    return [id_of(entry) for entry in texts(joined)]
+def ids_of(stored_texts: Sequence[bytes]) -> Sequence[int]:
+    """The ascending IDs of stored entries. Those of a batch follow each other, which two of them tell."""
+    if not stored_texts:
+        return ()
+    first, last = id_of(stored_texts[0]), id_of(stored_texts[-1])
+    if last - first == len(stored_texts) - 1:
+        return range(first, last + 1)
+    return [id_of(text) for text in stored_texts]
 
 
 def pairs_of(entry: bytes) -> list[tuple[str, bytes]]:

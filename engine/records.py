@@ -499,7 +499,7 @@ class _Form:
         for place, _, unpack in self.special:
             values[place] = unpack(values[place])
         if self.texts_at is not None and self.ids_at is not None:
-            values[self.ids_at] = [entries.id_of(text) for text in values[self.texts_at]]
+            values[self.ids_at] = entries.ids_of(values[self.texts_at])
         return self.kind(*values)
 
 

@@ -446,7 +446,7 @@ class Stream:
         else:
             start = 0 if low <= node.first else bisect_left(texts, low, key=entries.id_of)
             stop = len(texts) if node.last <= high else bisect_right(texts, high, key=entries.id_of)
-            run_ids = [entries.id_of(text) for text in texts[start:stop]]
+            run_ids = list(entries.ids_of(texts[start:stop]))
         run_texts = texts[start:stop]
         if not node.deleted:
             return run_ids, run_texts

@@ -133,7 +133,8 @@ class Engine:
         self._admit((command,))
         start = self._writer.staged_upto
         outcome = execute(self._keyspace, command, now_ms)
-        position = max(self._commit(outcome.turn, start), self._depends_on(command))
+        # A frame of its own is the last that touched its streams: the answer depends on nothing later.
+        position = self._commit(outcome.turn, start) or self._depends_on(command)
         reply = outcome.reply
         if isinstance(reply, Parked):
             reply, position = await self._wait(reply)
@@ -163,15 +164,19 @@ class Engine:
         """Refuse what has no room in the log, or comes too late, before anything changes."""
         if self._closing:
             raise errors.closing()
-        if all(type(command) in READS for command in commands):
-            return
-        wanted = sum(sum(map(len, command.bodies)) for command in commands if isinstance(command, XAdd))
-        self._writer.ensure_room(2 * wanted + _frame_overhead_bytes)
+        wanted = -1
+        for command in commands:
+            if isinstance(command, XAdd):
+                wanted = max(wanted, 0) + sum(map(len, command.bodies))
+            elif type(command) not in READS:
+                wanted = max(wanted, 0)
+        if wanted >= 0:
+            self._writer.ensure_room(2 * wanted + _frame_overhead_bytes)
 
     def _commit(self, turn: Turn, start: int) -> int:
         """Stage the turn's frame and serve the readers it woke; the frame's position, 0 without one."""
         position = self._stage(turn, start)
-        if turn.signalled:
+        if turn.signalled and self._waiters:
             self._serve(turn)
         return position
 
