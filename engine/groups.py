@@ -97,7 +97,9 @@ class Group:
         """Take the entry off the pending list; what it was, None if it was not there."""
         pending = self.pending.pop(entry_id)
         if pending is not None:
-            self._unlink(entry_id, pending)
+            self.by_delivery.pop(pending.order)
+            if pending.consumer is not None:
+                pending.consumer.pending.pop(entry_id)
         return pending
 
     def remove_consumer(self, name: str) -> None:
@@ -142,14 +144,13 @@ class Group:
 
     def _put(self, entry_id: int, pending: Pending) -> None:
         before = self.pending.get(entry_id)
+        owner = None if before is None else before.consumer
         if before is not None:
-            self._unlink(entry_id, before)
+            self.by_delivery.pop(before.order)
         self.pending.set(entry_id, pending)
         self.by_delivery.set(pending.order, entry_id)
-        if pending.consumer is not None:
-            pending.consumer.pending.set(entry_id, None)
-
-    def _unlink(self, entry_id: int, pending: Pending) -> None:
-        self.by_delivery.pop(pending.order)
-        if pending.consumer is not None:
-            pending.consumer.pending.pop(entry_id)
+        if owner is not pending.consumer:
+            if owner is not None:
+                owner.pending.pop(entry_id)
+            if pending.consumer is not None:
+                pending.consumer.pending.set(entry_id, None)

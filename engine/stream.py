@@ -146,7 +146,7 @@ class Stream:
             stop = self._place(head, texts, below)
             self._mask(head, head.deleted | (1 << stop) - 1)
         if self.length < before:
-            self._find_edges()
+            self._find_edges((self.first_id, highest))
             self.removed_upto = max(self.removed_upto, highest)
         return before - self.length
 
@@ -159,7 +159,7 @@ class Stream:
         if tombstone:
             self.max_deleted_id = max(self.max_deleted_id, removed[-1])
         first_before = self.first_id
-        self._find_edges()
+        self._find_edges(removed)
         if self.first_id != first_before:
             edge = self.first_id or ids.ID_MAX + 1
             self.removed_upto = max(self.removed_upto, removed[bisect_left(removed, edge) - 1])
@@ -190,9 +190,12 @@ class Stream:
                 self.nodes.pop(node.first)
         self.length -= before - after
 
-    def _find_edges(self) -> None:
-        self.first_id = next((run_ids[0] for run_ids, _ in self._runs(0, ids.ID_MAX)), 0)
-        self.top_id = next((run_ids[-1] for run_ids, _ in self._runs_down(0, ids.ID_MAX)), 0)
+    def _find_edges(self, removed: Sequence[int]) -> None:
+        """Look for the first and the last live entry again, where `removed` (ascending) held them."""
+        if removed[0] <= self.first_id <= removed[-1]:
+            self.first_id = next((run_ids[0] for run_ids, _ in self._runs(0, ids.ID_MAX)), 0)
+        if removed[-1] >= self.top_id:
+            self.top_id = next((run_ids[-1] for run_ids, _ in self._runs_down(0, ids.ID_MAX)), 0)
 
     def restore_node(self, node: SealedNode) -> None:
         """Take a sealed node of a snapshot; the counters were restored before it."""
@@ -338,8 +341,11 @@ class Stream:
         node = self._node_of(bound)
         if node is None:
             return 0
-        below = self.nodes.weight_below(node.first, _live)
-        return below + len(self._window(node, 0, bound - 1)[0])
+        before = self.nodes.weight_below(node.first, _live)
+        if bound > node.last:
+            return before + node.live
+        place = self._place(node, self._texts(node), bound)
+        return before + place - (node.deleted & (1 << place) - 1).bit_count()
 
     def distance_from_first(self, entry_id: int) -> int | None:
         """How many entries were ever added up to `entry_id`, or None where deletions make it unknowable.

@@ -1,0 +1,172 @@
+"""What an operation costs in a short stream and in a long one: 10^4 and 10^6 entries, as many of them pending.
+
+Weir's engine runs in process, Redis over a socket, so compare the two columns `x`, the growth, not the times.
+
+    python bench/growth.py [--large 1000000] [--json FILE]
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import redis
+from peers import redis_server
+
+from engine import (
+    Cursor,
+    XAck,
+    XAdd,
+    XAutoClaim,
+    XDel,
+    XGroupCreate,
+    XPendingRange,
+    XRange,
+    XRead,
+    XReadGroup,
+    entries,
+    ids,
+)
+from engine.commands import execute
+from engine.commands.types import Command
+from engine.keyspace import Keyspace
+
+small = 10_000
+batch = 1_000
+rounds = 200
+body = entries.body([("sensor-id", "1234"), ("temperature", "19.8")])
+first_ms = 1_700_000_000_000
+
+
+def entry_id(place: int) -> int:
+    """Entries lie a millisecond apart."""
+    return ids.make(first_ms + place, 0)
+
+
+def median_us(run: Callable[[int], object]) -> float:
+    """The median of single calls, in microseconds."""
+    times = []
+    for place in range(rounds):
+        start = time.perf_counter()
+        run(place)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e6
+
+
+def weir(size: int) -> dict[str, float]:
+    """Microseconds an operation, in process."""
+    keyspace = Keyspace()
+    now_ms = first_ms + size
+
+    def run(command: Command) -> None:
+        execute(keyspace, command, now_ms)
+
+    for start in range(0, size, batch):
+        places = range(start, start + batch)
+        run(XAdd(stream="s", bodies=[body] * batch, ids=[entry_id(place) for place in places]))
+        for text in keyspace.cold:
+            text.keep_packed(text.packed())
+        keyspace.cold.clear()
+    for group in ("standing", "g"):
+        run(XGroupCreate(stream="s", group=group, start=0))
+    streams = (("s", Cursor.NEW),)
+    for _ in range(0, size, batch):
+        run(XReadGroup(group="standing", consumer="c", streams=streams, count=batch))
+    middle = size // 2
+    return {
+        "XADD": median_us(lambda _: run(XAdd(stream="s", bodies=(body,)))),
+        "XREAD of the last 10": median_us(lambda _: run(XRead(streams=(("s", entry_id(size - 11)),), count=10))),
+        "XREADGROUP > 10": median_us(
+            lambda _: run(XReadGroup(group="g", consumer="c", streams=streams, count=10))
+        ),
+        "XACK from the middle": median_us(
+            lambda place: run(XAck(stream="s", group="standing", ids=(entry_id(middle + place),)))
+        ),
+        "XRANGE 100 from the middle": median_us(
+            lambda place: run(XRange(stream="s", start=entry_id(middle + place), end=ids.ID_MAX, count=100))
+        ),
+        "XPENDING 100 from the middle": median_us(
+            lambda _: run(
+                XPendingRange(stream="s", group="standing", start=entry_id(middle), end=ids.ID_MAX, count=100)
+            )
+        ),
+        "XAUTOCLAIM 100 from the middle": median_us(
+            lambda _: run(
+                XAutoClaim(stream="s", group="standing", consumer="d", min_idle_ms=0, start=entry_id(middle))
+            )
+        ),
+        "count between two IDs": median_us(
+            lambda place: keyspace.keys["s"].stream.count_between(entry_id(place), entry_id(size - 100 - place))
+        ),
+        "XDEL from the middle": median_us(
+            lambda place: run(XDel(stream="s", ids=(entry_id(middle // 2 + place * 7),)))
+        ),
+    }
+
+
+def peer(size: int) -> dict[str, float]:
+    """Microseconds an operation, over a socket."""
+    with redis_server() as (port, _):
+        client = redis.Redis(port=port)
+        client.response_callbacks.clear()
+
+        def run(*words: object) -> None:
+            client.execute_command(*words)  # type: ignore[no-untyped-call]
+
+        for start in range(0, size, batch):
+            pipeline = client.pipeline(transaction=False)
+            for place in range(start, start + batch):
+                pipeline.execute_command("XADD", "s", f"{first_ms + place}-0", "sensor-id", "1234", "temperature", "19.8")
+            pipeline.execute()
+        for group in ("standing", "g"):
+            run("XGROUP", "CREATE", "s", group, "0")
+        for _ in range(0, size, batch):
+            run("XREADGROUP", "GROUP", "standing", "c", "COUNT", batch, "STREAMS", "s", ">")
+        middle = first_ms + size // 2
+        return {
+            "XADD": median_us(lambda _: run("XADD", "s", "*", "sensor-id", "1234", "temperature", "19.8")),
+            "XREAD of the last 10": median_us(
+                lambda _: run("XREAD", "COUNT", 10, "STREAMS", "s", f"{first_ms + size - 11}-0")
+            ),
+            "XREADGROUP > 10": median_us(
+                lambda _: run("XREADGROUP", "GROUP", "g", "c", "COUNT", 10, "STREAMS", "s", ">")
+            ),
+            "XACK from the middle": median_us(lambda place: run("XACK", "s", "standing", f"{middle + place}-0")),
+            "XRANGE 100 from the middle": median_us(
+                lambda place: run("XRANGE", "s", f"{middle + place}-0", "+", "COUNT", 100)
+            ),
+            "XPENDING 100 from the middle": median_us(
+                lambda _: run("XPENDING", "s", "standing", f"{middle}-0", "+", 100)
+            ),
+            "XAUTOCLAIM 100 from the middle": median_us(
+                lambda _: run("XAUTOCLAIM", "s", "standing", "d", 0, f"{middle}-0")
+            ),
+            "XDEL from the middle": median_us(
+                lambda place: run("XDEL", "s", f"{first_ms + size // 4 + place * 7}-0")
+            ),
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--large", type=int, default=1_000_000)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    ours = {size: weir(size) for size in (small, options.large)}
+    theirs = {size: peer(size) for size in (small, options.large)}
+    print(f"{'us, median of ' + str(rounds):32}{'weir 10^4':>11}{'large':>9}{'x':>7}{'redis 10^4':>13}{'large':>9}{'x':>7}")
+    for name, short in ours[small].items():
+        long = ours[options.large][name]
+        line = f"{name:32}{short:11.1f}{long:9.1f}{long / short:7.2f}"
+        if name in theirs[small]:
+            short, long = theirs[small][name], theirs[options.large][name]
+            line += f"{short:13.1f}{long:9.1f}{long / short:7.2f}"
+        print(line)
+    if options.json:
+        options.json.write_text(json.dumps({"weir": ours, "redis": theirs}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The peers that a bench runs beside: a redis-server of its own on loopback, ended with it."""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import redis
+
+
+def free_port() -> int:
+    """A port that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def redis_server(*options: str) -> Iterator[tuple[int, Path]]:
+    """A redis-server with its data in a fresh directory; its port and that directory."""
+    port = free_port()
+    data = Path(tempfile.mkdtemp(prefix="weir-bench-redis-"))
+    arguments = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(data)]
+    server = subprocess.Popen([*arguments, *options], stdout=subprocess.DEVNULL)
+    try:
+        client = redis.Redis(port=port)
+        for _ in range(200):
+            with contextlib.suppress(redis.exceptions.ConnectionError, redis.exceptions.BusyLoadingError):
+                client.ping()
+                break
+            time.sleep(0.05)
+        yield port, data
+    finally:
+        server.terminate()
+        server.wait(30)
+        shutil.rmtree(data, ignore_errors=True)
