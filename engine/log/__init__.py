@@ -1,0 +1,12 @@
+"""The append-only log: a manifest, at most one base, and segments, in one directory.
+
+Knows: which files belong to the log and in which order, how they are recovered after a crash, what is written
+and what is synced, and when to stop trusting the disk.
+Must never know: commands, the keyspace, or what a payload means; nor asyncio.
+"""
+
+from engine.log.errors import LogPoisoned, LogRefused, StorageFull
+from engine.log.log import Batch, Log
+from engine.log.recovery import Recovery
+
+__all__ = ["Batch", "Log", "LogPoisoned", "LogRefused", "Recovery", "StorageFull"]

@@ -1,0 +1,30 @@
+"""The three ways in which the log says no.
+
+Knows: what each means for the caller. Must never know: who the caller is.
+"""
+
+REPAIR = "run `weir log repair` to see what can be saved"
+
+
+class LogRefused(Exception):  # noqa: N818 - a refusal, not an error
+    """The files cannot be served as they are, and nothing was touched. Names the file and the offset."""
+
+    def __init__(
+        self, file: str, reason: str, *, offset: int | None = None, repairable: bool = False
+    ) -> None:
+        place = file if offset is None else f"{file}, offset {offset}"
+        super().__init__(f"{place}: {reason}" + (f"; {REPAIR}" if repairable else ""))
+        self.file = file
+        self.offset = offset
+        self.reason = reason
+
+
+class LogPoisoned(Exception):  # noqa: N818 - a state, not an error
+    """A write or a sync failed, so nobody knows what the disk holds.
+
+    Nothing may be written or promised until a restart has read it again.
+    """
+
+
+class StorageFull(Exception):  # noqa: N818 - a refusal, not an error
+    """The disk has no room for the reserve. Nothing has changed; asking again later may succeed."""

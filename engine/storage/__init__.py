@@ -1,0 +1,122 @@
+"""The seam to disk: one directory of named files, as an append-only log needs it.
+
+Knows: files that grow at the end, what is synced and what is not, replacing a file as a whole, the lock.
+Must never know: frames, records, or what a name stands for.
+
+Two versions keep the same promises, checked by one test suite: `storage.file` on a real directory and
+`storage.memory`, which models what a power cut leaves. Every call blocks. A failing operation raises
+`OSError` with the system's errno; nothing here tries again, since a second fsync after a failed one may lie.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+TEMPORARY = ".tmp"  # what `replace` writes first is called after its file, with this behind
+
+
+class StorageRefused(Exception):  # noqa: N818 - a refusal, not an error
+    """The directory cannot be used at all: missing, not a directory, another user's, not writable."""
+
+
+class StorageLocked(Exception):  # noqa: N818 - a refusal, not an error
+    """Another process works in the directory; `holder` is its process id, None where that is unreadable."""
+
+    def __init__(self, directory: str, holder: int | None) -> None:
+        by = "another process" if holder is None else f"process {holder}"
+        super().__init__(f"{directory} is in use by {by}")
+        self.holder = holder
+
+
+class Handle(ABC):
+    """A file open for appending. `append` and `sync` may run in different threads at the same time."""
+
+    @abstractmethod
+    def append(self, content: bytes) -> None:
+        """Write all of `content` at the end; after an error an unknown part of it is there."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Return once everything appended before the call would survive a power cut."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """Return the file's length in bytes."""
+
+    @abstractmethod
+    def preallocate(self, upto_bytes: int) -> None:
+        """Make the disk keep room for the file to grow to `upto_bytes`, its length unchanged; or ENOSPC."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the file. Idempotent; syncs nothing."""
+
+
+class Storage(ABC):
+    """One directory. Names are plain file names; new names and renames are safe after `sync_directory`."""
+
+    @abstractmethod
+    def lock(self) -> None:
+        """Keep every other process out until `unlock` or the end of this one, else raise `StorageLocked`."""
+
+    @abstractmethod
+    def unlock(self) -> None:
+        """Let others in. Idempotent."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Return the names of all files, in order."""
+
+    @abstractmethod
+    def size(self, name: str) -> int:
+        """Return the length in bytes, or raise `FileNotFoundError`."""
+
+    @abstractmethod
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        """Return `length` bytes at `offset`, fewer only where the file ends."""
+
+    @abstractmethod
+    def create(self, name: str) -> Handle:
+        """Open a file that must not exist yet (`FileExistsError`)."""
+
+    @abstractmethod
+    def open(self, name: str) -> Handle:
+        """Open a file that exists."""
+
+    @abstractmethod
+    def overwrite(self, name: str, offset: int, content: bytes) -> None:
+        """Write `content` over what is there; safe after the next `sync` of a handle of the file."""
+
+    @abstractmethod
+    def truncate(self, name: str, size: int) -> None:
+        """Cut the file to `size`, and give back room preallocated beyond; safe after the next `sync`."""
+
+    @abstractmethod
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name, in one step, in the place of whatever had that name."""
+
+    @abstractmethod
+    def unlink(self, name: str) -> None:
+        """Remove a file."""
+
+    @abstractmethod
+    def sync_directory(self) -> None:
+        """Return once every name given or taken before the call would survive a power cut."""
+
+    def replace(self, name: str, chunks: Iterable[bytes]) -> None:
+        """Put `chunks` in the place of a file: after a crash at any moment it is the old one or the new one.
+
+        The order is the point: content before name, name before return. Renames without the directory's
+        sync were lost in Redis (#10737) and etcd (#6368).
+        """
+        temporary = name + TEMPORARY
+        if temporary in self.names():
+            self.unlink(temporary)
+        handle = self.create(temporary)
+        try:
+            for chunk in chunks:
+                handle.append(chunk)
+            handle.sync()
+        finally:
+            handle.close()
+        self.rename(temporary, name)
+        self.sync_directory()

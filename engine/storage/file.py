@@ -1,0 +1,216 @@
+"""The storage seam on a real directory.
+
+Knows: system calls, their partial results, file modes, flock.
+Must never know: frames, records, or what a name stands for.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from engine.storage import Handle, Storage, StorageLocked, StorageRefused
+
+FILE_MODE = 0o600  # payloads are other people's messages
+DIRECTORY_MODE = 0o700
+LOCK_NAME = "lock"
+LOCK_BYTES_MAX = 32  # a process id, which only goes into a message
+FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h; os.posix_fallocate would make the file longer
+
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+def write_all(write: Callable[[memoryview], int], content: bytes) -> None:
+    """Call `write` until it has taken everything: it may take less (a signal, a limit, a disk nearly full).
+
+    EINTR before the first byte is retried by the interpreter (PEP 475).
+    """
+    rest = memoryview(content)
+    while rest:
+        rest = rest[write(rest) :]
+
+
+class FileHandle(Handle):
+    """An append-only file descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def append(self, content: bytes) -> None:
+        """Write all of `content` at the end."""
+        write_all(lambda rest: os.write(self._descriptor, rest), content)
+
+    def sync(self) -> None:
+        """Call fdatasync, which covers the length of the file as well."""
+        os.fdatasync(self._descriptor)
+
+    def size(self) -> int:
+        """Return the file's length in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def preallocate(self, upto_bytes: int) -> None:
+        """Call fallocate with keep-size. Where the file system has none, only look whether room is left."""
+        size = self.size()
+        wanted = upto_bytes - size
+        if wanted <= 0:
+            return
+        code = _fallocate(self._descriptor, size, wanted)
+        if code in _UNSUPPORTED:
+            room = os.fstatvfs(self._descriptor)
+            code = errno.ENOSPC if room.f_bavail * room.f_frsize < wanted else 0
+        if code:
+            raise OSError(code, os.strerror(code))
+
+    def close(self) -> None:
+        """Close the descriptor, once."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _fallocate(descriptor: int, offset: int, length: int) -> int:
+    """Return 0, or the errno of fallocate(2)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "fallocate"):
+        return errno.ENOSYS
+    arguments = (ctypes.c_int(FALLOC_FL_KEEP_SIZE), ctypes.c_int64(offset), ctypes.c_int64(length))
+    while libc.fallocate(ctypes.c_int(descriptor), *arguments):
+        code = ctypes.get_errno()
+        if code != errno.EINTR:
+            return code
+    return 0
+
+
+def _make_directory(path: Path) -> None:
+    """Make the directory, safe from a power cut like everything that will be promised inside it."""
+    try:
+        path.mkdir(DIRECTORY_MODE)
+    except FileExistsError:
+        return
+    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
+
+
+class FileStorage(Storage):
+    """The directory at `path`, which must be this user's own. Files are 0600.
+
+    With `create` a missing directory is made (0700), but not its parents: a mistyped path should not become
+    an empty log somewhere. Raises `StorageRefused`.
+    """
+
+    def __init__(self, path: str | Path, *, create: bool = False) -> None:
+        self._path = Path(path)
+        self._lock: int | None = None
+        try:
+            if create:
+                _make_directory(self._path)
+            self._directory = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._refusal(error.strerror) from error
+        if os.fstat(self._directory).st_uid != os.geteuid():
+            self.close()
+            raise self._refusal("belongs to another user")
+
+    def _refusal(self, reason: str | None) -> StorageRefused:
+        return StorageRefused(f"data directory {self._path}: {reason}")
+
+    def close(self) -> None:
+        """Unlock, and let go of the directory. Idempotent."""
+        self.unlock()
+        directory, self._directory = self._directory, -1
+        if directory >= 0:
+            os.close(directory)
+
+    def _open(self, name: str, flags: int) -> int:
+        flags |= os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(name, flags, FILE_MODE, dir_fd=self._directory)
+
+    def lock(self) -> None:
+        """Take flock on the file `lock`; the kernel lets go of it when the process ends, however it ends."""
+        try:
+            descriptor = self._open(LOCK_NAME, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise self._refusal(error.strerror) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, LOCK_BYTES_MAX, 0).strip()
+            os.close(descriptor)
+            raise StorageLocked(str(self._path), int(holder) if holder.isdigit() else None) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise self._refusal(error.strerror) from error
+        self._lock = descriptor
+        os.ftruncate(descriptor, 0)
+        with suppress(OSError):  # the number is for a message only: a full disk must not keep readers out
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+
+    def unlock(self) -> None:
+        """Close the lock file. It stays: removing it would let two processes lock two files of one name."""
+        descriptor, self._lock = self._lock, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def names(self) -> list[str]:
+        """Return the names of all files, in order."""
+        return sorted(os.listdir(self._directory))  # noqa: PTH208 - a descriptor, not a path
+
+    def size(self, name: str) -> int:
+        """Return the length in bytes."""
+        return os.stat(name, dir_fd=self._directory, follow_symlinks=False).st_size
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        """Return what pread gives; not mmap, where a disk that fails to read kills the process."""
+        descriptor = self._open(name, os.O_RDONLY)
+        try:
+            parts = []
+            while length > 0 and (part := os.pread(descriptor, length, offset)):
+                parts.append(part)
+                offset += len(part)
+                length -= len(part)
+            return b"".join(parts)
+        finally:
+            os.close(descriptor)
+
+    def create(self, name: str) -> FileHandle:
+        """Open a new file."""
+        return FileHandle(self._open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL))
+
+    def open(self, name: str) -> FileHandle:
+        """Open a file that exists."""
+        return FileHandle(self._open(name, os.O_WRONLY | os.O_APPEND))
+
+    def overwrite(self, name: str, offset: int, content: bytes) -> None:
+        """Write over what is there."""
+        descriptor = self._open(name, os.O_WRONLY)
+        try:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            write_all(lambda rest: os.write(descriptor, rest), content)
+        finally:
+            os.close(descriptor)
+
+    def truncate(self, name: str, size: int) -> None:
+        """Cut the file."""
+        descriptor = self._open(name, os.O_WRONLY)
+        try:
+            os.ftruncate(descriptor, size)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name."""
+        os.rename(old, new, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+
+    def unlink(self, name: str) -> None:
+        """Remove a file."""
+        os.unlink(name, dir_fd=self._directory)
+
+    def sync_directory(self) -> None:
+        """Call fsync on the directory."""
+        os.fsync(self._directory)

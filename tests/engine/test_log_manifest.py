@@ -1,0 +1,335 @@
+"""The manifest names exactly the files of the log, or the log is not opened."""
+
+import struct
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.codec import HEAD, HEADER, encode_file_frame, file_salt
+from engine.log import LogRefused
+from engine.log.files import create_base, next_number
+from engine.log.manifest import MANIFEST_BYTES_MAX, Base, Manifest, Seal, Segment, decode, file_number
+from engine.storage.memory import MemoryStorage
+from tests.engine.log_cases import (
+    SEGMENT,
+    append,
+    changed,
+    closed,
+    files,
+    frames_of,
+    open_log,
+    reader,
+    recovered,
+)
+
+WHOLE = Manifest(
+    Base(3, 900, Seal(500, 0x0BADCAFE)),
+    (
+        Segment(2, 900, 57, 0x00C0FFEE, Seal(130, 0xDEADBEEF)),
+        Segment(4, 1030, 71, 0xDEADBEEF, Seal(70, 0x12345678)),
+        Segment(5, 1100, 80, 0x12345678),
+    ),
+)
+NAMED = (
+    "base-3.weir position=900 length=500 checksum=0badcafe",
+    "segment-2.weir position=900 sequence=57 previous=00c0ffee length=130 checksum=deadbeef",
+    "segment-4.weir position=1030 sequence=71 previous=deadbeef length=70 checksum=12345678",
+    "segment-5.weir position=1100 sequence=80 previous=12345678",
+)
+
+
+def sealed_text(*lines: str, first: str = "weir log 1", ending: str = "\n") -> bytes:
+    """A manifest of these lines whose checksum is right."""
+    text = "".join(line + ending for line in (first, *lines)).encode()
+    return text + f"checksum={crc32(text):08x}{ending}".encode()
+
+
+def without(line: int) -> tuple[str, ...]:
+    return NAMED[:line] + NAMED[line + 1 :]
+
+
+def swapped(one: int, other: int) -> tuple[str, ...]:
+    lines = list(NAMED)
+    lines[one], lines[other] = lines[other], lines[one]
+    return tuple(lines)
+
+
+def edited(line: int, old: str, new: str) -> tuple[str, ...]:
+    assert old in NAMED[line]
+    return (*NAMED[:line], NAMED[line].replace(old, new), *NAMED[line + 1 :])
+
+
+def test_the_text_is_the_one_that_is_drawn() -> None:
+    """What the module's head shows is what is written and read."""
+    assert WHOLE.encode() == sealed_text(*NAMED)
+    assert decode(WHOLE.encode()) == WHOLE
+    assert decode(Manifest().encode()) == Manifest()
+    assert [file.name for file in WHOLE.files()] == [line.split()[0] for line in NAMED]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"", "no checksum in its last line"),
+        (b"\n", "no checksum in its last line"),
+        (WHOLE.encode()[:-1], "no checksum in its last line"),
+        (WHOLE.encode()[:-20], "no checksum in its last line"),
+        (WHOLE.encode() + b"\n", "no checksum in its last line"),
+        (WHOLE.encode().replace(b"5", b"6", 1), "checksum does not match"),
+        (WHOLE.encode() + WHOLE.encode(), "checksum does not match"),
+        (sealed_text(*NAMED, ending="\r\n"), "no checksum in its last line"),
+        (sealed_text(*NAMED, first="weir log 1\r"), "does not begin with"),
+        (sealed_text(*NAMED, first="redis log 1"), "does not begin with"),
+        (sealed_text(*NAMED, first="weir log"), "does not begin with"),
+        (sealed_text(*NAMED, first="weir log 2"), r"newer version \(2\)"),
+        (sealed_text(*NAMED, first="weir log 01"), "newer version"),
+        (sealed_text(*NAMED, "shard-7.weir position=3"), "newer version"),
+        (sealed_text(*edited(3, "previous", "salt=1 previous")), "newer version"),
+        (sealed_text(*edited(3, " previous=12345678", "")), "newer version"),
+        (sealed_text(*edited(3, "segment-5", "../segment-5")), "newer version"),
+        (sealed_text(*edited(3, "position=1100", "position=-1100")), "newer version"),
+        (sealed_text(*edited(3, "position=1100", "position=" + "1" * 300)), "newer version"),
+        (sealed_text(*NAMED, ""), "newer version"),
+        (sealed_text(*edited(3, "position=1100", "position=01100")), "not written as this version"),
+        (sealed_text(NAMED[0], *NAMED), "second base"),
+        (sealed_text(NAMED[0], NAMED[0].replace("base-3", "base-4"), *NAMED[1:]), "second base"),
+        (sealed_text(*swapped(0, 1)), "behind a segment"),
+        (sealed_text(*swapped(1, 2)), "doubled or out of order"),
+        (sealed_text(*swapped(2, 3)), "doubled or out of order"),
+        (sealed_text(*NAMED[:2], *NAMED[1:]), "doubled or out of order"),
+        (sealed_text(*without(0)), "no base stands for what was before"),
+        (sealed_text(*without(1)), "segment-4.weir does not follow"),
+        (sealed_text(*without(2)), "segment-5.weir does not follow"),
+        (sealed_text(*without(3)), "segment-4.weir is sealed"),
+        (sealed_text(*edited(1, " length=130 checksum=deadbeef", "")), "segment-2.weir is not sealed"),
+        (sealed_text(*edited(3, "previous=12345678", "previous=12345679")), "segment-5.weir does not follow"),
+        (sealed_text(*edited(3, "position=1100", "position=1101")), "segment-5.weir does not follow"),
+        (sealed_text(*edited(3, "sequence=80", "sequence=71")), "segment-5.weir does not follow"),
+        (sealed_text(*edited(0, "position=900", "position=901")), "segment-2.weir does not follow"),
+        (sealed_text(NAMED[0]), "names a base but no segment"),
+        (sealed_text("segment-1.weir position=7 sequence=0 previous=00000000"), "does not follow"),
+        (sealed_text("segment-1.weir position=0 sequence=1 previous=00000000"), "does not begin the log"),
+        (sealed_text(*NAMED, "#" * MANIFEST_BYTES_MAX), "longer than"),
+    ],
+)
+def test_any_other_manifest_is_refused_with_its_reason(text: bytes, reason: str) -> None:
+    """Also one whose checksum is right: somebody wrote it, but not this program for this log."""
+    with pytest.raises(LogRefused, match=reason) as refused:
+        decode(text)
+    assert refused.value.file == "manifest"
+
+
+def test_every_flipped_bit_of_a_manifest_is_refused() -> None:
+    """Never an empty log, never another set of files."""
+    text = WHOLE.encode()
+    for bit in range(len(text) * 8):
+        flipped = bytearray(text)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(LogRefused):
+            decode(bytes(flipped))
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_no_manifest(noise: bytes) -> None:
+    """Arbitrary bytes are refused, never an exception of another kind."""
+    for text in (noise, sealed_text(noise.decode("latin-1"))):
+        with pytest.raises(LogRefused):
+            decode(text)
+
+
+def test_numbers_of_files_are_never_used_again() -> None:
+    """Not even those of files that no manifest names: nothing unknown is ever written over."""
+    storage = MemoryStorage({"segment-7.weir": b"", "base-9.weir": b"", "segment-12.weir.torn-5": b""})
+    assert next_number(storage, Manifest()) == 10
+    assert next_number(MemoryStorage(), WHOLE) == 6
+    assert next_number(MemoryStorage(), Manifest()) == 1
+    assert file_number("base-9.weir.tmp") is None
+
+
+def with_base() -> MemoryStorage:
+    """A directory as a rewrite leaves it: base and two segments; the segment they replace is gone."""
+    storage = MemoryStorage()
+    log = open_log(storage)
+    append(log, b"old one", b"old two", synced=True)
+    log.seal_and_start_segment()
+    append(log, b"three", b"four", synced=True)
+    log.seal_and_start_segment()
+    append(log, b"five", synced=True)
+    log.close()
+    manifest = decode(storage.content("manifest"))
+    number = next_number(storage, manifest)
+    position = manifest.segments[1].position
+    base = create_base(storage, number, position, [b"one and two", b"!"], reservation_ms=77, salt=0x5A17)
+    storage.replace("manifest", [Manifest(base, manifest.segments[1:]).encode()])
+    storage.unlink(SEGMENT)
+    storage.sync_directory()
+    return storage.crash()
+
+
+def test_a_base_is_replayed_first_and_stands_for_what_was_before() -> None:
+    """What the rewrite will leave can be read today, with the reservation it took over."""
+    storage = with_base()
+    log = open_log(storage)
+    assert list(log.replay()) == [b"one and two", b"!", b"three", b"four", b"five"]
+    assert log.recovery.reservation_ms == 77
+    assert log.recovery.clean_stop
+    assert log.recovery.bytes == sum(
+        len(content) for name, content in files(storage).items() if name.endswith(".weir")
+    )
+    append(log, b"six", synced=True)
+    log.close()
+    assert recovered(storage.crash())[-2:] == [b"five", b"six"]
+
+
+@pytest.mark.parametrize("name", ["base-4.weir", "segment-2.weir", "segment-3.weir"])
+def test_a_named_file_that_is_missing_or_empty_is_refused(name: str) -> None:
+    """The message names it."""
+    directory = files(with_base())
+    for spoiled in (
+        {other: content for other, content in directory.items() if other != name},
+        {**directory, name: b""},
+        {**directory, name: bytes(51)},
+    ):
+        with pytest.raises(LogRefused) as refused:
+            recovered(MemoryStorage(spoiled))
+        assert refused.value.file == name
+
+
+@pytest.mark.parametrize("name", ["base-4.weir", "segment-2.weir"])
+def test_a_sealed_file_is_exactly_as_it_was_sealed(name: str) -> None:
+    """Not a byte less, not one more, none changed: there is no torn tail in a finished file."""
+    storage = with_base()
+    content = files(storage)[name]
+    spoiled = [content[:-1], content + b"\0", content[:52]]
+    for bit in range(len(content) * 8):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        spoiled.append(bytes(flipped))
+    for each in spoiled:
+        with pytest.raises(LogRefused) as refused:
+            recovered(changed(storage, name, each))
+        assert refused.value.file == name
+
+
+@pytest.mark.parametrize("fake", ["older", "of another log"])
+def test_a_sound_base_in_the_place_of_another_is_refused(fake: str) -> None:
+    """An older one restored beside newer segments has its own checksum, and is not the one named."""
+    storage = with_base()
+    other = MemoryStorage()
+    position = decode(storage.content("manifest")).segments[0].position
+    create_base(
+        other,
+        4,
+        position - (fake == "older"),
+        [b"ONE and two", b"!"],
+        reservation_ms=77,
+        salt=0x5A17,
+    )
+    with pytest.raises(LogRefused, match=r"base-4.weir"):
+        recovered(changed(storage, "base-4.weir", other.content("base-4.weir")))
+
+
+def test_a_sound_segment_of_another_log_is_refused() -> None:
+    """Same frames, same places, other chain or place in the log."""
+    ours, theirs = with_base(), closed()
+    with pytest.raises(LogRefused, match=r"segment-3.weir, offset 0"):
+        recovered(changed(ours, "segment-3.weir", theirs.content(SEGMENT)))
+
+
+def test_a_segment_of_another_position_is_refused() -> None:
+    """Positions say what was synced: a first frame with another one would shift them all."""
+    storage = MemoryStorage()
+    open_log(storage).close(clean=False)
+    frame, _ = encode_file_frame(1, 1000, 0, 0)
+    with pytest.raises(LogRefused, match="is the file for position 1000, not for 0"):
+        recovered(changed(storage, SEGMENT, frame))
+
+
+def test_files_without_a_manifest_are_refused_and_left_alone() -> None:
+    """A lost manifest is never an empty start, nor are files of a log deleted as unknown."""
+    for make in (closed, with_base):
+        directory = files(make())
+        del directory["manifest"]
+        storage = MemoryStorage(directory)
+        with pytest.raises(LogRefused, match="manifest: is missing"):
+            open_log(storage)
+        assert files(storage) == directory
+
+
+def test_a_manifest_older_than_the_log_is_refused() -> None:
+    """Put back from a copy, it would forget every frame since it was copied."""
+    storage = MemoryStorage()
+    log = open_log(storage)
+    before = [Manifest().encode(), storage.content("manifest")]
+    append(log, b"one", synced=True)
+    log.seal_and_start_segment()
+    append(log, b"two", synced=True)
+    log.close()
+    for manifest in before:
+        with pytest.raises(LogRefused, match=r"older than segment-[12].weir"):
+            recovered(changed(storage, "manifest", manifest))
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"notes.txt": b"mine"},
+        {"segment-0.weir": b"an older generation"},
+        {"base-7.weir": b"not yet named"},
+        {"segment-9.weir": bytes(500)},
+        {"segment-9.weir": b""},
+        {"segment-1.weir.torn-60": b"kept"},
+        {"other.tmp": b"not ours"},
+        {"manifest.tmp.old": b"not ours"},
+    ],
+)
+def test_unknown_files_are_ignored_and_kept(extra: dict[str, bytes]) -> None:
+    """Nothing whose name is not ours, or which the manifest does not name, is read or removed."""
+    storage = closed()
+    expected = recovered(storage)
+    beside = MemoryStorage({**files(storage), **extra})
+    assert recovered(beside) == expected
+    assert files(beside) == {**files(storage), **extra}
+
+
+def test_a_copy_of_a_segment_beside_it_is_not_a_newer_log() -> None:
+    """A backup left in the directory has frames, but none that go on where the log ends."""
+    storage = closed()
+    beside = changed(storage, "segment-9.weir", storage.content(SEGMENT))
+    assert recovered(beside) == recovered(storage)
+
+
+def test_leftovers_of_ours_go_only_after_a_successful_load() -> None:
+    """As long as the log is refused, everything in the directory may be needed to repair it."""
+    storage = closed()
+    leftovers = {"manifest.tmp": b"half", f"{SEGMENT}.torn-70.tmp": b"half", f"{SEGMENT}.torn-70.2.tmp": b""}
+    beside = MemoryStorage({**files(storage), **leftovers})
+    recovered(beside)
+    assert files(beside) == files(storage)
+    refused = MemoryStorage({**files(storage), **leftovers, SEGMENT: b""})
+    directory = files(refused)
+    with pytest.raises(LogRefused):
+        open_log(refused)
+    assert files(refused) == directory
+
+
+def with_newer_frame(content: bytes) -> bytes:
+    """The last frame with its version raised, and sound otherwise."""
+    last = frames_of(content)[-1]
+    fields = list(HEADER.unpack_from(content, last.offset))
+    head = HEAD.pack(fields[0], 2, *fields[2:8])
+    head_check = crc32(head, file_salt(reader(content)))
+    checks = struct.pack("<II", head_check, crc32(last.payload, head_check))
+    return content[: last.offset] + head + checks + last.payload
+
+
+def test_a_newer_format_is_refused_untouched() -> None:
+    """An older program must not cut what it cannot read, even where a torn tail could be."""
+    storage = closed()
+    newer = changed(storage, SEGMENT, with_newer_frame(storage.content(SEGMENT)))
+    directory = files(newer)
+    with pytest.raises(LogRefused, match="newer version"):
+        open_log(newer)
+    assert files(newer) == directory

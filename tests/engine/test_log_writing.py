@@ -1,0 +1,416 @@
+"""What was synced is safe, what was not is said to be so, and a doubtful disk is not written again."""
+
+import errno
+import resource
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from engine.codec import FILE_FRAME_BYTES, Kind
+from engine.log import Log, LogPoisoned, LogRefused, StorageFull
+from engine.log.manifest import decode
+from engine.storage.file import FileStorage
+from engine.storage.memory import Fault, MemoryStorage, Stopped
+from tests.engine.log_cases import (
+    SEGMENT,
+    append,
+    counting_salt,
+    files,
+    frames_of,
+    open_log,
+    payload,
+    recovered,
+    torn_files,
+)
+
+
+class TestStagingAndWriting:
+    def test_positions_follow_the_bytes(self) -> None:
+        """A frame's position is known when it is staged; written and durable come after it."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        first = log.stage(b"12345")
+        second = log.stage(b"")
+        assert (first, second) == (FILE_FRAME_BYTES + 45, FILE_FRAME_BYTES + 85)
+        assert (log.staged_upto, log.written_upto) == (second, FILE_FRAME_BYTES)
+        batch = log.take()
+        later = log.stage(b"next batch")
+        log.write(batch)
+        assert (log.written_upto, log.durable_upto) == (second, FILE_FRAME_BYTES)
+        assert log.sync() == log.durable_upto == second
+        log.write(log.take())
+        assert (log.written_upto, log.staged_upto) == (later, later)
+        assert storage.size(SEGMENT) == later
+
+    def test_a_batch_is_one_write_and_nothing_is_none(self) -> None:
+        """However many frames; and syncing twice what is durable costs one sync."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        before = len(storage.operations)
+        append(log, *(payload(number) for number in range(100)), synced=True)
+        log.write(log.take())
+        log.sync()
+        assert storage.operations[before:] == [("append", SEGMENT), ("sync", SEGMENT)]
+
+    def test_each_frame_says_what_was_durable_when_it_was_staged(self) -> None:
+        """Neither more, which would turn a torn tail into corruption, nor less than is known."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        append(log, b"one", synced=False)
+        log.stage(b"two")
+        log.sync()
+        one = log.written_upto
+        log.stage(b"three")
+        log.mark(clean=False)
+        log.reserve_ids(9)
+        log.write(log.take())
+        frames = frames_of(storage.content(SEGMENT))[1:]
+        start = FILE_FRAME_BYTES
+        assert [frame.durable_upto for frame in frames] == [start, start, one, one, one]
+        assert [frame.kind for frame in frames[2:]] == [Kind.RECORDS, Kind.MARK, Kind.RESERVE]
+
+    def test_batches_out_of_order_are_a_bug(self) -> None:
+        """The chain is made when frames are staged."""
+        log = open_log(MemoryStorage())
+        log.stage(b"one")
+        first = log.take()
+        log.stage(b"two")
+        with pytest.raises(AssertionError):
+            log.write(log.take())
+        log.write(first)
+
+    def test_payloads_come_back_as_they_were_after_a_power_cut(self) -> None:
+        """Synced ones all; the others not at all, in the image that loses everything else."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        append(log, *(payload(number) for number in range(9)), synced=True)
+        append(log, b"not synced", synced=False)
+        assert recovered(storage.crash()) == [payload(number) for number in range(9)]
+        assert recovered(storage.kill())[-1] == b"not synced"
+
+    def test_closing_writes_what_was_staged(self) -> None:
+        """The end of the process is no reason to lose what was already in order."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        log.stage(b"staged only")
+        log.close()
+        again = open_log(storage.crash())
+        assert list(again.replay()) == [b"staged only"]
+        assert again.recovery.clean_stop
+
+    def test_closing_lets_the_next_one_in(self) -> None:
+        """Cleanly or not, poisoned or not."""
+        for spoil in (lambda _: None, lambda storage: storage.fail("append", errno.EIO)):
+            storage = MemoryStorage()
+            log = open_log(storage)
+            spoil(storage)
+            try:
+                log.close()
+            except LogPoisoned:
+                assert log.poisoned
+            open_log(storage.rival()).close(clean=False)
+
+
+class TestAFailingDisk:
+    def poisoned_everywhere(self, log: Log) -> None:
+        batch = log.take()
+        for use in (
+            lambda: log.stage(b"x"),
+            lambda: log.mark(clean=True),
+            lambda: log.write(batch),
+            log.sync,
+            log.ensure_reserve,
+        ):
+            with pytest.raises(LogPoisoned):
+                use()
+
+    def test_a_failed_sync_poisons_and_is_never_tried_again(self) -> None:
+        """A second sync might succeed without the bytes (fsyncgate), so there is none, in closing neither."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        append(log, b"safe", synced=True)
+        safe = log.durable_upto
+        append(log, b"in doubt", synced=False)
+        storage.fail("sync", errno.EIO)
+        with pytest.raises(LogPoisoned, match=r"sync of segment-1\.weir failed: .*Input/output error"):
+            log.sync()
+        syncs = storage.operations.count(("sync", SEGMENT))
+        self.poisoned_everywhere(log)
+        log.close()
+        assert log.durable_upto == safe
+        assert storage.operations.count(("sync", SEGMENT)) == syncs
+        assert recovered(storage.crash()) == [b"safe"]
+
+    @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EFBIG])
+    @pytest.mark.parametrize("after_bytes", [0, 1, 45])
+    def test_a_failed_write_is_cut_back_and_poisons(self, code: int, after_bytes: int) -> None:
+        """Whatever part of it was written is taken back; nothing of the batch was promised."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        append(log, b"safe", synced=True)
+        before = storage.content(SEGMENT)
+        storage.fail("append", code, after_bytes=after_bytes)
+        log.stage(b"lost")
+        log.stage(b"as well")
+        with pytest.raises(LogPoisoned, match=r"write of segment-1\.weir failed"):
+            log.write(log.take())
+        assert storage.content(SEGMENT) == before
+        assert log.written_upto == len(before)
+        self.poisoned_everywhere(log)
+        log.close()
+        assert recovered(storage.kill()) == [b"safe"]
+
+    def test_a_failed_write_that_cannot_be_cut_back_is_a_torn_tail(self) -> None:
+        """Then the next start cuts it."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        append(log, b"safe", synced=True)
+        storage.fail("append", errno.EIO, after_bytes=30)
+        storage.fail("truncate", errno.EIO)
+        log.stage(b"torn")
+        with pytest.raises(LogPoisoned):
+            log.write(log.take())
+        image = storage.kill()
+        assert recovered(image) == [b"safe"]
+        assert [len(content) for content in torn_files(files(image)).values()] == [30]
+
+    def test_a_write_during_a_failing_sync_promises_nothing(self) -> None:
+        """The write itself succeeds, but what it stands on is in doubt."""
+
+        class SyncFailsMeanwhile(MemoryStorage):
+            fails: Callable[[], None] | None = None
+
+            def step(self, operation: str, name: str) -> Fault | None:
+                if operation == "append" and self.fails:
+                    self.fails()
+                return super().step(operation, name)
+
+        storage = SyncFailsMeanwhile()
+        log = open_log(storage)
+        append(log, b"first", synced=False)
+        written = log.written_upto
+        storage.fail("sync", errno.EIO)
+
+        def sync_now() -> None:
+            storage.fails = None
+            with pytest.raises(LogPoisoned):
+                log.sync()
+
+        storage.fails = sync_now
+        log.stage(b"second")
+        with pytest.raises(LogPoisoned):
+            log.write(log.take())
+        assert log.written_upto == written
+
+    def test_a_limit_of_the_system_is_survived_on_real_files(self, tmp_path: Path) -> None:
+        """A short write, then an error: the file is as before, and the next start finds all that was safe."""
+        directory = FileStorage(tmp_path)
+        log = Log.open(directory)
+        append(log, b"safe", synced=True)
+        before = (tmp_path / SEGMENT).read_bytes()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 100, limits[1]))
+        try:
+            log.stage(bytes(500))
+            with pytest.raises(LogPoisoned, match="File too large"):
+                log.write(log.take())
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert (tmp_path / SEGMENT).read_bytes() == before
+        log.close()
+        log = Log.open(directory)
+        assert list(log.replay()) == [b"safe"]
+        log.close()
+        directory.close()
+
+
+class TestTheReserve:
+    def test_a_full_disk_is_found_before_anything_changes(self) -> None:
+        """The refusal costs nothing, what was reserved can still be used, and space that returns is found."""
+        storage = MemoryStorage({"somebody else's": bytes(6000)}, space_bytes=16_000)
+        log = open_log(storage, reserve_bytes=4096)
+        log.ensure_reserve(1000)
+        append(log, bytes(3000), synced=True)
+        with pytest.raises(StorageFull, match="No space left"):
+            log.ensure_reserve(3000)
+        with pytest.raises(StorageFull):
+            log.ensure_reserve(3000)
+        assert log.poisoned is None
+        append(log, bytes(3000), synced=True)
+        storage.unlink("somebody else's")
+        log.ensure_reserve(3000)
+        append(log, bytes(3000), synced=True)
+        log.close()
+        assert recovered(storage.crash()) == [bytes(3000)] * 3
+
+    def test_nothing_to_do_is_nothing_done(self) -> None:
+        """One call takes room for many commands."""
+        storage = MemoryStorage()
+        log = open_log(storage, reserve_bytes=4096)
+        before = len(storage.operations)
+        for _ in range(40):
+            log.ensure_reserve(60)
+            log.stage(bytes(60))
+        assert storage.operations[before:] == [("preallocate", SEGMENT)]
+
+    def test_the_reserve_stands_behind_whatever_was_asked_for(self) -> None:
+        """A payload larger than the reserve gets its own room, and the reserve is still whole behind it."""
+        log = open_log(MemoryStorage(space_bytes=20_000), reserve_bytes=4096)
+        log.ensure_reserve(10_000)
+        with pytest.raises(StorageFull):
+            log.ensure_reserve(18_000)
+
+    def test_the_last_room_is_used(self) -> None:
+        """Where a reserve ahead does not fit any more, the bare need is taken."""
+        storage = MemoryStorage(space_bytes=5000)
+        log = open_log(storage, reserve_bytes=4096)
+        log.ensure_reserve(100)
+        with pytest.raises(StorageFull):
+            log.ensure_reserve(1000)
+
+    def test_a_log_opens_and_closes_on_a_full_disk(self) -> None:
+        """Reading goes on; there is no clean mark, and no error either."""
+        storage = MemoryStorage(space_bytes=1000)
+        log = open_log(storage, reserve_bytes=4096)
+        with pytest.raises(StorageFull):
+            log.ensure_reserve()
+        log.close()
+        again = open_log(storage)
+        assert not again.recovery.clean_stop
+
+
+class TestANewSegment:
+    def test_continues_positions_sequence_and_chain(self) -> None:
+        """Nobody who reads notices where one file ends and the next begins."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        append(log, b"one", b"two", synced=False)
+        end = log.written_upto
+        log.seal_and_start_segment()
+        assert log.durable_upto == log.staged_upto == end + FILE_FRAME_BYTES
+        append(log, b"three", synced=True)
+        log.seal_and_start_segment()
+        log.close()
+        again = open_log(storage.crash())
+        assert list(again.replay()) == [b"one", b"two", b"three"]
+        assert again.recovery.clean_stop
+        assert again.recovery.sequence == 6
+        manifest = decode(storage.content("manifest"))
+        assert [segment.seal is None for segment in manifest.segments] == [False, False, True]
+        assert again.durable_upto == sum(storage.size(segment.name) for segment in manifest.segments)
+
+    def test_is_reserved_for_anew(self) -> None:
+        """The old segment gives its room back, the new one takes its own when asked."""
+        storage = MemoryStorage(space_bytes=12_000)
+        log = open_log(storage, reserve_bytes=4096)
+        log.ensure_reserve()
+        log.seal_and_start_segment()
+        log.ensure_reserve(3000)
+        append(log, bytes(3000), synced=True)
+
+    def test_what_is_staged_must_be_written_first(self) -> None:
+        """Frames in no file yet cannot change files."""
+        log = open_log(MemoryStorage())
+        log.stage(b"one")
+        with pytest.raises(AssertionError):
+            log.seal_and_start_segment()
+
+    @pytest.mark.parametrize(
+        "operation", ["create", "append", "sync", "rename", "sync_directory", "truncate"]
+    )
+    @pytest.mark.parametrize("nth", [1, 2])
+    def test_fails_into_the_old_or_the_new_one(self, operation: str, nth: int) -> None:
+        """An error at each step: the log goes on or is poisoned, and a restart loads one of the two."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        append(log, b"one", b"two", synced=True)
+        storage.fail(operation, errno.EIO, nth=nth)
+        expected = [b"one", b"two"]
+        try:
+            log.seal_and_start_segment()
+        except LogPoisoned:
+            assert (operation, nth) == ("sync_directory", 2)  # renamed, but for how long?
+        except OSError:
+            assert log.poisoned is None
+        if log.poisoned is None:
+            append(log, b"three", synced=True)
+            expected.append(b"three")
+        for names in range(storage.unsynced_name_changes() + 1):
+            assert recovered(storage.crash(name_changes=names)) == expected
+        assert recovered(storage.kill()) == expected
+
+
+def live_through(storage: MemoryStorage, staged: list[bytes], synced: list[int]) -> None:
+    """A short life of a log; fills `staged` with payloads and `synced` with how many of them were safe."""
+    log = Log.open(storage, reserve_bytes=256, salt=counting_salt())
+    for turn in range(3):
+        log.ensure_reserve(100)
+        for number in range(3):
+            staged.append(b"%d.%d " % (turn, number) * (4 * number))
+            log.stage(staged[-1])
+        log.write(log.take())
+        log.sync()
+        synced.append(len(staged))
+        staged.append(b"unsynced %d" % turn)
+        log.stage(staged[-1])
+        log.write(log.take())
+        if turn != 2:
+            log.seal_and_start_segment()
+            synced.append(len(staged))
+    log.close()
+    synced.append(len(staged))
+
+
+TAILS: dict[str, Callable[[bytes, bytes], bytes]] = {
+    "nothing": lambda durable, _: durable,
+    "everything": lambda _, live: live,
+    "a byte": lambda durable, live: durable + live[len(durable) : len(durable) + 1],
+    "half": lambda durable, live: durable + live[len(durable) : (len(durable) + len(live)) // 2],
+    "all but a byte": lambda durable, live: durable + live[len(durable) :][:-1],
+    "zeros": lambda durable, live: durable + bytes(len(live) - len(durable)),
+    "no first page": lambda durable, live: (durable + bytes(60) + live[len(durable) + 60 :])[: len(live)],
+}
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_a_power_cut_at_any_step_loses_nothing_that_was_synced(tail: str) -> None:
+    """Stopped before each operation of a log's life, with each image that the disk may have then."""
+    for moment in range(1000):
+        storage = MemoryStorage()
+        staged: list[bytes] = []
+        synced = [0]
+        storage.stop_before(moment)
+        try:
+            live_through(storage, staged, synced)
+        except Stopped:
+            pass
+        else:
+            assert moment > 50
+            return
+        for names in range(storage.unsynced_name_changes() + 1):
+            for image in (storage.crash(name_changes=names, tail=TAILS[tail]), storage.kill()):
+                found = recovered(image)
+                assert synced[-1] <= len(found) <= len(staged)
+                assert found == staged[: len(found)]
+                assert recovered(image.crash()) == found
+
+
+@pytest.mark.parametrize("operation", ["create", "append", "sync", "rename", "sync_directory", "truncate"])
+def test_an_error_at_any_step_loses_nothing_that_was_synced(operation: str) -> None:
+    """Each operation of each kind fails once: whatever the log then says, what it said before holds."""
+    for nth in range(1, 100):
+        storage = MemoryStorage()
+        staged: list[bytes] = []
+        synced = [0]
+        storage.fail(operation, errno.EIO, nth=nth)
+        with suppress(LogPoisoned, LogRefused, OSError):
+            live_through(storage, staged, synced)
+        last_names = storage.crash(name_changes=storage.unsynced_name_changes())
+        for image in (storage.kill(), storage.crash(), last_names):
+            found = recovered(image)
+            assert found == staged[: len(found)]
+            assert len(found) >= synced[-1]
+        if [known for known, _ in storage.operations].count(operation) < nth:
+            return
