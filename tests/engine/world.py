@@ -1,0 +1,163 @@
+"""A small world to talk to in Redis's words: turns of the engine, and whether nothing of them would be lost.
+
+Knows: words → one turn → the reply as plain text, numbers and lists; what the log would hold of it.
+Must never know: asyncio, disk, waiting: a read that would wait answers null, as if its time had run out.
+"""
+
+from collections.abc import Sequence
+
+from app.redis import Resp, parse
+from engine import EngineError
+from engine.commands import Parked, execute, execute_all
+from engine.keyspace import Keyspace
+from engine.records import Record, decode, encode, replay, snapshot
+
+NOW_MS = 1_700_000_000_000
+INVALID_ID = "-ERR Invalid stream ID specified as stream command argument"
+ID_MAX = "18446744073709551615-18446744073709551615"
+
+Word = str | bytes | int
+
+
+def words_of(words: Sequence[Word]) -> list[bytes]:
+    """Words as the parser takes them."""
+    return [word if isinstance(word, bytes) else str(word).encode() for word in words]
+
+
+def plain(resp: Resp) -> object:
+    """A reply as text, numbers, None and lists; bytes that are not UTF-8 stay bytes."""
+    if isinstance(resp, list):
+        return [plain(element) for element in resp]
+    if isinstance(resp, bytes):
+        try:
+            return resp.decode()
+        except UnicodeDecodeError:
+            return resp
+    return resp
+
+
+def image(keyspace: Keyspace) -> list[Record]:
+    """Everything in the keyspace, in a form to compare."""
+    return list(snapshot(keyspace))
+
+
+class World:
+    """`call` and `transaction` take words; `now_ms` is the clock, to be moved by hand."""
+
+    def __init__(self, now_ms: int = NOW_MS) -> None:
+        self.keyspace = Keyspace()
+        self.now_ms = now_ms
+        self.payloads: list[bytes] = []
+        self.signalled: list[str] = []
+
+    def call(self, *words: Word) -> object:
+        """The reply; what is refused as the text `-ERR …`."""
+        try:
+            request = parse(words_of(words))
+        except EngineError as refusal:
+            return f"-{refusal.redis}"
+        if request.command is None:
+            return plain(request.immediate(self.now_ms * 1000))
+        outcome = execute(self.keyspace, request.command, self.now_ms)
+        self.signalled = list(outcome.turn.signalled)
+        self._log(outcome.turn.records, changed=not isinstance(outcome.reply, EngineError))
+        if isinstance(outcome.reply, Parked):
+            return None
+        try:
+            return plain(request.answer(outcome.reply))
+        except EngineError as refusal:
+            return f"-{refusal.redis}"
+
+    def transaction(self, *commands: Sequence[Word]) -> list[object]:
+        """The replies of commands that are one turn."""
+        requests = [parse(words_of(words)) for words in commands]
+        inner = [request.command for request in requests if request.command is not None]
+        assert len(inner) == len(requests), "only commands of the engine"
+        replies, turn = execute_all(self.keyspace, inner, self.now_ms)
+        self.signalled = list(turn.signalled)
+        self._log(turn.records, changed=True)
+        return [
+            f"-{reply.redis}" if isinstance(reply, EngineError) else plain(request.answer(reply))
+            for request, reply in zip(requests, replies, strict=True)
+        ]
+
+    def pass_ms(self, ms: int) -> None:
+        """Let time pass."""
+        self.now_ms += ms
+
+    def info(self, stream: str, *name: str) -> object:
+        """A value of XINFO STREAM, several as a list."""
+        values = self.map("XINFO", "STREAM", stream)
+        return values[name[0]] if len(name) == 1 else [values[each] for each in name]
+
+    def map(self, *words: Word) -> dict[object, object]:
+        """A flat map as a dict."""
+        return pairs_of(self.call(*words))
+
+    def group(self, stream: str, group: str) -> dict[object, object]:
+        """A group's element of XINFO GROUPS."""
+        return self._named(self.call("XINFO", "GROUPS", stream), group)
+
+    def consumer(self, stream: str, group: str, consumer: str) -> dict[object, object]:
+        """A consumer's element of XINFO CONSUMERS."""
+        return self._named(self.call("XINFO", "CONSUMERS", stream, group), consumer)
+
+    def consumers(self, stream: str, group: str) -> list[object]:
+        """The names of a group's consumers."""
+        return [
+            pairs_of(element)["name"] for element in as_list(self.call("XINFO", "CONSUMERS", stream, group))
+        ]
+
+    def ids(self, stream: str) -> list[object]:
+        """The IDs of all live entries."""
+        return [as_list(entry)[0] for entry in as_list(self.call("XRANGE", stream, "-", "+"))]
+
+    def pending(self, stream: str, group: str) -> list[object]:
+        """All pending entries: ID, consumer, idle time, delivery count."""
+        return as_list(self.call("XPENDING", stream, group, "-", "+", 1000))
+
+    def add(self, stream: str, *entry_ids: str) -> None:
+        """Add entries with these IDs."""
+        for entry_id in entry_ids:
+            assert not str(self.call("XADD", stream, entry_id, "a", "1")).startswith("-")
+
+    def read(self, group: str, consumer: str, stream: str, cursor: str = ">", *options: Word) -> object:
+        """XREADGROUP of one stream."""
+        return self.call("XREADGROUP", "GROUP", group, consumer, *options, "STREAMS", stream, cursor)
+
+    def check(self) -> None:
+        """Assert integrity, and that log and snapshot each give the same state."""
+        self.keyspace.check()
+        now = image(self.keyspace)
+        replayed = Keyspace()
+        for payload in self.payloads:
+            replay(replayed, payload)
+        replayed.check()
+        assert image(replayed) == now, "replaying the log gives the same state"
+        restored = Keyspace()
+        for record in decode(encode(now)):
+            record.apply(restored)
+        restored.check()
+        assert image(restored) == now, "a snapshot gives the same state"
+
+    def _log(self, records: list[Record], *, changed: bool) -> None:
+        assert changed or not records, "a refusal has changed nothing"
+        if records:
+            self.payloads.append(encode(records))
+
+    @staticmethod
+    def _named(elements: object, name: str) -> dict[object, object]:
+        found = [pairs_of(element) for element in as_list(elements)]
+        return next(each for each in found if each["name"] == name)
+
+
+def pairs_of(flat: object) -> dict[object, object]:
+    """A RESP2 map, names and values in turn, as a dict."""
+    values = as_list(flat)
+    return dict(zip(values[::2], values[1::2], strict=True))
+
+
+def as_list(reply: object) -> list[object]:
+    """The reply, known to be a list."""
+    assert isinstance(reply, list), reply
+    return reply
