@@ -1,0 +1,29 @@
+"""The Redis-syntax half of the command door: words in, typed engine commands out, replies back in RESP2
+shapes.
+
+Knows: which commands there are and how they are written and answered.
+Must never know: HTTP, tokens, the clock, and how the engine does what it is asked.
+
+    request = parse(arguments(json_list, base64=…))
+    resp = request.immediate(now_us) if request.command is None else request.answer(await engine.execute(…))
+    body = {"result": to_json(resp, base64=…)}
+"""
+
+from app.redis.request import EXECABORT, Action, Request, Visible
+from app.redis.resp import Resp, arguments, load, to_json
+from app.redis.table import COMMANDS, parse, parse_each, parse_transaction
+
+__all__ = [
+    "COMMANDS",
+    "EXECABORT",
+    "Action",
+    "Request",
+    "Resp",
+    "Visible",
+    "arguments",
+    "load",
+    "parse",
+    "parse_each",
+    "parse_transaction",
+    "to_json",
+]

@@ -1,0 +1,135 @@
+"""XREAD and XREADGROUP: words to typed commands.
+
+Knows: their words and error texts (semantics 1.8, 1.9). IDs are looked at stream after stream, behind the
+check of their key: a wrong one travels in the command.
+Must never know: what is in a stream, how long a read may wait.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from app.redis.request import Request, of_engine
+from app.redis.words import Words, consumer_name, entry_id, group_name, integer, stream_names, timeout_ms
+from engine import Cursor, EngineError, XRead, XReadGroup, errors, ids
+
+_READ_UNBALANCED: Final = (
+    "ERR Unbalanced 'xread' list of streams: for each stream key an ID, '+', or '$' must be specified."
+)
+_GROUP_UNBALANCED: Final = (
+    "ERR Unbalanced 'xreadgroup' list of streams: for each stream key an ID or '>' must be specified."
+)
+_GROUP_ONLY: Final = "ERR The {} option is only supported by XREADGROUP. You called XREAD instead."
+_NEW_IN_READ: Final = (
+    "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option."
+)
+_MEANINGLESS: Final = (
+    "ERR The {0} ID is meaningless in the context of XREADGROUP: you want to read the history of this "
+    "consumer by specifying a proper ID, or use the > ID to get new messages. The {0} ID would just return "
+    "an empty result set."
+)
+
+
+@dataclass(slots=True)
+class _Options:
+    """What stands before STREAMS, and the keys and IDs behind it."""
+
+    grouped: bool
+    group: bytes | None = None
+    consumer: bytes = b""
+    count: int | None = None
+    block_ms: int | None = None
+    claim_min_idle_ms: int | None = None
+    noack: bool = False
+
+    def took(self, words: Words) -> bool:
+        """Whether the next words were an option of either command."""
+        if words.took(b"BLOCK", values=1):
+            self.block_ms = timeout_ms(words.take())
+        elif words.took(b"COUNT", values=1):
+            count = integer(words.take())
+            self.count = count if count > 0 else None
+        elif words.took(b"GROUP", values=2):
+            self._grouped("GROUP")
+            self.group, self.consumer = words.take(), words.take()
+        elif words.took(b"NOACK"):
+            self._grouped("NOACK")
+            self.noack = True
+        elif words.took(b"CLAIM", values=1):
+            self._grouped("CLAIM")
+            self.claim_min_idle_ms = integer(
+                words.take(), "ERR min-idle-time is not an integer or out of range"
+            )
+            if self.claim_min_idle_ms < 0:
+                raise errors.invalid("ERR min-idle-time must be a positive integer")
+        else:
+            return False
+        return True
+
+    def _grouped(self, option: str) -> None:
+        if not self.grouped:
+            raise errors.invalid(_GROUP_ONLY.format(option))
+
+
+def xread(words: Words) -> Request:
+    """XREAD [COUNT n] [BLOCK ms] STREAMS key … id …."""
+    options = _Options(grouped=False)
+    streams = _streams(words, options)
+    return of_engine(XRead(streams=streams, count=options.count, block_ms=options.block_ms))
+
+
+def xreadgroup(words: Words) -> Request:
+    """XREADGROUP GROUP group consumer [COUNT n] [BLOCK ms] [CLAIM min-idle] [NOACK] STREAMS key … id …."""
+    options = _Options(grouped=True)
+    streams = _streams(words, options)
+    assert options.group is not None, "checked with the streams"
+    return of_engine(
+        XReadGroup(
+            group=group_name(options.group),
+            consumer=consumer_name(options.consumer),
+            streams=streams,
+            count=options.count,
+            block_ms=options.block_ms,
+            noack=options.noack,
+            claim_min_idle_ms=options.claim_min_idle_ms,
+        )
+    )
+
+
+def _streams(words: Words, options: _Options) -> list[tuple[str, int | Cursor | EngineError]]:
+    while not words.took(b"STREAMS", values=1):
+        if not words.left or not options.took(words):
+            raise errors.syntax_error()
+    if words.left % 2:
+        raise errors.invalid(_GROUP_UNBALANCED if options.grouped else _READ_UNBALANCED)
+    if options.grouped and options.group is None:
+        raise errors.invalid("ERR Missing GROUP option for XREADGROUP")
+    keys = stream_names(words.take_many(words.left // 2))
+    cursor = _group_cursor if options.grouped else _read_cursor
+    return [(key, _or_refusal(cursor, word)) for key, word in zip(keys, words.rest(), strict=True)]
+
+
+def _or_refusal(cursor: Callable[[bytes], int | Cursor], word: bytes) -> int | Cursor | EngineError:
+    try:
+        return cursor(word)
+    except EngineError as refusal:
+        return refusal
+
+
+def _read_cursor(word: bytes) -> int | Cursor:
+    if word == b"$":
+        return Cursor.LATEST
+    if word == b"+":
+        return Cursor.LAST_ENTRY
+    if word == b">":
+        raise errors.invalid(_NEW_IN_READ)
+    return entry_id(word)
+
+
+def _group_cursor(word: bytes) -> int | Cursor:
+    if word in {b"$", b"+"}:
+        raise errors.invalid(_MEANINGLESS.format(word.decode("ascii")))
+    # Redis marks `>` by the largest ID and can't tell the two apart.
+    if word == b">" or (after := entry_id(word)) == ids.ID_MAX:
+        return Cursor.NEW
+    return after

@@ -1,0 +1,262 @@
+"""The engine's typed replies in the shapes that Redis gives to RESP2 clients.
+
+Knows: the nesting, the order of flat maps, which numbers are strings, and where null stands for which
+emptiness.
+Must never know: commands, JSON, base64.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from app.redis.resp import Resp
+from engine import (
+    Added,
+    AutoClaimed,
+    Claimed,
+    ConsumerDetail,
+    ConsumerInfo,
+    Deletions,
+    Delivered,
+    Entries,
+    GroupDetail,
+    GroupInfo,
+    GroupRead,
+    PendingEntry,
+    PendingList,
+    PendingSummary,
+    Reply,
+    StreamDetail,
+    StreamInfo,
+    StreamsRead,
+    Trimmed,
+    entries,
+    ids,
+)
+
+
+def resp(reply: Reply) -> Resp:
+    """The RESP2 shape of a reply that needs nothing but itself: True is OK, None is null."""
+    if reply is None or reply is True:
+        return "OK" if reply else None
+    if isinstance(reply, int | str):
+        return reply
+    shape = _SHAPES.get(type(reply))
+    if shape is not None:
+        return shape(reply)
+    assert isinstance(reply, Sequence), "every other reply is a list of groups or of consumers"
+    return [resp_of_info(element) for element in reply]
+
+
+def count(reply: Reply) -> Resp:
+    """A number, also where the engine says it with a boolean."""
+    assert isinstance(reply, int), "counting commands count"
+    return int(reply)
+
+
+def resp_of_info(info: object) -> Resp:
+    """One element of XINFO GROUPS or XINFO CONSUMERS."""
+    assert isinstance(info, GroupInfo | ConsumerInfo), "the only replies that are lists"
+    return _group(info) if isinstance(info, GroupInfo) else _consumer(info)
+
+
+def just_ids(reply: Reply) -> Resp:
+    """XCLAIM and XAUTOCLAIM with JUSTID."""
+    if isinstance(reply, Claimed):
+        return _claimed_ids(reply.entries)
+    assert isinstance(reply, AutoClaimed), "JUSTID belongs to the claiming commands"
+    return [_id(reply.next_start), _claimed_ids(reply.entries), _ids(reply.deleted_ids)]
+
+
+def _id(entry_id: int) -> bytes:
+    return ids.text(entry_id).encode("ascii")
+
+
+def _ids(entry_ids: Iterable[int]) -> Resp:
+    return [_id(entry_id) for entry_id in entry_ids]
+
+
+def _claimed_ids(claimed: Iterable[Delivered]) -> Resp:
+    return [_id(delivered.id) for delivered in claimed]
+
+
+def _flat(pairs: Iterable[tuple[str, Resp]]) -> list[Resp]:
+    """A map as RESP2 clients get it: names and values in turn."""
+    return [part for name, value in pairs for part in (name.encode(), value)]
+
+
+def _entry(text: bytes) -> Resp:
+    return [_id(entries.id_of(text)), _flat(entries.pairs_of(text))]
+
+
+def _entries(run: Entries) -> list[Resp]:
+    return [_entry(text) for part in run.parts for text in entries.texts(part)]
+
+
+def _delivered(delivered: Delivered) -> Resp:
+    fields: Resp = None if delivered.text is None else _flat(entries.pairs_of(delivered.text))
+    shape: list[Resp] = [_id(delivered.id), fields]
+    if delivered.idle_ms is not None:
+        shape += [delivered.idle_ms, delivered.deliveries]
+    return shape
+
+
+def _claimed(reply: Claimed) -> Resp:
+    return [_claimed_entry(delivered) for delivered in reply.entries]
+
+
+def _claimed_entry(delivered: Delivered) -> Resp:
+    assert delivered.text is not None, "claims drop deleted entries"
+    return [_id(delivered.id), _flat(entries.pairs_of(delivered.text))]
+
+
+def _auto_claimed(reply: AutoClaimed) -> Resp:
+    claimed: Resp = [_claimed_entry(delivered) for delivered in reply.entries]
+    return [_id(reply.next_start), claimed, _ids(reply.deleted_ids)]
+
+
+def _streams_read(reply: StreamsRead) -> Resp:
+    return [[read.stream.encode(), _entries(read.entries)] for read in reply.streams] or None
+
+
+def _group_read(reply: GroupRead) -> Resp:
+    return [
+        [read.stream.encode(), [_delivered(delivered) for delivered in read.entries]]
+        for read in reply.streams
+    ] or None
+
+
+def _pending_summary(reply: PendingSummary) -> Resp:
+    if not reply.count:
+        return [0, None, None, None]
+    consumers: Resp = [[name.encode(), b"%d" % pending] for name, pending in reply.consumers]
+    return [reply.count, _id(reply.first_id), _id(reply.last_id), consumers]
+
+
+def _pending_entry(pending: PendingEntry) -> Resp:
+    return [_id(pending.id), _owner(pending.consumer), pending.idle_ms, pending.delivery_count]
+
+
+def _owner(consumer: str | None) -> bytes:
+    return b"" if consumer is None else consumer.encode()
+
+
+def _consumer(info: ConsumerInfo) -> Resp:
+    return _flat(
+        [
+            ("name", info.name.encode()),
+            ("pending", info.pending),
+            ("idle", info.idle_ms),
+            ("inactive", info.inactive_ms),
+        ]
+    )
+
+
+def _group(info: GroupInfo) -> Resp:
+    return _flat(
+        [
+            ("name", info.name.encode()),
+            ("consumers", info.consumers),
+            ("pending", info.pending),
+            ("last-delivered-id", _id(info.last_delivered_id)),
+            ("entries-read", info.entries_read),
+            ("lag", info.lag),
+        ]
+    )
+
+
+def _stream_head(info: StreamInfo) -> list[tuple[str, Resp]]:
+    """What XINFO STREAM and its FULL form begin with."""
+    return [
+        ("length", info.length),
+        ("radix-tree-keys", info.nodes),
+        # Redis's own business, for there is no radix tree here: one more than there are keys.
+        ("radix-tree-nodes", info.nodes + 1),
+        ("last-generated-id", _id(info.last_id)),
+        ("max-deleted-entry-id", _id(info.max_deleted_id)),
+        ("entries-added", info.entries_added),
+        ("recorded-first-entry-id", _id(info.first_id)),
+        ("idmp-duration", info.idmp_duration_s),
+        ("idmp-maxsize", info.idmp_maxsize),
+        ("pids-tracked", info.pids_tracked),
+        ("iids-tracked", info.iids_tracked),
+        ("iids-added", info.iids_added),
+        ("iids-duplicates", info.iids_duplicates),
+    ]
+
+
+def _stream(info: StreamInfo) -> Resp:
+    first = None if info.first_entry is None else _entry(info.first_entry)
+    last = None if info.last_entry is None else _entry(info.last_entry)
+    tail: list[tuple[str, Resp]] = [("groups", info.groups), ("first-entry", first), ("last-entry", last)]
+    return _flat(_stream_head(info) + tail)
+
+
+def _stream_detail(detail: StreamDetail) -> Resp:
+    groups: Resp = [_group_detail(group) for group in detail.groups]
+    tail: list[tuple[str, Resp]] = [("entries", _entries(detail.entries)), ("groups", groups)]
+    return _flat(_stream_head(detail.stream) + tail)
+
+
+def _group_detail(detail: GroupDetail) -> Resp:
+    info = detail.group
+    pending: Resp = [
+        [_id(entry_id), _owner(consumer), time_ms, deliveries]
+        for entry_id, consumer, time_ms, deliveries in detail.pending
+    ]
+    return _flat(
+        [
+            ("name", info.name.encode()),
+            ("last-delivered-id", _id(info.last_delivered_id)),
+            ("entries-read", info.entries_read),
+            ("lag", info.lag),
+            ("pel-count", info.pending),
+            ("nacked-count", detail.nacked_count),
+            ("pending", pending),
+            ("consumers", [_consumer_detail(consumer) for consumer in detail.consumers]),
+        ]
+    )
+
+
+def _consumer_detail(detail: ConsumerDetail) -> Resp:
+    pending: Resp = [[_id(entry_id), time_ms, deliveries] for entry_id, time_ms, deliveries in detail.pending]
+    return _flat(
+        [
+            ("name", detail.name.encode()),
+            ("seen-time", detail.seen_time_ms),
+            ("active-time", detail.active_time_ms),
+            ("pel-count", detail.pending_count),
+            ("pending", pending),
+        ]
+    )
+
+
+def _added(reply: Added) -> Resp:
+    return _id(reply.ids[0])
+
+
+def _trimmed(reply: Trimmed) -> Resp:
+    return reply.deleted
+
+
+def _deletions(reply: Deletions) -> Resp:
+    return list(reply.results)
+
+
+def _pending_list(reply: PendingList) -> Resp:
+    return [_pending_entry(pending) for pending in reply.entries]
+
+
+_SHAPES: Final[Mapping[type, Callable[[Any], Resp]]] = {
+    Added: _added,
+    AutoClaimed: _auto_claimed,
+    Claimed: _claimed,
+    Deletions: _deletions,
+    Entries: _entries,
+    GroupRead: _group_read,
+    PendingList: _pending_list,
+    PendingSummary: _pending_summary,
+    StreamDetail: _stream_detail,
+    StreamInfo: _stream,
+    StreamsRead: _streams_read,
+    Trimmed: _trimmed,
+}

@@ -1,0 +1,106 @@
+"""One parsed command: what the engine is to run, how its reply is shaped, and who may ask.
+
+Knows: that some commands need no engine, that blocking has a limit, and which streams a command touches.
+Must never know: how a single command is written, the engine's insides, HTTP.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import msgspec
+
+from app.redis import replies
+from app.redis.resp import Resp
+from engine import Command, Delete, EngineError, Exists, Reply, XRead, XReadGroup, errors
+
+Action = Literal["read", "write", "consume", "manage", "admin"]
+Visible = Callable[[str], bool]
+
+
+def _everything(_: str) -> bool:
+    return True
+
+
+def _not_local(_: int) -> Resp:
+    raise AssertionError("a command of the engine has no immediate answer")
+
+
+def _not_shaped(_: Reply, __: Visible) -> Resp:
+    raise AssertionError("an immediate answer comes without a reply of the engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A command that may be run.
+
+    `command` is what the engine runs, None where the answer is known without it (`immediate`). `name` is in
+    lower case, a subcommand behind a bar. Each of `actions` must be allowed on each of `streams`, on all
+    streams where `streams` is None; an empty tuple means that no stream is named: the answer shows names as
+    far as they are visible (KEYS, SCAN), or none at all. `synced`: the answer is to leave only when
+    everything before it is on the disk.
+    """
+
+    name: str
+    actions: tuple[Action, ...] = ()
+    streams: tuple[str, ...] | None = ()
+    command: Command | None = None
+    shape: Callable[[Reply, Visible], Resp] = _not_shaped
+    local: Callable[[int], Resp] = _not_local
+    synced: bool = False
+
+    def immediate(self, now_us: int) -> Resp:
+        """The answer of a command that needs no engine; `now_us` is the wall clock in microseconds (TIME)."""
+        return self.local(now_us)
+
+    def answer(self, reply: Reply | EngineError, visible: Visible = _everything) -> Resp:
+        """The engine's reply in its RESP2 shape; `visible` tells which stream names may be shown.
+
+        Raises `EngineError`: the one given as the reply, or what Redis finds wrong only after it has found
+        the key (the options of XINFO STREAM).
+        """
+        if isinstance(reply, EngineError):
+            raise reply
+        return self.shape(reply, visible)
+
+    def bounded(self, block_ms_max: int) -> "Request":
+        """The same with a BLOCK of 0 (for ever) or beyond the limit cut to the limit."""
+        command = self.command
+        if not isinstance(command, XRead | XReadGroup) or command.block_ms is None:
+            return self
+        if 0 < command.block_ms <= block_ms_max:
+            return self
+        return replace(self, command=msgspec.structs.replace(command, block_ms=block_ms_max))
+
+
+def of_engine(command: Command, shape: Callable[[Reply], Resp] = replies.resp) -> Request:
+    """A request for the engine. The table adds name and actions."""
+    return Request("", (), streams_of(command), command, lambda reply, _: shape(reply))
+
+
+def of_names(command: Command, shape: Callable[[Reply, Visible], Resp]) -> Request:
+    """A request whose answer shows stream names: those that are not visible are left out of it."""
+    return Request("", (), (), command, shape)
+
+
+def at_once(local: Callable[[int], Resp]) -> Request:
+    """A request that needs no engine."""
+    return Request("", local=local)
+
+
+def streams_of(command: Command) -> tuple[str, ...] | None:
+    """The streams that a command names; None for a command on all of them."""
+    if isinstance(command, XRead | XReadGroup):
+        return tuple(dict.fromkeys(name for name, _ in command.streams))
+    if isinstance(command, Delete | Exists):
+        return tuple(dict.fromkeys(command.streams))
+    stream = getattr(command, "stream", None)
+    return None if stream is None else (stream,)
+
+
+EXECABORT: Final = "EXECABORT Transaction discarded because of previous errors."
+
+
+def discarded(refusal: EngineError, place: int) -> EngineError:
+    """What a transaction answers as a whole, because its command number `place` can't be one."""
+    return errors.invalid(EXECABORT, f"command {place} of the transaction: {refusal.redis}")

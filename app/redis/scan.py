@@ -1,0 +1,44 @@
+"""SCAN: pages through the stream names.
+
+Knows: that a scan goes through the names in their order, and how a number stands for a place in it.
+Must never know: streams, who asks.
+
+**The cursor.** Redis's cursors are numbers, and clients make numbers of them, also in JavaScript. A name
+doesn't fit in one, and a count of names would skip one whenever an earlier one is deleted. So a cursor is the
+number of a bookmark, and a bookmark is the last name of the page before. A page is the names after it: a name
+that stays is returned exactly once, whatever comes and goes meanwhile. Bookmarks are never used up, so a step
+may be asked for again. The oldest are dropped beyond a limit, and all of them by a restart: a scan that comes
+back with a dropped one begins again. It returns some names twice, as Redis may too, but none is lost.
+"""
+
+import secrets
+from collections import OrderedDict
+from typing import Final
+
+# 4 MiB of the longest names; each is one page of one scan under way.
+_bookmarks_max: Final = 8_192
+# Half of what a JavaScript number counts exactly; the other half will not be used up.
+_first_max: Final = 1 << 52
+
+
+class Bookmarks:
+    """Numbers for names. Two gateways have two of these: a scan stays with one."""
+
+    __slots__ = ("_last", "_names")
+
+    def __init__(self) -> None:
+        # Not from 0: a cursor from before a restart must not be taken for a bookmark of now, and skip names.
+        self._last = secrets.randbelow(_first_max)
+        self._names: OrderedDict[int, str] = OrderedDict()
+
+    def put(self, name: str) -> int:
+        """The number, above 0, that stands for `name` from now on."""
+        self._last += 1
+        self._names[self._last] = name
+        if len(self._names) > _bookmarks_max:
+            self._names.popitem(last=False)
+        return self._last
+
+    def find(self, number: int) -> str | None:
+        """The name of that number; None for 0, where every scan begins, and for an unknown number."""
+        return self._names.get(number)

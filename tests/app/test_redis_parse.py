@@ -1,0 +1,503 @@
+"""Everything that Redis refuses before it looks at the key is refused by the parser, in Redis's words."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.redis import COMMANDS, parse, parse_each, parse_transaction
+from engine import (
+    AutoSequence,
+    Claim,
+    Cursor,
+    EngineError,
+    Nack,
+    NackMode,
+    Refs,
+    XAdd,
+    XClaim,
+    XGroupCreate,
+    XNack,
+    XPendingRange,
+    XRange,
+    XRead,
+    XReadGroup,
+    XTrim,
+    entries,
+)
+
+ID = "ERR Invalid stream ID specified as stream command argument"
+INTEGER = "ERR value is not an integer or out of range"
+SYNTAX = "ERR syntax error"
+LIMIT_NEEDS_TILDE = "ERR syntax error, LIMIT cannot be used without the special ~ option"
+IDMP_AUTO = "ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs"
+NUMIDS = "ERR The `numids` parameter must match the number of arguments"
+POSITIVE = "ERR Number of IDs must be a positive integer"
+
+
+def arity(name: str) -> str:
+    return f"ERR wrong number of arguments for '{name}' command"
+
+
+def words(line: str) -> list[bytes]:
+    """The words of a line; `''` is the empty one."""
+    return [b"" if word == "''" else word.encode() for word in line.split(" ")]
+
+
+def refusal(line: str) -> str:
+    with pytest.raises(EngineError) as caught:
+        parse(words(line))
+    return caught.value.redis
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("XADD s *", arity("xadd")),
+        ("XADD s * a", arity("xadd")),
+        ("XADD s * a b c", arity("xadd")),
+        ("XADD s MAXLEN = 5 NOMKSTREAM", arity("xadd")),
+        ("XADD s 0-0 a", arity("xadd")),
+        ("XADD s 0-0 a b", "ERR The ID specified in XADD must be greater than 0-0"),
+        ("XADD a/b 0-0 a b", "ERR The ID specified in XADD must be greater than 0-0"),
+        ("XADD a/b 1-1 a b", "ERR invalid name"),
+        ("XADD s x a b", ID),
+        ("XADD s 7- a b", ID),
+        ("XADD s 8--1 a b", ID),
+        ("XADD s -5 a b", ID),
+        ("XADD s 18446744073709551616 a b", ID),
+        ("XADD s +6 a b", ID),
+        ("XADD s 5-1-* a b", ID),
+        ("XADD s *-* a b", ID),
+        ("XADD s -* a b", ID),
+        ("XADD s $ a b", ID),
+        ("XADD s KEEPREF KEEPREF * a b", ID),
+        ("XADD s IDMP p1 * a b", ID),
+        (
+            "XADD s MAXLEN 1 MINID x * a b",
+            "ERR syntax error, MAXLEN and MINID options at the same time are not compatible",
+        ),
+        ("XADD s MAXLEN x * a b", INTEGER),
+        ("XADD s MAXLEN 01 * a b", INTEGER),
+        ("XADD s MAXLEN -1 * a b", "ERR The MAXLEN argument must be >= 0."),
+        ("XADD s MINID x * a b", ID),
+        ("XADD s MAXLEN ~ 1 LIMIT -1 * a b", "ERR The LIMIT argument must be >= 0."),
+        (
+            "XADD s LIMIT 5 * a b",
+            "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy",
+        ),
+        ("XADD s LIMIT 0 * a b", LIMIT_NEEDS_TILDE),
+        ("XADD s MAXLEN 5 LIMIT 0 * a b", LIMIT_NEEDS_TILDE),
+        ("XADD s IDMP p i IDMPAUTO p * a b", "ERR syntax error, IDMP/IDMPAUTO specified multiple times"),
+        ("XADD s IDMPAUTO '' * a b", "ERR syntax error, IDMPAUTO requires a non-empty producer ID"),
+        ("XADD s IDMP '' i * a b", "ERR syntax error, IDMP requires a non-empty producer ID"),
+        ("XADD s IDMP p '' * a b", "ERR syntax error, IDMP requires a non-empty idempotent ID"),
+        ("XADD s IDMP p i 1-1 a b", IDMP_AUTO),
+        ("XADD s IDMP p i 1-* a b", IDMP_AUTO),
+        ("XTRIM s MAXLEN", arity("xtrim")),
+        ("XTRIM s MAXLEN ~", INTEGER),
+        ("XTRIM s NOMKSTREAM 5", SYNTAX),
+        ("XTRIM s ACKED MAXLEN 5 ACKED", SYNTAX),
+        ("XTRIM s KEEPREF ACKED", SYNTAX),
+        ("XTRIM s MAXLEN ~ 5 LIMIT", SYNTAX),
+        ("XRANGE s (- +", ID),
+        ("XRANGE s ( +", ID),
+        (
+            "XRANGE s (18446744073709551615-18446744073709551615 +",
+            "ERR invalid start ID for the interval",
+        ),
+        ("XRANGE s - (0-0", "ERR invalid end ID for the interval"),
+        ("XRANGE s - + COUNT", SYNTAX),
+        ("XRANGE s - + COUNT x", INTEGER),
+        ("XREVRANGE s x y COUNT z", ID),
+        ("XDELEX s IDS x 1-1", POSITIVE),
+        ("XDELEX s IDS 0 1-1", POSITIVE),
+        ("XDELEX s IDS 3 1-1 2-2", NUMIDS),
+        ("XDELEX s IDS 1 1-1 2-2", SYNTAX),
+        ("XDELEX s ACKED KEEPREF IDS 1 1-1", SYNTAX),
+        ("XDELEX s ACKED IDS 1", NUMIDS),
+        ("XACKDEL s g ACKED IDS 3 1", NUMIDS),
+        ("XACKDEL s g 1-1 2-2 3-3", SYNTAX),
+        ("XREAD COUNT 1", arity("xread")),
+        ("XREAD COUNT 1 STREAMS", SYNTAX),
+        ("XREAD MAXCOUNT 1 STREAMS s 0", SYNTAX),
+        ("XREAD COUNT x STREAMS s 0", INTEGER),
+        ("XREAD BLOCK x STREAMS s 0", "ERR timeout is not an integer or out of range"),
+        ("XREAD BLOCK -1 STREAMS s 0", "ERR timeout is negative"),
+        ("XREAD BLOCK 9223372036854775807 STREAMS s 0", "ERR timeout is out of range"),
+        (
+            "XREAD STREAMS s s 0",
+            (
+                "ERR Unbalanced 'xread' list of streams: for each stream key an ID, '+', or '$' must be "
+                "specified."
+            ),
+        ),
+        (
+            "XREAD GROUP g c STREAMS s 0",
+            "ERR The GROUP option is only supported by XREADGROUP. You called XREAD instead.",
+        ),
+        (
+            "XREAD NOACK STREAMS s 0",
+            "ERR The NOACK option is only supported by XREADGROUP. You called XREAD instead.",
+        ),
+        (
+            "XREAD CLAIM 5 STREAMS s 0",
+            "ERR The CLAIM option is only supported by XREADGROUP. You called XREAD instead.",
+        ),
+        ("XREADGROUP STREAMS k 0", arity("xreadgroup")),
+        ("XREADGROUP COUNT 1 NOACK STREAMS s 0", "ERR Missing GROUP option for XREADGROUP"),
+        (
+            "XREADGROUP GROUP g c STREAMS s s 0",
+            (
+                "ERR Unbalanced 'xreadgroup' list of streams: for each stream key an ID or '>' must be "
+                "specified."
+            ),
+        ),
+        (
+            "XREADGROUP GROUP g c CLAIM x STREAMS s >",
+            "ERR min-idle-time is not an integer or out of range",
+        ),
+        ("XREADGROUP GROUP g c CLAIM -1 STREAMS s >", "ERR min-idle-time must be a positive integer"),
+        ("XREADGROUP GROUP g '' STREAMS s >", "ERR invalid name"),
+        ("XPENDING s g -", SYNTAX),
+        ("XPENDING s g IDLE 1 - +", SYNTAX),
+        ("XPENDING s g IDLE x - +", INTEGER),
+        ("XPENDING s g x + x", INTEGER),
+        ("XPENDING s g x + 1", ID),
+        ("XPENDING s g - + 1 c x y z", SYNTAX),
+        ("XAUTOCLAIM s g c x 0", "ERR Invalid min-idle-time argument for XAUTOCLAIM"),
+        ("XAUTOCLAIM s g c 0 x", ID),
+        ("XAUTOCLAIM s g c 0 0 COUNT 0", "ERR COUNT must be > 0"),
+        ("XAUTOCLAIM s g c 0 0 COUNT x", "ERR COUNT must be > 0"),
+        ("XAUTOCLAIM s g c 0 0 COUNT 576460752303423488", "ERR COUNT must be > 0"),
+        ("XAUTOCLAIM s g c 0 0 COUNT", SYNTAX),
+        ("XGROUP", arity("xgroup")),
+        ("XGROUP CREATE s g", arity("xgroup|create")),
+        ("XGROUP FOO", "ERR unknown subcommand 'FOO'. Try XGROUP HELP."),
+        (
+            "XGROUP cReate s g $ FOO",
+            "ERR unknown subcommand or wrong number of arguments for 'cReate'. Try XGROUP HELP.",
+        ),
+        ("XGROUP CREATE s g $ ENTRIESREAD -2", "ERR value for ENTRIESREAD must be positive or -1"),
+        ("XGROUP CREATE s g $ ENTRIESREAD x", INTEGER),
+        (
+            "XGROUP SETID s g $ MKSTREAM",
+            "ERR unknown subcommand or wrong number of arguments for 'SETID'. Try XGROUP HELP.",
+        ),
+        ("XGROUP DESTROY s g x", arity("xgroup|destroy")),
+        ("XGROUP HELP x", arity("xgroup|help")),
+        ("XINFO STREAM", arity("xinfo|stream")),
+        ("XINFO GROUPS s x", arity("xinfo|groups")),
+        ("XSETID s x", ID),
+        ("XSETID s 1 ENTRIESADDED", SYNTAX),
+        ("XSETID s 1 ENTRIESADDED -1", "ERR entries_added must be positive"),
+        (
+            "XSETID s 1 MAXDELETEDID 2",
+            "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id",
+        ),
+        ("XIDMPRECORD s '' i 1-1", "ERR producer ID must be non-empty"),
+        ("XIDMPRECORD s p '' 1-1", "ERR idempotent ID must be non-empty"),
+        ("PING a b", arity("ping")),
+        ("FLUSHALL x", SYNTAX),
+        ("SCAN x", "ERR invalid cursor"),
+        ("SCAN 18446744073709551616", "ERR invalid cursor"),
+        ("SCAN 0 COUNT 0", SYNTAX),
+        ("SCAN 0 COUNT x", INTEGER),
+        ("SCAN 0 TYPE", SYNTAX),
+        ("CONFIG SET stream-node-max-bytes 1 x", SYNTAX),
+        ("CONFIG SET foo 1", "ERR Unknown option or number of arguments for CONFIG SET - 'foo'"),
+        ("CONFIG FOO", "ERR unknown subcommand 'FOO'. Try CONFIG HELP."),
+        ("WAIT x 0", INTEGER),
+        ("WAITAOF 2 0 0", "ERR value is out of range, must be between 0 and 1"),
+        ("FOO a b", "ERR unknown command 'FOO', with args beginning with: 'a' 'b' "),
+        (
+            "xgroup|create s g $ x",
+            "ERR unknown command 'xgroup|create', with args beginning with: 's' 'g' '$' 'x' ",
+        ),
+        ("EXISTS ..", "ERR invalid name"),
+    ],
+)
+def test_refusals_before_the_key(line: str, text: str) -> None:
+    """Semantics 1.1 to 1.18: the sentence, to the letter."""
+    assert refusal(line) == text
+
+
+def test_an_unknown_command_shows_128_bytes_of_its_arguments() -> None:
+    """As Redis: quoted, cut at 128 bytes in all, line ends as blanks, nothing behind a NUL."""
+    with pytest.raises(EngineError) as caught:
+        parse([b"F\n", b"a" * 120, b"bcdefghijk", b"z"])
+    head = "ERR unknown command 'F ', with args beginning with: "
+    assert caught.value.redis == head + f"'{'a' * 120}' 'bcdef' "
+    with pytest.raises(EngineError) as caught:
+        parse([b"FOO", b"a\r\nb\0c", b"d"])
+    assert caught.value.redis == "ERR unknown command 'FOO', with args beginning with: 'a  b' 'd' "
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_arity_is_checked_before_everything(name: str) -> None:
+    """One word too few, however wrong the others are, is an arity error."""
+    if abs(COMMANDS[name].arity) == 1:
+        return
+    given = [*name.encode().split(b"|"), *[b"/"] * 9][: abs(COMMANDS[name].arity) - 1]
+    with pytest.raises(EngineError) as caught:
+        parse(given)
+    container = len(given) < len(name.split("|"))
+    assert caught.value.redis == arity(name.split("|", maxsplit=1)[0] if container else name)
+
+
+def test_field_names_are_text_and_values_are_anything() -> None:
+    """Values keep their bytes; a name that is not UTF-8 is refused."""
+    command = parse([b"XADD", b"s", b"*", b"a", b"\xff"]).command
+    assert isinstance(command, XAdd)
+    assert command.bodies == (entries.body([("a", b"\xff")]),)
+    with pytest.raises(EngineError, match="field names are UTF-8") as caught:
+        parse([b"XADD", b"s", b"*", b"\xff", b"a"])
+    assert caught.value.redis == "ERR invalid field name"
+
+
+def test_words_behind_the_id_are_fields() -> None:
+    """XADD k * MAXLEN 5 stores a field called MAXLEN."""
+    command = parse(words("XADD k ACKED MAXLEN ~ 5 LIMIT 0 NOMKSTREAM 7-* MAXLEN 5")).command
+    assert isinstance(command, XAdd)
+    assert command.bodies == (entries.body([("MAXLEN", b"5")]),)
+    assert (command.ids, command.mkstream) == ((AutoSequence(7),), False)
+    assert command.trim is not None
+    assert (command.trim.maxlen, command.trim.approx, command.trim.limit) == (5, True, 0)
+    assert command.trim.refs is Refs.ACKED
+
+
+def test_idmpauto_does_not_depend_on_the_order_of_fields() -> None:
+    """The same fields in another order are the same production, a repeated one is another."""
+    keys = []
+    for fields in ("a 1 b 2", "b 2 a 1", "a 1 b 2 b 2"):
+        command = parse(words(f"XADD s IDMPAUTO p * {fields}")).command
+        assert isinstance(command, XAdd)
+        assert command.production is not None
+        keys.append(command.production.key)
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_a_mark_is_only_a_mark_before_a_threshold() -> None:
+    """`=` and `~` may be left out, and options stand in any order."""
+    command = parse(words("XTRIM s LIMIT 7 DELREF MINID ~ 3")).command
+    assert isinstance(command, XTrim)
+    assert (command.trim.minid, command.trim.approx, command.trim.limit) == (3 << 64, True, 7)
+
+
+def test_range_bounds() -> None:
+    """A missing sequence is 0 below, the largest above; `(` excludes; the last COUNT wins; negative is 0."""
+    command = parse(words("XREVRANGE s 5 (5 COUNT 1 COUNT -3")).command
+    assert isinstance(command, XRange)
+    assert (command.start, command.end) == ((5 << 64) + 1, (6 << 64) - 1)
+    assert (command.count, command.reverse) == (0, True)
+
+
+def test_ids_of_reads_wait_for_their_key() -> None:
+    """For each key Redis looks at the key first; the refusal travels beside the others' cursors."""
+    command = parse(words("XREAD COUNT -1 STREAMS COUNT STREAMS c d $ + > x")).command
+    assert isinstance(command, XRead)
+    assert command.count is None
+    assert [name for name, _ in command.streams] == ["COUNT", "STREAMS", "c", "d"]
+    cursors = [cursor for _, cursor in command.streams]
+    assert cursors[:2] == [Cursor.LATEST, Cursor.LAST_ENTRY]
+    texts = [cursor.redis for cursor in cursors[2:] if isinstance(cursor, EngineError)]
+    assert texts == [
+        (
+            "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> "
+            "option."
+        ),
+        ID,
+    ]
+
+
+def test_history_is_told_from_new_for_each_key() -> None:
+    """A history read of one key doesn't make one of the other; the largest ID written out is `>`."""
+    largest = "18446744073709551615-18446744073709551615"
+    line = f"XREADGROUP NOACK GROUP STREAMS COUNT CLAIM 5 STREAMS a b c d > 0 {largest} $"
+    command = parse(words(line)).command
+    assert isinstance(command, XReadGroup)
+    assert (command.group, command.consumer) == ("STREAMS", "COUNT")
+    assert [cursor for _, cursor in command.streams[:3]] == [Cursor.NEW, 0, Cursor.NEW]
+    wrong = command.streams[3][1]
+    assert isinstance(wrong, EngineError)
+    assert wrong.redis.startswith("ERR The $ ID is meaningless in the context of XREADGROUP")
+    assert (command.noack, command.claim_min_idle_ms) == (True, 5)
+
+
+def test_a_long_block_is_cut_to_the_limit() -> None:
+    """BLOCK 0 is for ever in Redis; here both end at the limit."""
+    for block, expected in ((0, 60_000), (5, 5), (70_000, 60_000)):
+        command = parse(words(f"XREAD BLOCK {block} STREAMS s 0")).bounded(60_000).command
+        assert isinstance(command, XRead)
+        assert command.block_ms == expected
+    command = parse(words("XREAD STREAMS s 0")).bounded(60_000).command
+    assert isinstance(command, XRead)
+    assert command.block_ms is None
+
+
+@pytest.mark.parametrize(
+    ("tail", "text"),
+    [
+        ("x 1-1", "ERR Invalid min-idle-time argument for XCLAIM"),
+        ("0 1-1 x", "ERR Unrecognized XCLAIM option 'x'"),
+        ("0 1-1 FORCE 2-2", "ERR Unrecognized XCLAIM option '2-2'"),
+        ("0 1-1 IDLE", "ERR Unrecognized XCLAIM option 'IDLE'"),
+        ("0 1-1 IDLE x", "ERR Invalid IDLE option argument for XCLAIM"),
+        ("0 1-1 TIME x", "ERR Invalid TIME option argument for XCLAIM"),
+        ("0 1-1 RETRYCOUNT x", "ERR Invalid RETRYCOUNT option argument for XCLAIM"),
+        ("0 1-1 LASTID x", ID),
+    ],
+)
+def test_xclaim_looks_at_the_group_first(tail: str, text: str) -> None:
+    """NOGROUP wins over each of these."""
+    command = parse(words(f"XCLAIM s g c {tail}")).command
+    assert isinstance(command, XClaim)
+    assert isinstance(command.claim, EngineError)
+    assert command.claim.redis == text
+
+
+def test_claim_options() -> None:
+    """The later of IDLE and TIME wins; a negative min-idle is 0, RETRYCOUNT below 0 none; no ID is fine."""
+    command = parse(words("XCLAIM s g c -5 IDLE 1 TIME 2 RETRYCOUNT -1 force JustId LASTID 4")).command
+    assert isinstance(command, XClaim)
+    expected = Claim(ids=[], min_idle_ms=0, time_ms=2, force=True, just_ids=True, last_id=4 << 64)
+    assert command.claim == expected
+
+
+@pytest.mark.parametrize(
+    ("tail", "text"),
+    [
+        ("MAYBE IDS 1 1-1", "ERR mode must be SILENT, FAIL, or FATAL"),
+        ("FAIL IDS 0 1-1", "ERR numids must be a positive integer"),
+        ("FAIL IDS x 1-1", "ERR numids must be a positive integer"),
+        ("FAIL IDS 3 1-1", "ERR number of IDs doesn't match numids"),
+        ("FAIL IDS 1 1-1 2-2", "ERR Unrecognized XNACK option '2-2'"),
+        ("FAIL IDS 1 1-1 RETRYCOUNT -1", "ERR Invalid RETRYCOUNT value, must be >= 0"),
+        ("FAIL RETRYCOUNT 1 FORCE", "ERR syntax error, expected IDS keyword"),
+        ("FAIL IDS 1 x", ID),
+    ],
+)
+def test_xnack_looks_at_the_group_first(tail: str, text: str) -> None:
+    """NOGROUP wins over each of these."""
+    command = parse(words(f"XNACK s g {tail}")).command
+    assert isinstance(command, XNack)
+    assert isinstance(command.nack, EngineError)
+    assert command.nack.redis == text
+
+
+def test_xnack_options_stand_on_both_sides() -> None:
+    """RETRYCOUNT and FORCE before and behind the IDs."""
+    command = parse(words("XNACK s g fatal FORCE IDS 2 1 2-2 RETRYCOUNT 3")).command
+    assert isinstance(command, XNack)
+    expected = Nack(ids=[1 << 64, (2 << 64) + 2], mode=NackMode.FATAL, retry_count=3, force=True)
+    assert command.nack == expected
+
+
+def test_xpending_ignores_words_behind_the_consumer() -> None:
+    """As Redis: up to nine words in all."""
+    command = parse(words("XPENDING s g - + -1 c x y")).command
+    assert isinstance(command, XPendingRange)
+    assert (command.consumer, command.count) == ("c", 0)
+
+
+def test_group_starts() -> None:
+    """SETID takes the edges, CREATE does not; a wrong ID waits for the key."""
+    created = parse(words("XGROUP CREATE s g - ENTRIESREAD -1")).command
+    assert isinstance(created, XGroupCreate)
+    assert isinstance(created.start, EngineError)
+    assert created.entries_read is None
+    assert getattr(parse(words("XGROUP SETID s g +")).command, "start", None) == (1 << 128) - 1
+    assert getattr(parse(words("XGROUP SETID s g $")).command, "start", None) is Cursor.LATEST
+
+
+def test_every_name_goes_through_the_same_check() -> None:
+    """Decision 24, for streams, groups and consumers."""
+    for name in ("''", ".", "..", "a/b", "a\x01", "\x7f", "x" * 513):
+        for line in (
+            f"XLEN {name}",
+            f"XACK s {name} 1",
+            f"XGROUP CREATECONSUMER s g {name}",
+            f"DEL s {name}",
+        ):
+            assert refusal(line) == "ERR invalid name"
+    with pytest.raises(EngineError, match="stream name"):
+        parse([b"XLEN", b"\xff"])
+
+
+def test_actions_and_streams() -> None:
+    """What authorisation asks: each action on each stream; None is all of them."""
+    request = parse(words("XREADGROUP GROUP g c STREAMS a b a > > >"))
+    assert (request.name, request.actions, request.streams) == ("xreadgroup", ("consume",), ("a", "b"))
+    assert parse(words("xackdel s g IDS 1 1-1")).actions == ("consume", "manage")
+    assert parse(words("XGROUP DESTROY s g")).name == "xgroup|destroy"
+    assert parse(words("FLUSHALL async")).streams is None
+    assert parse(words("KEYS *")).streams == ()
+    assert parse(words("PING")).actions == ()
+
+
+def test_a_transaction_with_an_unknown_command_is_discarded() -> None:
+    """Unknown commands and wrong arities discard all; other mistakes fail alone."""
+    with pytest.raises(EngineError) as caught:
+        parse_transaction([words("XLEN s"), words("FOO")])
+    assert caught.value.redis == "EXECABORT Transaction discarded because of previous errors."
+    with pytest.raises(EngineError):
+        parse_transaction([words("XLEN")])
+    first, second = parse_transaction([words("XLEN s"), words("XADD s x a b")])
+    assert not isinstance(first, EngineError)
+    assert isinstance(second, EngineError)
+
+
+VOCABULARY = [
+    "MAXLEN",
+    "MINID",
+    "~",
+    "=",
+    "LIMIT",
+    "NOMKSTREAM",
+    "0",
+    "1",
+    "-1",
+    "5-5",
+    "x",
+    "*",
+    "COUNT",
+    "BLOCK",
+    "STREAMS",
+    "GROUP",
+    "g",
+    "s",
+    "NOACK",
+    ">",
+    "$",
+    "-",
+    "+",
+    "(1",
+    "IDS",
+    "2",
+    "KEEPREF",
+    "IDLE",
+    "RETRYCOUNT",
+    "FORCE",
+    "JUSTID",
+    "LASTID",
+    "MKSTREAM",
+    "ENTRIESREAD",
+    "FULL",
+    "CLAIM",
+    "IDMP",
+    "IDMPAUTO",
+    "MATCH",
+    "TYPE",
+    "FAIL",
+    "''",
+]
+
+
+@given(st.sampled_from(sorted(COMMANDS)), st.lists(st.sampled_from(VOCABULARY) | st.text(), max_size=10))
+def test_no_words_break_the_parser(name: str, rest: list[str]) -> None:
+    """Whatever is said, the answer is a request or a refusal."""
+    given_words = [*name.split("|"), *("" if word == "''" else word for word in rest)]
+    (request,) = parse_each([[word.encode() for word in given_words]])
+    if isinstance(request, EngineError):
+        assert request.redis.startswith("ERR ")
+    else:
+        assert request.name == name
