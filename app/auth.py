@@ -1,0 +1,73 @@
+"""Who may do what: actions, principals, policies.
+
+Knows: what an action means. Must never know: entries, routes, which command or route needs which action.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, StrEnum
+from typing import Final, Protocol
+
+import msgspec
+
+from app.errors import Refusal
+
+
+class Action(StrEnum):
+    """What a grant allows on the streams that it names."""
+
+    READ = "read"
+    WRITE = "write"
+    CONSUME = "consume"
+    MANAGE = "manage"
+    ADMIN = "admin"
+
+
+class Access(Enum):
+    """Routes that need no action of their own."""
+
+    OPEN = "open"
+    """Health, documents: anybody may."""
+    PER_COMMAND = "per command"
+    """The handler asks for each command."""
+
+
+Rule = Action | Access
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """On whose behalf a request is made; `name` is fit for a log line."""
+
+    name: str
+
+
+class Policy(Protocol):
+    """Tells principals, and what they may do."""
+
+    def principal(self, headers: Mapping[bytes, bytes]) -> Principal:
+        """Who sent these headers. Raises `unauthenticated`."""
+        ...
+
+    def may(self, principal: Principal, action: Action, stream: str | None) -> bool:
+        """Whether the action is allowed on the stream; None is all streams."""
+        ...
+
+
+class OpenPolicy:
+    """Everybody is the same, and may do everything: for loopback, or where somebody said `insecure`."""
+
+    def principal(self, headers: Mapping[bytes, bytes]) -> Principal:
+        return _ANYBODY
+
+    def may(self, principal: Principal, action: Action, stream: str | None) -> bool:
+        return True
+
+
+_ANYBODY: Final = Principal("anybody")
+
+
+def require(policy: Policy, principal: Principal, action: Action, stream: str | None) -> None:
+    """Raise `forbidden` unless the principal may; it tells neither whether the stream exists nor how long it
+    is.
+    """
+    if not policy.may(principal, action, stream):
+        raise Refusal("forbidden", f"the credentials do not allow to {action} here")

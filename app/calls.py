@@ -1,0 +1,163 @@
+"""One request and its answer, as the routes see them.
+
+Knows: headers, bodies and their limit, the way to the engine, how an answer leaves. Must never know: what is
+asked.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any, Final, TypeVar
+
+from starlette.responses import Response
+
+from app import auth
+from app.auth import Action, Principal
+from app.errors import Refusal, problem, problem_headers
+from app.gateway import ClientLeft, Gateway, Receive
+from app.wire import media
+from app.wire.media import MediaType
+from engine import Command, Engine, EngineError, Reply
+
+T = TypeVar("T")
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON: Final = b"application/json"
+PROBLEM: Final = b"application/problem+json"
+HTML: Final = b"text/html; charset=utf-8"
+
+# A body of this size takes about ten milliseconds to read: beyond it, others are served meanwhile.
+_inline_bytes_max: Final = 1 << 20
+
+
+class Answer(Response):
+    """A whole answer. Made without Starlette's header handling, which costs more than the rest of a route."""
+
+    def __init__(
+        self, status: int, body: bytes = b"", headers: Sequence[Header] = (), *, media_type: bytes = JSON
+    ) -> None:
+        self.status_code = status
+        self.body = body
+        self.background = None
+        self.raw_headers = [*headers]
+        if status != 204:
+            self.raw_headers += [(b"content-type", media_type), (b"content-length", b"%d" % len(body))]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it; HEAD gets the head alone."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        body = b"" if scope["method"] == "HEAD" else self.body
+        await send({"type": "http.response.body", "body": body})
+
+
+def refused(refusal: Refusal, request_id: str) -> Answer:
+    """A refusal as its answer."""
+    return Answer(
+        refusal.kind.status, problem(refusal, request_id), problem_headers(refusal), media_type=PROBLEM
+    )
+
+
+class Call:
+    """One request. `names` are the path's decoded segments by their names in the route."""
+
+    __slots__ = ("_engine", "gateway", "headers", "names", "principal", "receive", "scope")
+
+    def __init__(self, gateway: Gateway, scope: Scope, receive: Receive, names: Mapping[str, str]) -> None:
+        self.gateway = gateway
+        self.scope = scope
+        self.receive = receive
+        self.names = names
+        self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        self.principal: Principal = gateway.policy.principal(self.headers)
+        self._engine: Engine | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The engine: the same from the first use to the answer. Raises `starting`, `draining`."""
+        if self._engine is None:
+            self._engine = self.gateway.engine
+        return self._engine
+
+    def check_ready(self) -> None:
+        """Raise `starting` or `draining` before anything is read."""
+        _ = self.engine
+
+    @property
+    def query(self) -> bytes:
+        """The query string as it came."""
+        query: bytes = self.scope["query_string"]
+        return query
+
+    @property
+    def request_id(self) -> str:
+        """As on the answer and in the log."""
+        request_id: str = self.scope["state"]["request_id"]
+        return request_id
+
+    @property
+    def media_type(self) -> MediaType:
+        """The body's. Raises `unsupported_media_type`."""
+        return media.content_type(
+            self.headers.get(b"content-type", b""), self.headers.get(b"content-encoding", b"")
+        )
+
+    def require(self, action: Action, stream: str | None) -> None:
+        """Raise `forbidden` unless whoever calls may do this."""
+        auth.require(self.gateway.policy, self.principal, action, stream)
+
+    async def body(self) -> bytes:
+        """The whole body. Raises `body_too_large` as early as it can be known, ClientLeft."""
+        limit = self.gateway.settings.body_bytes_max
+        announced = self.headers.get(b"content-length", b"0")
+        if not announced.isdigit() or int(announced) > limit:
+            raise _too_large(limit)
+        message = await self.receive()
+        if not message.get("more_body") and message["type"] == "http.request":
+            whole: bytes = message.get("body", b"")
+            if len(whole) > limit:
+                raise _too_large(limit)
+            return whole
+        return await self._rest(message, limit)
+
+    async def _rest(self, message: MutableMapping[str, Any], limit: int) -> bytes:
+        body = bytearray()
+        while message["type"] == "http.request":
+            body += message.get("body", b"")
+            if len(body) > limit:
+                raise _too_large(limit)
+            if not message.get("more_body"):
+                return bytes(body)
+            message = await self.receive()
+        raise ClientLeft
+
+    async def read(self, reader: Callable[[bytes], T]) -> T:
+        """`reader` of the body; a large body is read in a thread, so that others are served meanwhile."""
+        body = await self.body()
+        return reader(body) if len(body) <= _inline_bytes_max else await asyncio.to_thread(reader, body)
+
+    async def execute(self, command: Command, *, synced: bool = False) -> Reply:
+        """Run one command. A read that waits ends when the client leaves."""
+        work = self.engine.execute(command, synced=synced)
+        if getattr(command, "block_ms", None) is None:
+            return await work
+        return await self.gateway.wait(work, self.receive)
+
+    async def run(self, commands: Sequence[Command]) -> list[Reply]:
+        """One command, which may wait, or several as one turn."""
+        if len(commands) == 1:
+            return [await self.execute(commands[0])]
+        return await self.transaction(commands)
+
+    async def transaction(self, commands: Sequence[Command]) -> list[Reply]:
+        """Run commands as one turn; the first refusal among them is raised."""
+        replies: list[Reply] = []
+        for reply in await self.engine.transaction(commands):
+            if isinstance(reply, EngineError):
+                raise reply
+            replies.append(reply)
+        return replies
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal("body_too_large", f"a body has at most {limit} bytes")

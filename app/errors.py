@@ -1,0 +1,147 @@
+"""The one registry of refusals: code → status, title, whether trying again helps, WebSocket close.
+
+Knows: every code of the public contract and how a refusal becomes a problem (RFC 9457).
+Must never know: routes, and what a refusal was about.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from engine import EngineError
+
+Member = str | int | bool | None
+
+
+class Code(NamedTuple):
+    """`close` is the WebSocket close code of a connection that cannot go on, None where one frame is refused.
+
+    `retry_after_s` goes into Retry-After; a code with it is retryable.
+    """
+
+    status: int
+    title: str
+    retry_after_s: int | None = None
+    close: int | None = None
+
+
+CODES: Final[dict[str, Code]] = {
+    "malformed_json": Code(400, "The body is not JSON as RFC 8259 has it", close=4501),
+    "malformed_id": Code(400, "An ID is malformed"),
+    "invalid_name": Code(400, "A name is malformed"),
+    "unknown_parameter": Code(400, "The query is malformed or has an unknown parameter"),
+    "unauthenticated": Code(401, "Credentials are missing or wrong", close=4500),
+    "forbidden": Code(403, "The credentials do not allow this", close=4502),
+    "origin_refused": Code(403, "Requests from this origin are refused"),
+    "no_stream": Code(404, "There is no such stream"),
+    "no_group": Code(404, "There is no such group"),
+    "no_consumer": Code(404, "There is no such consumer"),
+    "no_entry": Code(404, "There is no such entry"),
+    "no_route": Code(404, "There is nothing at this path"),
+    "method_not_allowed": Code(405, "This path has no such method"),
+    "not_acceptable": Code(406, "None of the accepted media types can be given"),
+    "id_not_increasing": Code(409, "ID is not greater than the last one"),
+    "stream_exhausted": Code(409, "The stream has used up its IDs"),
+    "last_id_too_small": Code(409, "The last ID would contradict the entries"),
+    "group_exists": Code(409, "The group exists"),
+    "group_has_pending": Code(409, "The group has pending entries"),
+    "consumer_has_pending": Code(409, "The consumer has pending entries"),
+    "trim_guarded": Code(409, "The trim would remove what a group has not finished"),
+    "stale_epoch": Code(409, "A newer producer has taken over"),
+    "gap": Code(410, "Entries after the cursor were removed before they were read"),
+    "last_id_mismatch": Code(412, "The last ID is not the expected one"),
+    "body_too_large": Code(413, "The body is larger than the limit"),
+    "entry_too_large": Code(413, "An entry is larger than the limit"),
+    "too_many_entries": Code(413, "The batch has more entries than the limit"),
+    "unsupported_media_type": Code(415, "The body's media type, charset or coding is not supported"),
+    "invalid": Code(422, "A value has a wrong type, range or combination"),
+    "idempotency_mismatch": Code(422, "The Idempotency-Key was used with another body"),
+    "rate_limited": Code(429, "Too many requests", retry_after_s=1, close=4005),
+    "too_many_waiters": Code(429, "Too many reads are waiting", retry_after_s=1),
+    "internal": Code(500, "Something went wrong in the gateway", close=4000),
+    "not_implemented": Code(501, "This part of the contract is not built yet"),
+    "starting": Code(503, "The gateway is starting", retry_after_s=1, close=4000),
+    "draining": Code(503, "The gateway is shutting down", retry_after_s=1, close=4001),
+    "storage_failed": Code(503, "The log cannot be written", retry_after_s=30),
+    "storage_full": Code(507, "The disk is full", retry_after_s=30),
+    "memory_full": Code(507, "The memory limit is reached", retry_after_s=30),
+}
+
+
+class Refusal(Exception):  # noqa: N818 - the house says "a refusal", and most are nobody's error
+    """A request that is not served. `code` is one of `CODES`, `detail` a sentence for people.
+
+    `places` are (JSON pointer, what is wrong there); `members` further facts for programs.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        places: Sequence[tuple[str, str]] = (),
+        members: Mapping[str, Member] | None = None,
+    ) -> None:
+        super().__init__(code, detail)
+        assert code in CODES, "a refusal without a status could not be answered"
+        self.code = code
+        self.detail = detail
+        self.places = places
+        self.members: dict[str, Member] = dict(members or {})
+
+    @property
+    def kind(self) -> Code:
+        """The registry's line."""
+        return CODES[self.code]
+
+
+def of_engine(error: EngineError) -> Refusal:
+    """The engine's refusal as one of the doors; Redis's sentence goes along."""
+    return Refusal(error.code, error.detail, members={"redis_error": error.redis, **error.members})
+
+
+def invalid(pointer: str, detail: str) -> Refusal:
+    """422: what stands at `pointer` (a JSON pointer, or a parameter's or header's name) is wrong."""
+    return Refusal("invalid", f"{pointer or 'the body'}: {detail}", places=[(pointer, detail)])
+
+
+def not_implemented(what: str) -> Refusal:
+    """501: the contract has it, this version does not; never silently ignored."""
+    return Refusal("not_implemented", f"{what} is not built yet in this version")
+
+
+def slug(code: str) -> str:
+    """A code as its page's name."""
+    return code.replace("_", "-")
+
+
+def problem(refusal: Refusal, request_id: str) -> bytes:
+    """The body of `application/problem+json`."""
+    kind = refusal.kind
+    members: dict[str, object] = {
+        "type": f"/errors/{slug(refusal.code)}",
+        "title": kind.title,
+        "status": kind.status,
+        "code": refusal.code,
+        "detail": refusal.detail,
+        "retryable": kind.retry_after_s is not None,
+        "request_id": request_id,
+        **refusal.members,
+    }
+    if refusal.places:
+        members["errors"] = [{"pointer": pointer, "detail": detail} for pointer, detail in refusal.places]
+    return msgspec.json.encode(members)
+
+
+def problem_headers(refusal: Refusal) -> list[tuple[bytes, bytes]]:
+    """What goes beside the body: when to come back, how to authenticate, whether the connection can go on."""
+    headers = []
+    if refusal.kind.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % refusal.kind.retry_after_s))
+    if refusal.kind.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if refusal.code in ("body_too_large", "draining"):
+        # The rest of the body is never read; a draining gateway takes no further request here.
+        headers.append((b"connection", b"close"))
+    return headers

@@ -1,0 +1,116 @@
+"""The gateway's state: starting, ready, draining; its engine, and the reads that wait on it.
+
+Knows: when the engine may be used, how a waiting read ends early. Must never know: routes, bytes on the wire.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from enum import Enum
+from typing import Any, TypeVar
+
+from app.auth import OpenPolicy, Policy
+from app.errors import Refusal
+from app.settings import Settings
+from app.wire.publish import EntryLimits
+from app.wire.read import ReadLimits
+from engine import Clock, Engine
+
+T = TypeVar("T")
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class Phase(Enum):
+    """Where in its life the gateway is."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+class ClientLeft(Exception):  # noqa: N818 - nothing is wrong, there is only nobody to answer
+    """The client closed the connection before its answer was there."""
+
+
+class Gateway:
+    """One for each process. `open` once the engine has recovered, `drain` when the process is to stop."""
+
+    def __init__(self, settings: Settings, clock: Clock, policy: Policy | None = None) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.policy = policy or OpenPolicy()
+        self.phase = Phase.STARTING
+        self.entry_limits = EntryLimits(
+            entries_max=settings.batch_entries_max,
+            entry_bytes_max=settings.entry_bytes_max,
+            fields_max=settings.entry_fields_max,
+            depth_max=settings.json_depth_max,
+        )
+        self.read_limits = ReadLimits(
+            count_default=min(settings.count_default, settings.count_max),
+            count_max=settings.count_max,
+            bytes_max=settings.answer_bytes_max,
+            wait_ms_max=settings.wait_ms_max,
+        )
+        self._engine: Engine | None = None
+        self._waits: set[asyncio.Future[Any]] = set()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, while requests may use it; else the refusal that tells why not."""
+        if self.phase is Phase.DRAINING:
+            raise draining()
+        if self._engine is None:
+            raise Refusal("starting", "the log is being read: try again in a moment")
+        return self._engine
+
+    def open(self, engine: Engine) -> None:
+        """From now on requests are served by this engine."""
+        self._engine = engine
+        if self.phase is Phase.STARTING:
+            self.phase = Phase.READY
+
+    def drain(self) -> None:
+        """From now on nothing new is begun; reads that wait end at once, with nothing delivered to them."""
+        self.phase = Phase.DRAINING
+        for wait in self._waits:
+            wait.cancel()
+
+    async def wait(self, work: Coroutine[Any, Any, T], receive: Receive) -> T:
+        """Run a read that may wait. It ends with the client's connection and with the gateway's drain.
+
+        Raises ClientLeft, `draining`, `too_many_waiters`.
+        """
+        if len(self._waits) >= self.settings.waiters_max:
+            work.close()
+            raise Refusal("too_many_waiters", "too many reads wait already: try again later")
+        waiting = asyncio.ensure_future(work)
+        leaving = asyncio.ensure_future(_left(receive))
+        self._waits.add(waiting)
+        try:
+            await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                await _ended(waiting)
+                raise ClientLeft
+        finally:
+            self._waits.discard(waiting)
+            waiting.cancel()
+            leaving.cancel()
+        if waiting.cancelled():
+            raise draining()
+        return waiting.result()
+
+
+def draining() -> Refusal:
+    """503: the gateway is about to stop."""
+    return Refusal("draining", "the gateway is shutting down: try again in a moment, here or elsewhere")
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _ended(task: asyncio.Future[Any]) -> None:
+    """Cancel, and wait until the engine has taken the read off its list."""
+    task.cancel()
+    await asyncio.wait((task,))

@@ -1,0 +1,140 @@
+"""A guard in front of uvicorn's HTTP: what is bounded before there is a request.
+
+Knows: bytes of a request's head, the time it may take to arrive, how long a peer may take nothing of its
+answer.
+Must never know: ASGI, routes. It leans on private parts of the very version of uvicorn that is pinned; the
+tests of
+slow and oversized requests are its alarm.
+
+Measured without it (uvicorn 0.54): httptools takes heads of 200 MB; a silent peer, half a head, half a body
+and a
+reader that never reads stay for ever.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+_STATUS_LINES: Final = {
+    408: b"HTTP/1.1 408 Request Timeout\r\n",
+    431: b"HTTP/1.1 431 Request Header Fields Too Large\r\n",
+}
+
+
+class _HeadTooLargeError(Exception):
+    """Raised inside the parser, which then stops."""
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """One connection. Subclassed with the limits in force, see `guarded`."""
+
+    head_bytes_max: int
+    request_s_max: int
+    stall_s_max: int
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
+        super().__init__(*arguments, **named)
+        self._head_bytes = 0
+        self._complete = True
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # A peer that says nothing at all has the time of a request.
+        self._deadline = self.loop.call_later(self.request_s_max, self._late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_deadline()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before = self._head_bytes
+        super().data_received(data)
+        if self._head_bytes and before:
+            # Still the same head: what the parser holds back of a long header counts too.
+            self._head_bytes = before + len(data)
+            if self._head_bytes > self.head_bytes_max and not self.transport.is_closing():
+                self._refuse(431)
+        if self._complete:
+            self._end_deadline()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self.request_s_max, self._late)
+
+    def on_message_begin(self) -> None:
+        self._head_bytes = 1
+        self._complete = False
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = 0
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._end_deadline()
+        super().handle_websocket_upgrade()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stall is None:
+            self._stall = self.loop.call_later(self.stall_s_max, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def send_400_response(self, msg: str) -> None:
+        if self._head_bytes > self.head_bytes_max:
+            self._refuse(431)
+        else:
+            super().send_400_response(msg)
+
+    def _count(self, length: int) -> None:
+        self._head_bytes += length
+        if self._head_bytes > self.head_bytes_max:
+            raise _HeadTooLargeError
+
+    def _late(self) -> None:
+        self._deadline = None
+        if self.transport.is_closing():
+            return
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None and self._complete:
+            self.transport.close()
+        else:
+            self._refuse(408)
+
+    def _refuse(self, status: int) -> None:
+        """Say why, where no answer has begun, and close."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.response_complete or not cycle.response_started:
+            head = _STATUS_LINES[status] + b"content-length: 0\r\nconnection: close\r\n\r\n"
+            self.transport.write(head)
+        self.transport.close()
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def guarded(*, head_bytes_max: int, request_s_max: int, stall_s_max: int) -> type[GuardedProtocol]:
+    """The protocol class with these limits, for uvicorn's `http`."""
+    limits = {"head_bytes_max": head_bytes_max, "request_s_max": request_s_max, "stall_s_max": stall_s_max}
+    return type("Guarded", (GuardedProtocol,), limits)

@@ -1,0 +1,100 @@
+"""Composition: settings, routes and middleware become one ASGI application.
+
+Knows: what stands in front of what. Must never know: business rules, and how a server is run.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Match
+from starlette.routing import Route as StarletteRoute
+
+from app import description
+from app.auth import Policy
+from app.calls import Answer, Scope, Send, refused
+from app.errors import Refusal
+from app.gateway import Gateway, Receive
+from app.middleware.envelope import Envelope
+from app.middleware.origins import Origins
+from app.middleware.paths import Paths
+from app.routes import commands, entries, future, groups, health, root
+from app.routing import Route, Thin, add_to
+from app.settings import Settings
+from app.version import VERSION
+from engine import Clock
+
+ROUTES: Final[Sequence[Route]] = [
+    *root.routes.all,
+    *health.routes.all,
+    *commands.routes.all,
+    *entries.routes.all,
+    *groups.routes.all,
+    *future.routes.all,
+]
+
+
+class App:
+    """The ASGI application. `gateway.open(engine)` makes it ready; until then it answers 503 `starting`."""
+
+    def __init__(self, gateway: Gateway, *, thin: bool) -> None:
+        self.gateway = gateway
+        self.api = _api(gateway)
+        self._thin = Thin(gateway, ROUTES) if thin else None
+        self._outermost = Envelope(Origins(Paths(self._inside), gateway.settings), gateway)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request. WebSockets are closed before they are accepted; there is no lifespan."""
+        if scope["type"] == "http":
+            await self._outermost(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = self._thin.find(scope) if self._thin is not None else None
+        if found is None or self._thin is None:
+            await self.api(scope, receive, send)
+            return
+        answer = await self._thin.serve(*found, scope, receive)
+        await answer(scope, receive, send)
+
+
+def create_app(settings: Settings, clock: Clock, *, thin: bool = True, policy: Policy | None = None) -> App:
+    """The application for these settings. `thin=False` sends every request through FastAPI, for tests."""
+    return App(Gateway(settings, clock, policy), thin=thin)
+
+
+def _api(gateway: Gateway) -> FastAPI:
+    api = FastAPI(
+        title="Weir",
+        version=VERSION,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers={HTTPException: _refuse_path},
+    )
+    add_to(api, gateway, ROUTES)
+    api.state.description = description.document(api)
+    return api
+
+
+async def _refuse_path(request: Request, error: Exception) -> Answer:
+    """404 and 405, which the router itself finds."""
+    request_id: str = request.scope["state"]["request_id"]
+    methods = _methods(request)
+    if not methods:
+        return refused(Refusal("no_route", "there is nothing at this path; /v1 has links"), request_id)
+    allowed = ", ".join(sorted(methods))
+    answer = refused(Refusal("method_not_allowed", f"here there is {allowed}"), request_id)
+    answer.raw_headers.append((b"allow", allowed.encode()))
+    return answer
+
+
+def _methods(request: Request) -> set[str]:
+    """Every method that the path has, over all of its routes."""
+    routes = [route for route in request.app.router.routes if isinstance(route, StarletteRoute)]
+    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return {method for route in matching for method in route.methods or ()}

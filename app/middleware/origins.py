@@ -1,0 +1,109 @@
+"""Who may call from a browser: the Origin and Host checks, before anything else, and CORS for those on the
+list.
+
+Knows: this host, the allow lists. Must never know: routes, tokens.
+
+Without it any web page could post to an open local gateway, or read it by letting its own name resolve to
+127.0.0.1.
+"""
+
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+from app.calls import Answer, Scope, Send
+from app.errors import Refusal
+from app.gateway import Receive
+from app.middleware.envelope import ASGI
+from app.settings import Settings, host_is_loopback
+
+_DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
+# What a page's script may read of an answer, beside what browsers always show.
+EXPOSED: Final = (
+    b"Location, Retry-After, WWW-Authenticate, Weir-Request-Id, Weir-Durability, Weir-Next-Id, Weir-More, "
+    b"Weir-First-Available, Weir-Generation, Preference-Applied"
+)
+_METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
+_HEADERS: Final = (
+    b"Authorization, Content-Type, Idempotency-Key, If-Match, Last-Event-ID, Prefer, Upstash-Encoding, "
+    b"Weir-Chunk, Weir-Encoding, Weir-Epoch, Weir-Producer, Weir-Request-Id"
+)
+_preflight_s: Final = 600
+
+
+class Origins:
+    """Refuses foreign origins and, on loopback, foreign hosts."""
+
+    def __init__(self, app: ASGI, settings: Settings) -> None:
+        self._app = app
+        self._hosts = frozenset(settings.allowed_hosts)
+        self._origins = frozenset(settings.allowed_origins)
+        self._loopback = settings.is_loopback
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        origins = [value for name, value in scope["headers"] if name == b"origin"]
+        if len(hosts) != 1 or len(origins) > 1:
+            raise Refusal("origin_refused", "a request has one Host and at most one Origin")
+        host = hosts[0].decode("latin-1").lower()
+        self._check_host(host)
+        if not origins:
+            await self._app(scope, receive, send)
+            return
+        origin = origins[0].decode("latin-1").lower()
+        if _is_own(origin, host):
+            await self._app(scope, receive, send)
+            return
+        if "*" not in self._origins and origin not in self._origins:
+            raise Refusal(
+                "origin_refused", "pages from this origin may not call: see the setting allowed_origins"
+            )
+        await self._cross(scope, receive, _exposing(send, origins[0]))
+
+    def _check_host(self, host: str) -> None:
+        name = _host_name(host)
+        if name in self._hosts or host in self._hosts:
+            return
+        if (self._loopback and not host_is_loopback(name)) or (not self._loopback and self._hosts):
+            raise Refusal("origin_refused", "this Host is not served here: see the setting allowed_hosts")
+
+    async def _cross(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = any(name == b"access-control-request-method" for name, _ in scope["headers"])
+        if scope["method"] == "OPTIONS" and asked:
+            headers = [
+                (b"access-control-allow-methods", _METHODS),
+                (b"access-control-allow-headers", _HEADERS),
+                (b"access-control-max-age", b"%d" % _preflight_s),
+            ]
+            await Answer(204, headers=headers)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def _host_name(host: str) -> str:
+    """A Host header without its port."""
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]
+
+
+def _is_own(origin: str, host: str) -> bool:
+    """Whether an origin is this host: the same name and port, under either scheme (TLS may end before us)."""
+    scheme, _, rest = origin.partition("://")
+    default = _DEFAULT_PORTS.get(scheme)
+    if default is None or not rest:
+        return False
+    return rest.removesuffix(f":{default}") == host.removesuffix(f":{default}")
+
+
+def _exposing(send: Send, origin: bytes) -> Send:
+    async def exposing(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [
+                *message["headers"],
+                (b"access-control-allow-origin", origin),
+                (b"access-control-expose-headers", EXPOSED),
+                (b"vary", b"Origin"),
+            ]
+        await send(message)
+
+    return exposing

@@ -1,0 +1,1 @@
+"""The routes: parse, one engine call, wire."""

@@ -1,0 +1,63 @@
+"""The command door: Redis commands as JSON lists; one, several, or several as one turn."""
+
+from functools import partial
+from typing import Final
+
+from app import commands
+from app.auth import Access
+from app.calls import Answer, Call
+from app.errors import CODES
+from app.routing import Routes
+from app.wire import commands as wire
+from app.wire import query
+from app.wire.commands import Encoding
+from engine import EngineError
+
+routes: Final = Routes()
+
+# What is not about the command but about the gateway keeps its status; the rest is 400 with Redis's sentence.
+_GATEWAY_STATUSES: Final = frozenset({401, 413, 429, 503, 507})
+
+
+def _encoding(call: Call) -> Encoding:
+    query.parse(call.query, ())
+    return wire.encoding(call.headers.get(b"upstash-encoding", b""), call.headers.get(b"weir-encoding", b""))
+
+
+def _refused(refusal: EngineError, encoded: Encoding) -> Answer:
+    if CODES[refusal.code].status in _GATEWAY_STATUSES:
+        raise refusal
+    return Answer(400, wire.outcome(refusal, encoded))
+
+
+@routes.post("/v1/commands", Access.PER_COMMAND, "runCommand", hot=True)
+async def run_command(call: Call) -> Answer:
+    """Run one Redis command."""
+    encoded = _encoding(call)
+    try:
+        found = await commands.run(call, await call.read(partial(wire.one, encoded=encoded)))
+    except EngineError as refusal:
+        return _refused(refusal, encoded)
+    return Answer(200, wire.outcome(found, encoded))
+
+
+@routes.post("/v1/commands/pipeline", Access.PER_COMMAND, "runPipeline", hot=True)
+async def run_pipeline(call: Call) -> Answer:
+    """Run Redis commands one after the other; one that fails does not stop the others."""
+    encoded, most = _encoding(call), call.gateway.settings.pipeline_commands_max
+    rows = await call.read(partial(wire.many, encoded=encoded, commands_max=most))
+    return Answer(200, wire.outcomes(await commands.run_each(call, rows), encoded))
+
+
+@routes.post("/v1/commands/multi-exec", Access.PER_COMMAND, "runTransaction", hot=True)
+async def run_transaction(call: Call) -> Answer:
+    """Run Redis commands as one turn: nothing between them, one reading of the clock, one frame in the
+    log.
+    """
+    encoded, most = _encoding(call), call.gateway.settings.pipeline_commands_max
+    rows = await call.read(partial(wire.many, encoded=encoded, commands_max=most))
+    try:
+        found = await commands.run_together(call, rows)
+    except EngineError as refusal:
+        return _refused(refusal, encoded)
+    return Answer(200, wire.outcomes(found, encoded))

@@ -1,0 +1,91 @@
+"""Publishing and reading the entries of one stream."""
+
+from functools import partial
+from typing import Final
+from urllib.parse import quote
+
+from app.auth import Action
+from app.calls import Answer, Call, Header
+from app.errors import Refusal, not_implemented
+from app.routing import Routes
+from app.wire import media, options, publish, query
+from app.wire import read as reading
+from app.wire.media import Preferences
+from app.wire.options import Demands
+from engine import Added, Entries, XRange, ids
+
+routes: Final = Routes()
+
+_PRODUCER_HEADERS: Final = (b"weir-producer", b"weir-epoch", b"weir-chunk")
+
+
+@routes.post("/v1/streams/{stream}/entries", Action.WRITE, "addEntries", hot=True)
+async def add_entries(call: Call) -> Answer:
+    """Append one entry, or a batch that is stored whole or not at all (XADD)."""
+    stream, wishes, wanted, demands = (
+        call.names["stream"],
+        _wishes(call),
+        options.parse(call.query),
+        _demands(call),
+    )
+    reader = partial(
+        publish.read, media=call.media_type, limits=call.gateway.entry_limits, digest=demands.key is not None
+    )
+    published = await call.read(reader)
+    reply = await call.execute(wanted.command(stream, published, demands), synced=wishes.synced)
+    if not isinstance(reply, Added):
+        raise Refusal("no_stream", f"there is no stream {stream!r}, and nomkstream forbids to make it")
+    body = options.added(reply, wanted, published, ids_wanted=not wishes.minimal)
+    return Answer(201, body, _headers(call, reply, wishes, located=not published.batch))
+
+
+def _wishes(call: Call) -> Preferences:
+    for name in _PRODUCER_HEADERS:
+        if name in call.headers:
+            raise not_implemented(f"the header {name.decode()}")
+    return media.preferences(call.headers.get(b"prefer", b""))
+
+
+def _demands(call: Call) -> Demands:
+    return Demands(
+        media.if_match(call.headers.get(b"if-match")),
+        media.idempotency_key(call.headers.get(b"idempotency-key")),
+    )
+
+
+def _headers(call: Call, reply: Added, wishes: Preferences, *, located: bool) -> list[Header]:
+    headers = [(b"weir-durability", b"fsync" if wishes.synced else call.engine.durability.encode())]
+    if located:
+        place = f"/v1/streams/{quote(call.names['stream'], safe='')}/entries/{ids.text(reply.ids[0])}"
+        headers.append((b"location", place.encode()))
+    if wishes.applied:
+        headers.append((b"preference-applied", wishes.applied))
+    return headers
+
+
+@routes.get("/v1/streams/{stream}/entries", Action.READ, "readEntries", hot=True)
+async def read_entries(call: Call) -> Answer:
+    """Read a range of entries, or those after a cursor, waiting for them if told to (XRANGE, XREVRANGE,
+    XREAD).
+    """
+    media.check_accepts_json(call.headers.get(b"accept", b""))
+    wishes = media.preferences(call.headers.get(b"prefer", b""))
+    wanted = reading.parse(call.names["stream"], call.query, wishes.wait_s, call.gateway.read_limits)
+    replies = await call.run(wanted.commands)
+    page = reading.page(wanted, replies)
+    headers = [(b"weir-more", b"true" if page.more else b"false")]
+    if page.next is not None:
+        headers.append((b"weir-next-id", ids.text(page.next).encode()))
+    return Answer(200, page.body, headers)
+
+
+@routes.get("/v1/streams/{stream}/entries/{id}", Action.READ, "getEntry")
+async def get_entry(call: Call) -> Answer:
+    """Read one entry."""
+    media.check_accepts_json(call.headers.get(b"accept", b""))
+    entry_id = query.entry_id(call.names["id"], "id")
+    query.parse(call.query, ())
+    found = await call.execute(XRange(stream=call.names["stream"], start=entry_id, end=entry_id))
+    if not isinstance(found, Entries) or not found.count:
+        raise Refusal("no_entry", f"there is no entry {ids.text(entry_id)} in the stream")
+    return Answer(200, found.json())

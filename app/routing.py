@@ -1,0 +1,193 @@
+"""The one list of routes: each with its action, its handler, its description; and the two ways to serve it.
+
+Knows: how a route is authorised and how its refusals become answers. Must never know: what a handler does.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from fastapi import FastAPI
+from starlette.requests import Request
+
+from app import description
+from app.auth import Access, Action, Rule
+from app.calls import Answer, Call, Scope, refused
+from app.gateway import ClientLeft, Gateway, Receive
+from app.middleware.envelope import as_refusal
+
+Handler = Callable[[Call], Awaitable[Answer]]
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """One method of one path. `hot` routes are also served without FastAPI, `hidden` ones are not
+    described.
+    """
+
+    method: str
+    path: str
+    rule: Rule
+    handler: Handler
+    operation_id: str
+    hot: bool = False
+    hidden: bool = False
+
+
+class Routes:
+    """A list of routes, filled by decorators."""
+
+    def __init__(self) -> None:
+        self.all: list[Route] = []
+
+    def get(
+        self, path: str, rule: Rule, operation_id: str, *, hot: bool = False, hidden: bool = False
+    ) -> Callable[[Handler], Handler]:
+        """Serve GET and HEAD of `path`."""
+        return self._add("GET", path, rule, operation_id, hot=hot, hidden=hidden)
+
+    def post(
+        self, path: str, rule: Rule, operation_id: str, *, hot: bool = False, hidden: bool = False
+    ) -> Callable[[Handler], Handler]:
+        """Serve POST of `path`."""
+        return self._add("POST", path, rule, operation_id, hot=hot, hidden=hidden)
+
+    def any(self, methods: Sequence[str], path: str, handler: Handler) -> None:
+        """Serve `methods` of `path` outside of the described API."""
+        for method in methods:
+            self.all.append(
+                Route(
+                    method=method,
+                    path=path,
+                    rule=Access.OPEN,
+                    handler=handler,
+                    operation_id=f"{method} {path}",
+                    hidden=True,
+                )
+            )
+
+    def _add(
+        self,
+        method: str,
+        path: str,
+        rule: Rule,
+        operation_id: str,
+        *,
+        hot: bool,
+        hidden: bool,
+    ) -> Callable[[Handler], Handler]:
+        def added(handler: Handler) -> Handler:
+            route = Route(
+                method=method,
+                path=path,
+                rule=rule,
+                handler=handler,
+                operation_id=operation_id,
+                hot=hot,
+                hidden=hidden,
+            )
+            self.all.append(route)
+            return handler
+
+        return added
+
+
+async def answer(
+    gateway: Gateway, route: Route, scope: Scope, receive: Receive, names: Mapping[str, str]
+) -> Answer:
+    """Authorise, run the handler, and turn whatever it raises into an answer. ClientLeft alone goes on."""
+    try:
+        call = Call(gateway, scope, receive, names)
+        if isinstance(route.rule, Action):
+            call.require(route.rule, names.get("stream"))
+        if route.rule is not Access.OPEN:
+            # Before the body is read: what is starting or stopping takes none.
+            call.check_ready()
+        return await route.handler(call)
+    except ClientLeft:
+        raise
+    except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
+        return _refused(route, error, scope)
+
+
+def _refused(route: Route, error: Exception, scope: Scope) -> Answer:
+    request_id: str = scope["state"]["request_id"]
+    refusal = as_refusal(error, request_id)
+    if route.rule is Access.PER_COMMAND:
+        # SDKs of the command door look for `error`.
+        refusal.members["error"] = refusal.members.get("redis_error") or f"ERR {refusal.detail}"
+    return refused(refusal, request_id)
+
+
+def add_to(api: FastAPI, gateway: Gateway, routes: Sequence[Route]) -> None:
+    """Serve the routes with FastAPI, which describes them."""
+    for route in routes:
+        endpoint = _endpoint(gateway, route)
+        told = {} if route.hidden else description.arguments(route.operation_id, route.path)
+        api.add_api_route(
+            route.path,
+            endpoint,
+            methods=[route.method],
+            include_in_schema=not route.hidden,
+            operation_id=route.operation_id,
+            summary=(route.handler.__doc__ or "").strip(),
+            description=" ",
+            response_model=None,
+            **told,
+        )
+        if route.method == "GET":
+            api.add_api_route(
+                route.path, endpoint, methods=["HEAD"], include_in_schema=False, response_model=None
+            )
+
+
+def _endpoint(gateway: Gateway, route: Route) -> Callable[[Request], Awaitable[Answer]]:
+    async def endpoint(request: Request) -> Answer:
+        return await answer(gateway, route, request.scope, request.receive, request.path_params)
+
+    return endpoint
+
+
+class Thin:
+    """The hot routes by the shape of their paths: no FastAPI, no pattern matching, the same handlers.
+
+    It finds a route or it does not; what it does not find goes the normal way.
+    """
+
+    def __init__(self, gateway: Gateway, routes: Sequence[Route]) -> None:
+        self._gateway = gateway
+        self._routes: Final[dict[tuple[str, int, str], list[_Shape]]] = {}
+        for route in routes:
+            if route.hot:
+                shape = _Shape(route)
+                for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
+                    self._routes.setdefault((method, len(shape.words), shape.words[-1] or ""), []).append(
+                        shape
+                    )
+
+    def find(self, scope: Scope) -> "tuple[Route, Mapping[str, str]] | None":
+        """The hot route of a request and its names."""
+        segments: Sequence[str] = scope["state"]["segments"]
+        if not segments:
+            return None
+        for shape in self._routes.get((scope["method"], len(segments), segments[-1]), ()):
+            if all(
+                word is None or word == segment for word, segment in zip(shape.words, segments, strict=True)
+            ):
+                return shape.route, {name: segments[place] for name, place in shape.names}
+        return None
+
+    async def serve(self, route: Route, names: Mapping[str, str], scope: Scope, receive: Receive) -> Answer:
+        """Run it."""
+        return await answer(self._gateway, route, scope, receive, names)
+
+
+class _Shape:
+    """A route's path in segments: words, and None where a name stands."""
+
+    __slots__ = ("names", "route", "words")
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        pieces = route.path[1:].split("/")
+        self.words = [None if piece.startswith("{") else piece for piece in pieces]
+        self.names = [(piece[1:-1], place) for place, piece in enumerate(pieces) if piece.startswith("{")]

@@ -1,0 +1,203 @@
+"""A gateway as a process: its socket, its signals, its engine's life.
+
+Knows: listening before recovery, draining before stopping, which end has which exit code.
+Must never know: routes, settings' sources, what a terminal looks like.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import uvicorn
+import uvloop
+
+from app import logs
+from app.guard import guarded
+from app.main import App, create_app
+from app.settings import Settings
+from engine import Clock, Engine, LogRefused, StorageLocked, StorageRefused
+
+FINE: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+DATA_REFUSED: Final = 3
+LOCKED: Final = 4
+
+_backlog: Final = 2_048
+# A peer that is gone without a word is noticed after this long, while something waits to be sent to it.
+_user_timeout_ms: Final = 10_000
+
+Say = Callable[[str], None]
+
+
+class Stopped(Exception):  # noqa: N818 - an end with its reason and exit code, not only errors
+    """The gateway cannot run. `exit_code` is the process's, the text for whoever started it."""
+
+    def __init__(self, exit_code: int, text: str) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+class Place(NamedTuple):
+    """Where it listens; the port is the real one."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """For people and programs on this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+def run(settings: Settings, clock: Clock, say: Say) -> None:
+    """Serve until SIGTERM or SIGINT. Raises Stopped for every end but that."""
+    _check_exposure(settings)
+    listener = _listen(settings)
+    place = Place(*listener.getsockname()[:2])
+    say(f"API   {place.url}/v1")
+    say(f"docs  {place.url}/docs")
+    say(f"data  {settings.data} (fsync {settings.fsync})")
+    if not settings.is_loopback:
+        say("WARNING: anybody who reaches this address may read, write and delete everything (--insecure)")
+    uvloop.run(_Process(settings, clock, listener).run())
+
+
+def _check_exposure(settings: Settings) -> None:
+    if not settings.is_loopback and not settings.insecure:
+        raise Stopped(
+            USAGE,
+            f"listening on {settings.host} would let everybody who reaches it read, write and delete "
+            "everything: stay on 127.0.0.1, or say --insecure",
+        )
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _user_timeout_ms)
+    try:
+        listener.bind((settings.host.strip("[]"), settings.port))
+        listener.listen(_backlog)
+    except OSError as error:
+        listener.close()
+        raise Stopped(
+            FAILED, f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
+        ) from None
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its hands on the signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Process:
+    """From listening to the last byte."""
+
+    def __init__(self, settings: Settings, clock: Clock, listener: socket.socket) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._listener = listener
+        self._app: App = create_app(settings, clock)
+        self._server = _Server(_config(settings, self._app))
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Listen, recover, serve, drain, close."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+        opening = asyncio.create_task(self._open())
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait((serving, opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+        engine, refusal = None, None
+        try:
+            # A thread cannot be stopped: what is being read is read to the end, then closed.
+            engine = await opening
+            await stopping
+        except Stopped as error:
+            refusal = error
+        self._app.gateway.drain()
+        self._server.should_exit = True
+        await serving
+        if engine is not None:
+            await engine.close()
+        if refusal is not None:
+            raise refusal
+
+    def _stop(self) -> None:
+        if self._stopping.is_set():
+            self._server.force_exit = True
+        self._stopping.set()
+        self._app.gateway.drain()
+
+    async def _open(self) -> Engine:
+        log, began_s = logs.get(), self._clock.monotonic()
+        try:
+            engine = await asyncio.to_thread(self._recover)
+        except Stopped as stopped:
+            log.critical("refused", reason=str(stopped))
+            raise
+        await engine.start()
+        # What was read stays: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        self._app.gateway.open(engine)
+        found = engine.recovery
+        log.info(
+            "ready", frames=found.frames, bytes=found.bytes, s=round(self._clock.monotonic() - began_s, 3)
+        )
+        if found.torn_bytes:
+            log.warning("torn tail cut", bytes=found.torn_bytes, kept_in=found.torn_file)
+        return engine
+
+    def _recover(self) -> Engine:
+        try:
+            return Engine.open(self._settings.data, clock=self._clock, fsync=self._settings.fsync)
+        except StorageLocked as error:
+            raise Stopped(LOCKED, str(error)) from None
+        except (LogRefused, StorageRefused, ValueError) as error:
+            raise Stopped(DATA_REFUSED, str(error)) from None
+        except OSError as error:
+            raise Stopped(FAILED, f"{self._settings.data}: {error.strerror or error}") from None
+
+
+def _config(settings: Settings, app: App) -> uvicorn.Config:
+    protocol = guarded(
+        head_bytes_max=settings.head_bytes_max,
+        request_s_max=settings.request_s_max,
+        stall_s_max=settings.stall_s_max,
+    )
+    return uvicorn.Config(
+        app,
+        http=protocol,
+        ws="websockets-sansio",
+        loop="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws_per_message_deflate=False,
+        ws_max_size=settings.entry_bytes_max + (4 << 10),
+        timeout_keep_alive=settings.keep_alive_s,
+        timeout_graceful_shutdown=settings.drain_s_max,
+    )
+
+
+def prepare() -> None:
+    """What a process does before it makes files: nobody else may read them."""
+    os.umask(0o077)

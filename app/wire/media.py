@@ -1,0 +1,133 @@
+"""Media types and preferences: the small grammars of HTTP's headers.
+
+Knows: Content-Type, Accept, Prefer, If-Match, Idempotency-Key as text. Must never know: what they are asked
+for.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from app.errors import Refusal, invalid, not_implemented
+from engine import ids
+
+idempotency_key_bytes_max: Final = 255
+
+JSON: Final = "application/json"
+NOT_BUILT: Final = ("application/x-ndjson", "text/event-stream", "application/vnd.weir.columns+json")
+
+_CHARSET: Final = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
+_QUALITY: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
+_KEY: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+
+
+class MediaType(msgspec.Struct, frozen=True):
+    """`text` is the whole header as it came (empty without one), `name` the lower-case type without
+    parameters.
+    """
+
+    text: str
+    name: str
+
+
+def content_type(header: bytes, coding: bytes) -> MediaType:
+    """The body's media type. Raises `unsupported_media_type` for multipart, other charsets, any
+    Content-Encoding.
+    """
+    text = header.decode("latin-1").strip()
+    if coding and coding.strip().lower() != b"identity":
+        raise Refusal("unsupported_media_type", "a Content-Encoding is not taken: send the body as it is")
+    name = text.partition(";")[0].strip().lower()
+    if name.startswith("multipart/"):
+        raise Refusal("unsupported_media_type", "multipart bodies are not taken: send one entry or a batch")
+    charset = _CHARSET.search(text)
+    if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):
+        raise Refusal("unsupported_media_type", "the only charset is UTF-8")
+    if not text.isascii() or not text.isprintable():
+        raise Refusal("unsupported_media_type", "the Content-Type is malformed")
+    return MediaType(text, name)
+
+
+def check_accepts_json(header: bytes) -> None:
+    """Refuse with 501 what the contract has and this version has not, with 406 what nobody has."""
+    if not header or header == b"*/*":
+        return
+    best, quality_best = "", 0.0
+    for piece in header.decode("latin-1").lower().split(","):
+        name = piece.partition(";")[0].strip()
+        quality = _quality(piece)
+        if quality > quality_best and (name in NOT_BUILT or name in (JSON, "application/*", "*/*")):
+            best, quality_best = name, quality
+    if best in NOT_BUILT:
+        raise not_implemented(f"an answer as {best}")
+    if not best:
+        raise Refusal("not_acceptable", f"what can be given is {JSON}")
+
+
+def _quality(piece: str) -> float:
+    match = _QUALITY.search(piece)
+    return min(float(match[1]), 1.0) if match else 1.0
+
+
+class Preferences(msgspec.Struct, frozen=True):
+    """Of RFC 7240's Prefer: what is known here. `wait_s` is None where it was not asked for."""
+
+    minimal: bool = False
+    synced: bool = False
+    wait_s: int | None = None
+
+    @property
+    def applied(self) -> bytes:
+        """Preference-Applied for a publish, empty for none."""
+        named = ((self.minimal, b"return=minimal"), (self.synced, b"durability=fsync"))
+        return b", ".join(text for wanted, text in named if wanted)
+
+
+_NO_PREFERENCES: Final = Preferences()
+
+
+def preferences(header: bytes) -> Preferences:
+    """Unknown preferences are ignored, as RFC 7240 wants; known ones with impossible values are 422."""
+    if not header:
+        return _NO_PREFERENCES
+    minimal = synced = False
+    wait_s: int | None = None
+    for piece in header.decode("latin-1").split(","):
+        name, _, value = piece.partition(";")[0].strip().lower().partition("=")
+        match name.strip(), value.strip().strip('"'):
+            case "return", "minimal":
+                minimal = True
+            case "durability", "fsync":
+                synced = True
+            case "durability", word:
+                raise invalid("Prefer", f"durability={word[:32]} cannot be had here: one node, `fsync` alone")
+            case "wait", word:
+                if not word.isascii() or not word.isdigit() or len(word) > 9:
+                    raise invalid("Prefer", "wait is a number of seconds")
+                wait_s = int(word)
+    return Preferences(minimal=minimal, synced=synced, wait_s=wait_s)
+
+
+def if_match(header: bytes | None) -> int | None:
+    """The last ID that If-Match expects, None without the header; 0 is an empty or missing stream."""
+    if header is None:
+        return None
+    text = header.decode("latin-1").strip()
+    quoted = len(text) > 2 and text[0] == text[-1] == '"'
+    expected = ids.parse(text[1:-1]) if quoted else None
+    if expected is None:
+        raise Refusal("malformed_id", 'If-Match is the stream\'s last ID in quotation marks: "<ms>-<seq>"')
+    return expected
+
+
+def idempotency_key(header: bytes | None) -> str | None:
+    """The key as it is kept, None without the header."""
+    if header is None:
+        return None
+    text = header.decode("latin-1")
+    if len(text) > idempotency_key_bytes_max or not _KEY.fullmatch(text):
+        raise invalid(
+            "Idempotency-Key", f"a key has 1 to {idempotency_key_bytes_max} printable ASCII characters"
+        )
+    return text

@@ -1,0 +1,464 @@
+"""Bodies of published entries → their stored forms, by Content-Type.
+
+Knows: the four shapes that a publisher may send, their limits, and what is refused with which words.
+Must never know: streams, query parameters, statuses, sockets.
+
+Two ways in: the plain case is read by typed decoders in a few calls for the whole body; what those cannot
+prove to be
+plain goes to the strict reader, entry by entry, which also finds the words for what is wrong.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Final, cast
+
+import msgspec
+
+from app.errors import Refusal, invalid
+from app.wire import strict
+from app.wire.media import MediaType
+from app.wire.strict import Json, Number, Object
+from engine import AutoSequence, NewId, entries, ids
+
+Value = str | bytes
+
+_envelope_members: Final = {"id", "fields", "encoding"}
+_INT64_MIN: Final = -(1 << 63)
+_UINT64_MAX: Final = (1 << 64) - 1
+_integer_digits_max: Final = 20
+# Where a batch says that it is one, unless its writer is fond of blanks.
+_peek_bytes: Final = 32
+
+
+class EntryLimits(msgspec.Struct, frozen=True):
+    """What one body may hold: entries, bytes an entry (as stored), fields an entry, levels of JSON."""
+
+    entries_max: int
+    entry_bytes_max: int
+    fields_max: int
+    depth_max: int
+
+
+class Published(msgspec.Struct, frozen=True):
+    """Stored forms without IDs. `ids` is empty where all are the engine's; `batch` tells which answer is due.
+
+    `digest` tells the body from others, where that was asked for.
+    """
+
+    bodies: Sequence[bytes]
+    ids: Sequence[NewId] = ()
+    batch: bool = False
+    digest: bytes = b""
+
+
+def read(body: bytes, media: MediaType, limits: EntryLimits, *, digest: bool = False) -> Published:
+    """The entries of a body of any media type. All or nothing: the first bad entry refuses the whole."""
+    reader = _READERS.get(media.name)
+    published = reader(body, limits) if reader else _raw(body, media, limits)
+    if not digest:
+        return published
+    return msgspec.structs.replace(published, digest=blake2b(body, digest_size=16).digest())
+
+
+class _One(msgspec.Struct, forbid_unknown_fields=True):
+    fields: dict[str, str]
+    id: str = ""
+
+
+class _Many(msgspec.Struct, forbid_unknown_fields=True):
+    entries: list[_One]
+
+
+_decode_one: Final = msgspec.json.Decoder(_One).decode
+_decode_many: Final = msgspec.json.Decoder(_Many).decode
+_decode_rows: Final = msgspec.json.Decoder(dict[str, str]).decode_lines
+_decode_mixed_rows: Final = msgspec.json.Decoder(dict[str, str | int | float | bool]).decode_lines
+_decode_envelopes: Final = msgspec.json.Decoder(_One).decode_lines
+_encode: Final = msgspec.json.Encoder().encode
+_encode_lines: Final = msgspec.json.Encoder().encode_lines
+
+# What stands around the fields in a stored form; so many bodies are made with one `replace`.
+_BEFORE, _, _BEHIND = entries.body_of_fields(b"\n").partition(b"\n")
+_BETWEEN: Final = _BEHIND + b"\n" + _BEFORE
+
+Fields = dict[str, str]
+
+
+class _NotPlainError(Exception):
+    """The fast way cannot prove this body to be plain: the strict reader takes it."""
+
+
+# ---- JSON
+
+
+def _json(body: bytes, limits: EntryLimits) -> Published:
+    try:
+        return _plain_json(body, limits)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
+        return _strict_json(body, limits)
+
+
+def _plain_json(body: bytes, limits: EntryLimits) -> Published:
+    if b'"entries"' in body[:_peek_bytes]:
+        many = _decode_many(body).entries
+        _check_names_kept(body, many, names_besides=1)
+        return _of_envelopes(many, limits)
+    one = _decode_one(body)
+    _check_names_kept(body, [one], names_besides=0)
+    bodies = _of_rows([one.fields], limits)
+    return Published(bodies, [_new_id(one.id, "/id")] if one.id else ())
+
+
+def _strict_json(body: bytes, limits: EntryLimits) -> Published:
+    value = strict.parse(body, depth_max=limits.depth_max)
+    if not isinstance(value, Object):
+        raise invalid("", 'an entry is an object, {"fields": {…}}, a batch {"entries": [{"fields": {…}}, …]}')
+    members = _members(value, "")
+    if "entries" not in members:
+        entry_body, new_id = _envelope(members, "", limits)
+        return Published([entry_body], [new_id] if "id" in members else ())
+    if len(members) > 1:
+        raise invalid("/entries", "a batch has no other members")
+    rows = members["entries"]
+    if not isinstance(rows, list) or isinstance(rows, Object):
+        raise invalid("/entries", "it is a list of entries")
+    return _batch((_batch_entry(row, index, limits) for index, row in enumerate(rows)), len(rows), limits)
+
+
+def _batch_entry(row: Json, index: int, limits: EntryLimits) -> tuple[bytes, NewId, bool]:
+    pointer = f"/entries/{index}"
+    with _Indexed(index):
+        if not isinstance(row, Object):
+            raise invalid(pointer, 'an entry is an object, {"fields": {…}}')
+        members = _members(row, pointer)
+        return *_envelope(members, pointer, limits), "id" in members
+
+
+# ---- NDJSON
+
+
+def _ndjson(body: bytes, limits: EntryLimits) -> Published:
+    # Counted before anything is decoded: a line costs more memory as an object than as text.
+    if body.count(b"\n") >= limits.entries_max:
+        _check_count(sum(1 for _ in _lines(body)), limits)
+    for attempt in (_plain_rows, _plain_envelopes, _mixed_rows):
+        try:
+            return attempt(body, limits)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
+            continue
+    rows = list(_lines(body))
+    return _batch((_line(line, index, limits) for index, line in enumerate(rows)), len(rows), limits)
+
+
+def _plain_rows(body: bytes, limits: EntryLimits) -> Published:
+    rows = _decode_rows(body)
+    text = _encode_lines(rows)
+    if text != body:
+        _check_lines(body, len(rows))
+        _check_strings(body, 2 * sum(map(len, rows)))
+    return Published(_of_rows(rows, limits, text), batch=True)
+
+
+def _plain_envelopes(body: bytes, limits: EntryLimits) -> Published:
+    envelopes = _decode_envelopes(body)
+    _check_lines(body, len(envelopes))
+    _check_names_kept(body, envelopes, names_besides=0)
+    return _of_envelopes(envelopes, limits)
+
+
+def _mixed_rows(body: bytes, limits: EntryLimits) -> Published:
+    """Rows with numbers and booleans, in canonical form: then encoding them again gives the same text but
+    for blanks.
+
+    Taking the blanks out of both sides, those inside strings too, cannot make different texts equal: strings
+    are as
+    they were read, and no two other tokens stand side by side in JSON.
+    """
+    rows = _decode_mixed_rows(body)
+    _check_lines(body, len(rows))
+    blanks = b" \t\r\n"
+    if _encode_lines(rows).translate(None, blanks) != body.translate(None, blanks):
+        raise _NotPlainError
+    texts = [{name: _text(value) for name, value in row.items()} for row in rows]
+    return Published(_of_rows(texts, limits), batch=True)
+
+
+def _text(value: str | float | bool) -> str:  # noqa: FBT001 - a value of a field, not a switch
+    return value if value.__class__ is str else _encode(value).decode()
+
+
+def _lines(body: bytes) -> Iterator[bytes]:
+    return (line for line in body.split(b"\n") if line and not line.isspace())
+
+
+def _line(line: bytes, index: int, limits: EntryLimits) -> tuple[bytes, NewId, bool]:
+    pointer = f"/{index}"
+    with _Indexed(index):
+        row = strict.parse(line, depth_max=limits.depth_max)
+        if not isinstance(row, Object):
+            raise invalid(pointer, "a line is an object")
+        fields = dict(row).get("fields")
+        if not isinstance(fields, list):
+            return _stored(_named_values(row, pointer), pointer, limits), None, False
+        members = _members(row, pointer)
+        return *_envelope(members, pointer, limits), "id" in members
+
+
+# ---- form and raw
+
+
+def _form(body: bytes, limits: EntryLimits) -> Published:
+    if body.count(b"&") > limits.fields_max:
+        raise invalid("", f"an entry has at most {limits.fields_max} fields")
+    pairs = [_form_pair(piece) for piece in body.split(b"&") if piece]
+    if len(pairs) == 1 and pairs[0][0].lstrip().startswith("{"):
+        hint = "this looks like JSON sent as a form: say Content-Type: application/json (curl has --json)"
+        raise Refusal("unsupported_media_type", hint)
+    return Published([_stored(pairs, "", limits)])
+
+
+def _form_pair(piece: bytes) -> tuple[str, bytes]:
+    name, _, value = piece.partition(b"=")
+    try:
+        return _unquote(name).decode(), _unquote(value)
+    except ValueError:
+        raise Refusal(
+            "malformed_json", "the form is not percent-encoded, or a field's name is not UTF-8"
+        ) from None
+
+
+def _unquote(text: bytes) -> bytes:
+    """Percent-decoded bytes; a `%` without two hexadecimal digits behind it is a ValueError."""
+    first, *rest = text.replace(b"+", b" ").split(b"%")
+    return first + b"".join(bytes.fromhex(piece[:2].decode()) + _checked(piece) for piece in rest)
+
+
+def _checked(piece: bytes) -> bytes:
+    if len(piece) < 2 or not piece[:2].isalnum():
+        raise ValueError(piece)
+    return piece[2:]
+
+
+def _raw(body: bytes, media: MediaType, limits: EntryLimits) -> Published:
+    if not body and not media.text:
+        raise invalid("", "there is no entry: the body is empty")
+    kind = [("content-type", media.text)] if media.text else []
+    return Published([_stored([("data", body), *kind], "", limits)])
+
+
+# ---- entries
+
+
+class _Indexed:
+    """Names the entry's place in a refusal that leaves the block."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Refusal):
+            error.members["index"] = self._index
+
+
+def _batch(rows: Iterable[tuple[bytes, NewId, bool]], count: int, limits: EntryLimits) -> Published:
+    _check_count(count, limits)
+    done = list(rows)
+    bodies = [entry_body for entry_body, _, _ in done]
+    new_ids = [new_id for _, new_id, _ in done] if any(given for _, _, given in done) else ()
+    return Published(bodies, new_ids, batch=True)
+
+
+def _envelope(members: dict[str, Json], pointer: str, limits: EntryLimits) -> tuple[bytes, NewId]:
+    """`{"id"?, "fields", "encoding"?}` → its stored form and its ID."""
+    unknown = members.keys() - _envelope_members
+    if unknown or "fields" not in members:
+        name = min(unknown, default="fields")
+        hint = 'an entry is {"fields": {…}}, beside it only "id" and "encoding"'
+        raise invalid(f"{pointer}/{name}", f"{'unknown member' if unknown else 'missing'}; {hint}")
+    pairs = _fields(members["fields"], f"{pointer}/fields")
+    encoding = members.get("encoding")
+    if "encoding" in members:
+        if encoding != "base64" or isinstance(encoding, Number):
+            raise invalid(f"{pointer}/encoding", 'the only encoding is "base64"')
+        pairs = [(name, _from_base64(value, f"{pointer}/fields/{_escaped(name)}")) for name, value in pairs]
+    new_id = _new_id(members["id"], f"{pointer}/id") if "id" in members else None
+    return _stored(pairs, f"{pointer}/fields", limits), new_id
+
+
+def _fields(value: Json, pointer: str) -> Sequence[tuple[str, Value]]:
+    if isinstance(value, Object):
+        return _named_values(value, pointer)
+    if not isinstance(value, list):
+        raise invalid(pointer, "fields are an object, or a list of [name, value] pairs")
+    pairs: list[Json] = cast("list[Json]", value)
+    return [_pair(pair, f"{pointer}/{place}") for place, pair in enumerate(pairs)]
+
+
+def _pair(pair: Json, pointer: str) -> tuple[str, str]:
+    if not isinstance(pair, list) or isinstance(pair, Object) or len(pair) != 2:
+        raise invalid(pointer, "a pair is [name, value]")
+    name, value = pair
+    if not isinstance(name, str) or isinstance(name, Number):
+        raise invalid(f"{pointer}/0", "a name is a string")
+    return name, _as_text(value, f"{pointer}/1")
+
+
+def _named_values(value: Object, pointer: str) -> list[tuple[str, str]]:
+    twice = strict.repeated_name(value)
+    if twice is not None:
+        hint = 'the name stands twice: to publish that, send "fields" as a list of [name, value] pairs'
+        raise invalid(f"{pointer}/{_escaped(twice)}", hint)
+    return [(name, _as_text(item, f"{pointer}/{_escaped(name)}")) for name, item in value]
+
+
+def _as_text(value: Json, pointer: str) -> str:
+    """A value as it is stored: numbers and booleans as their JSON text."""
+    if isinstance(value, Number):
+        return _number_text(value, pointer)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value
+    hint = "values are strings, numbers or booleans: encode anything else, as JSON text for instance"
+    raise invalid(pointer, hint)
+
+
+def _number_text(number: Number, pointer: str) -> str:
+    if number.lstrip("-").isdigit():
+        if len(number) > _integer_digits_max or not _INT64_MIN <= int(number) <= _UINT64_MAX:
+            raise invalid(pointer, "the integer has more than 64 bits: send it as a string")
+    elif float(number) in (float("inf"), float("-inf")):
+        raise invalid(pointer, "the number is beyond a double: send it as a string")
+    return str(number)
+
+
+def _from_base64(value: Value, pointer: str) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise Refusal("malformed_json", f"{pointer}: this is not base64") from None
+
+
+def _new_id(value: Json, pointer: str) -> NewId:
+    if not isinstance(value, str) or isinstance(value, Number):
+        raise invalid(pointer, "an ID is a string")
+    if value == "*":
+        return None
+    ms, auto, rest = value.rpartition("-*")
+    parsed = ids.parse(ms if auto and "-" not in ms else value)
+    if parsed is None or (rest and auto):
+        hint = "an ID is '<ms>-<seq>', '<ms>-*' or '*'"
+        raise Refusal("malformed_id", f"{pointer}: {hint}", places=[(pointer, hint)])
+    return AutoSequence(ids.ms_of(parsed)) if auto else parsed
+
+
+def _members(value: Object, pointer: str) -> dict[str, Json]:
+    twice = strict.repeated_name(value)
+    if twice is not None:
+        raise invalid(f"{pointer}/{_escaped(twice)}", "the member stands twice")
+    return dict(value)
+
+
+def _escaped(name: str) -> str:
+    """A name as one step of a JSON pointer, cut where a program would not read on."""
+    return name[:128].replace("~", "~0").replace("/", "~1")
+
+
+def _stored(pairs: Sequence[tuple[str, Value]], pointer: str, limits: EntryLimits) -> bytes:
+    _check_fields(len(pairs), pointer, limits)
+    entry_body = entries.body(pairs)
+    _check_size(len(entry_body), limits)
+    return entry_body
+
+
+# ---- the fast way's parts
+
+
+def _of_envelopes(envelopes: Sequence[_One], limits: EntryLimits) -> Published:
+    bodies = _of_rows([envelope.fields for envelope in envelopes], limits)
+    if not any(envelope.id for envelope in envelopes):
+        return Published(bodies, batch=True)
+    new_ids = [_indexed_id(envelope.id, index) for index, envelope in enumerate(envelopes)]
+    return Published(bodies, new_ids, batch=True)
+
+
+def _indexed_id(text: str, index: int) -> NewId:
+    with _Indexed(index):
+        return _new_id(text, f"/{index}/id") if text else None
+
+
+def _of_rows(rows: Sequence[Fields], limits: EntryLimits, text: bytes | None = None) -> list[bytes]:
+    """The stored forms of rows of text values; `text` is their encoding, one a line, where it is known
+    already.
+    """
+    _check_count(len(rows), limits)
+    sizes = [len(row) for row in rows]
+    if min(sizes) == 0 or max(sizes) > limits.fields_max:
+        index = next(place for place, size in enumerate(sizes) if not 0 < size <= limits.fields_max)
+        with _Indexed(index):
+            _check_fields(sizes[index], "", limits)
+    lines = _encode_lines(rows) if text is None else text
+    bodies = (_BEFORE + lines[:-1].replace(b"\n", _BETWEEN) + _BEHIND).split(b"\n")
+    largest = max(bodies, key=len)
+    if len(largest) > limits.entry_bytes_max:
+        with _Indexed(next(place for place, one in enumerate(bodies) if len(one) > limits.entry_bytes_max)):
+            _check_size(len(largest), limits)
+    return bodies
+
+
+def _check_names_kept(body: bytes, envelopes: Sequence[_One], *, names_besides: int) -> None:
+    given_ids = sum(1 for envelope in envelopes if envelope.id)
+    fields = sum(len(envelope.fields) for envelope in envelopes)
+    _check_strings(body, names_besides + len(envelopes) + 2 * (given_ids + fields))
+
+
+def _check_strings(body: bytes, strings: int) -> None:
+    """A decoder keeps the last of two equal names: then the text has more strings than what came out of
+    it.
+    """
+    if b"\\" in body:
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if body.count(b'"') != 2 * strings:
+        raise _NotPlainError
+
+
+def _check_lines(body: bytes, count: int) -> None:
+    """The decoder takes objects side by side or over several lines; a batch has one a line."""
+    if b"\r" in body:
+        body = body.replace(b"\r\n", b"\n")
+    body = body.strip()
+    if not body.count(b"\n") == body.count(b"}\n{") == count - 1:
+        raise _NotPlainError
+
+
+def _check_count(count: int, limits: EntryLimits) -> None:
+    if count == 0:
+        raise invalid("", "there is no entry: a batch has at least one")
+    if count > limits.entries_max:
+        raise Refusal("too_many_entries", f"a batch has at most {limits.entries_max} entries")
+
+
+def _check_fields(count: int, pointer: str, limits: EntryLimits) -> None:
+    if count == 0:
+        raise invalid(pointer, "an entry has at least one field")
+    if count > limits.fields_max:
+        raise invalid(pointer, f"an entry has at most {limits.fields_max} fields")
+
+
+def _check_size(size: int, limits: EntryLimits) -> None:
+    if size > limits.entry_bytes_max:
+        raise Refusal(
+            "entry_too_large", f"an entry has at most {limits.entry_bytes_max} bytes as stored JSON"
+        )
+
+
+_READERS: Final[dict[str, Callable[[bytes, EntryLimits], Published]]] = {
+    "application/json": _json,
+    "application/x-ndjson": _ndjson,
+    "application/x-www-form-urlencoded": _form,
+}

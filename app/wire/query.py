@@ -1,0 +1,139 @@
+"""Query strings, read strictly: each parameter known, given once, percent-encoded UTF-8, of its type and
+range.
+
+Knows: the grammar of parameters, ID bounds and times. Must never know: routes, what a parameter is for.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from app.errors import Refusal, invalid
+from engine import ids
+
+_BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
+_INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
+# Fractions beyond nanoseconds and leap seconds are nobody's; `t` and `z` are allowed by RFC 3339.
+_TIME: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-]\d\d:\d\d))", re.ASCII
+)
+_BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
+_NANOSECONDS_A_MS: Final = 1_000_000
+
+Parameters = Mapping[str, str]
+_NONE: Final[Parameters] = {}
+
+
+def parse(query: bytes, known: Sequence[str]) -> Parameters:
+    """The parameters by name. Raises `unknown_parameter`; 422 for one given twice."""
+    if not query:
+        return _NONE
+    if _BAD_ESCAPE.search(query):
+        raise Refusal("unknown_parameter", "the query is not percent-encoded")
+    values: dict[str, str] = {}
+    for piece in query.split(b"&"):
+        name, _, value = map(_decode, piece.partition(b"="))
+        if not piece:
+            continue
+        if name not in known:
+            raise Refusal("unknown_parameter", f"unknown parameter {name[:64]!r}; known: {', '.join(known)}")
+        if name in values:
+            raise invalid(name, "the parameter is given twice")
+        values[name] = value
+    return values
+
+
+def _decode(text: bytes) -> str:
+    try:
+        return unquote_to_bytes(text.replace(b"+", b" ")).decode()
+    except UnicodeDecodeError:
+        raise Refusal("unknown_parameter", "the query is not UTF-8") from None
+
+
+def integer(given: Parameters, name: str, *, least: int, most: int, default: int | None = None) -> int | None:
+    """A whole number in [least, most], or the default."""
+    text = given.get(name)
+    if text is None:
+        return default
+    if not _INTEGER.fullmatch(text):
+        raise invalid(name, "it is a whole number")
+    value = int(text)
+    if not least <= value <= most:
+        raise invalid(name, f"it is between {least} and {most}")
+    return value
+
+
+def boolean(given: Parameters, name: str, *, default: bool) -> bool:
+    """`true` or `false` (`1` or `0`), or the default."""
+    text = given.get(name)
+    if text is None:
+        return default
+    if text not in _BOOLEANS:
+        raise invalid(name, "it is true or false")
+    return _BOOLEANS[text]
+
+
+def word(given: Parameters, name: str, words: Sequence[str], default: str) -> str:
+    """One of some words, or the default."""
+    text = given.get(name, default)
+    if text not in words:
+        raise invalid(name, f"it is one of {', '.join(words)}")
+    return text
+
+
+def entry_id(text: str, name: str) -> int:
+    """A plain ID; a missing sequence is 0."""
+    parsed = ids.parse(text)
+    if parsed is None:
+        raise malformed_id(name)
+    return parsed
+
+
+def malformed_id(name: str, hint: str = "it is an ID, '<ms>-<seq>' or '<ms>'") -> Refusal:
+    """400 for what stands in the place of an ID."""
+    return Refusal("malformed_id", f"{name}: {hint}", places=[(name, hint)])
+
+
+def bound(text: str, name: str, *, upper: bool) -> int:
+    """A range's inclusive bound: `-`, `+` (which a query turns into a blank), an ID or, exclusive, `(` and
+    an ID.
+    """
+    if text == "-":
+        return ids.ID_MIN
+    if text in ("+", " "):
+        return ids.ID_MAX
+    exclusive = text.startswith("(")
+    parsed = ids.parse(text[exclusive:], missing_sequence=ids.SEQUENCE_MAX if upper else 0)
+    if parsed is None:
+        raise malformed_id(name, "it is '-', '+', an ID, or '(' and an ID")
+    if not exclusive:
+        return parsed
+    parsed += -1 if upper else 1
+    if not ids.ID_MIN <= parsed <= ids.ID_MAX:
+        raise malformed_id(name, "nothing lies beyond this exclusive bound")
+    return parsed
+
+
+def time_bound(text: str, name: str, *, upper: bool) -> int:
+    """The first ID at or after a time, or the last one at or before it. IDs have milliseconds, times may
+    have more.
+    """
+    match = _TIME.fullmatch(
+        text.replace(" ", "+") if text[10:11] != " " else text[:10] + "T" + text[11:].replace(" ", "+")
+    )
+    if match is None:
+        raise invalid(name, "it is a time as RFC 3339 has it, 2026-01-31T12:00:00Z")
+    day, clock, fraction, offset = match.groups()
+    try:
+        moment = datetime.fromisoformat(f"{day}T{clock}{offset or '+00:00'}")
+        seconds = int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
+    except (ValueError, OverflowError):
+        raise invalid(name, "there is no such time") from None
+    nanoseconds = int((fraction or "").ljust(9, "0"))
+    ms, beyond = divmod(nanoseconds, _NANOSECONDS_A_MS)
+    ms += seconds * 1000 + (1 if beyond and not upper else 0)
+    if ms < 0:
+        return ids.ID_MIN
+    return ids.make(ms, ids.SEQUENCE_MAX if upper else 0)
