@@ -1,8 +1,8 @@
-"""What an operation costs in a short stream and in a long one: 10^4 and 10^6 entries, as many of them pending.
+"""What an operation costs in a short stream and in a long one: 10^4 and 10^6 entries, all pending.
 
 Weir's engine runs in process, Redis over a socket, so compare the two columns `x`, the growth, not the times.
 
-    python bench/growth.py [--large 1000000] [--json FILE]
+    python -m bench.growth [--large 1000000] [--json FILE]
 """
 
 import argparse
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import redis
-from peers import redis_server
 
+from bench.peers import redis_server
 from engine import (
     Cursor,
     XAck,
@@ -77,7 +77,9 @@ def weir(size: int) -> dict[str, float]:
     middle = size // 2
     return {
         "XADD": median_us(lambda _: run(XAdd(stream="s", bodies=(body,)))),
-        "XREAD of the last 10": median_us(lambda _: run(XRead(streams=(("s", entry_id(size - 11)),), count=10))),
+        "XREAD of the last 10": median_us(
+            lambda _: run(XRead(streams=(("s", entry_id(size - 11)),), count=10))
+        ),
         "XREADGROUP > 10": median_us(
             lambda _: run(XReadGroup(group="g", consumer="c", streams=streams, count=10))
         ),
@@ -98,7 +100,9 @@ def weir(size: int) -> dict[str, float]:
             )
         ),
         "count between two IDs": median_us(
-            lambda place: keyspace.keys["s"].stream.count_between(entry_id(place), entry_id(size - 100 - place))
+            lambda place: keyspace.keys["s"].stream.count_between(
+                entry_id(place), entry_id(size - 100 - place)
+            )
         ),
         "XDEL from the middle": median_us(
             lambda place: run(XDel(stream="s", ids=(entry_id(middle // 2 + place * 7),)))
@@ -118,7 +122,9 @@ def peer(size: int) -> dict[str, float]:
         for start in range(0, size, batch):
             pipeline = client.pipeline(transaction=False)
             for place in range(start, start + batch):
-                pipeline.execute_command("XADD", "s", f"{first_ms + place}-0", "sensor-id", "1234", "temperature", "19.8")
+                pipeline.execute_command(  # type: ignore[no-untyped-call]
+                    "XADD", "s", f"{first_ms + place}-0", "sensor-id", "1234", "temperature", "19.8"
+                )
             pipeline.execute()
         for group in ("standing", "g"):
             run("XGROUP", "CREATE", "s", group, "0")
@@ -133,7 +139,9 @@ def peer(size: int) -> dict[str, float]:
             "XREADGROUP > 10": median_us(
                 lambda _: run("XREADGROUP", "GROUP", "g", "c", "COUNT", 10, "STREAMS", "s", ">")
             ),
-            "XACK from the middle": median_us(lambda place: run("XACK", "s", "standing", f"{middle + place}-0")),
+            "XACK from the middle": median_us(
+                lambda place: run("XACK", "s", "standing", f"{middle + place}-0")
+            ),
             "XRANGE 100 from the middle": median_us(
                 lambda place: run("XRANGE", "s", f"{middle + place}-0", "+", "COUNT", 100)
             ),
@@ -149,21 +157,23 @@ def peer(size: int) -> dict[str, float]:
         }
 
 
+def _pair(short: float | None = None, long: float | None = None) -> str:
+    return "" if short is None or long is None else f"{short:13.1f}{long:13.1f}{long / short:13.2f}"
+
+
 def main() -> None:
+    """Measure both, print them side by side."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--large", type=int, default=1_000_000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     ours = {size: weir(size) for size in (small, options.large)}
     theirs = {size: peer(size) for size in (small, options.large)}
-    print(f"{'us, median of ' + str(rounds):32}{'weir 10^4':>11}{'large':>9}{'x':>7}{'redis 10^4':>13}{'large':>9}{'x':>7}")
-    for name, short in ours[small].items():
-        long = ours[options.large][name]
-        line = f"{name:32}{short:11.1f}{long:9.1f}{long / short:7.2f}"
-        if name in theirs[small]:
-            short, long = theirs[small][name], theirs[options.large][name]
-            line += f"{short:13.1f}{long:9.1f}{long / short:7.2f}"
-        print(line)
+    heads = [f"weir {small}", "large", "x", f"redis {small}", "large", "x"]
+    print(f"{f'us, median of {rounds}':32}" + "".join(f"{head:>13}" for head in heads))
+    for name in ours[small]:
+        columns = [table[size].get(name) for table in (ours, theirs) for size in (small, options.large)]
+        print(f"{name:32}" + "".join(_pair(*columns[at : at + 2]) for at in (0, 2)))
     if options.json:
         options.json.write_text(json.dumps({"weir": ours, "redis": theirs}, indent=1))
 

@@ -1,9 +1,9 @@
-"""Who should write the log: the event loop itself, or a thread? (decisions.md 9)
+"""Who should write the log, the event loop itself or a thread (decisions.md 9).
 
-Runs the real engine under two loads, 32 publishers as fast as they can and one of 10 000 entries a second, once with
-writes inline and once with a writer thread (one wake-up a batch); syncs are in a thread both times.
+Runs the real engine under two loads, 32 publishers as fast as they can and one of 10 000 entries a second,
+once with writes inline and once with a writer thread (one wake-up a batch); syncs are in a thread both times.
 
-    python bench/threads.py [--seconds 5] [--data DIR]
+    python -m bench.threads [--seconds 5] [--data DIR]
 """
 
 import argparse
@@ -113,12 +113,15 @@ def measure(
 
 
 def main() -> None:
+    """Alternate the two ways, print medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "weir-bench-threads")
     options = parser.parse_args()
-    print(f"{'load':7}{'fsync':10}{'writes':8}{'entries/s':>12}{'p50 ms':>9}{'p99':>9}{'p99.9':>9}{'worst':>9}")
+    print(
+        f"{'load':7}{'fsync':10}{'writes':8}{'entries/s':>12}{'p50 ms':>9}{'p99':>9}{'p99.9':>9}{'worst':>9}"
+    )
     for load in (flood, pace):
         for fsync in ("everysec", "always"):
             rounds: dict[bool, list[tuple[float, list[float]]]] = {False: [], True: []}
@@ -130,7 +133,9 @@ def main() -> None:
                 rate = statistics.median(result[0] for result in results)
                 marks = [statistics.median(result[1][place] for result in results) for place in range(4)]
                 columns = "".join(f"{mark:9.2f}" for mark in marks)
-                print(f"{load.__name__:7}{fsync:10}{'thread' if thread else 'inline':8}{rate:12,.0f}{columns}")
+                print(
+                    f"{load.__name__:7}{fsync:10}{'thread' if thread else 'inline':8}{rate:12,.0f}{columns}"
+                )
     shutil.rmtree(options.data, ignore_errors=True)
 
 

@@ -43,7 +43,10 @@ class Text:
 
     def packed(self) -> bytes:
         """The joined entries under zstd. Pure: may be called from any thread."""
-        return self._packed or _compressor.compress(self.plain())
+        if self._packed is not None:
+            return self._packed
+        # The library leaves a buffer as long as the plain text behind the bytes that it gives: copy those.
+        return bytes(memoryview(_compressor.compress(self.plain())))
 
     def keep_packed(self, packed: bytes) -> None:
         """From here on hold only the compressed form, which `packed()` gave."""

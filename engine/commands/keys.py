@@ -4,6 +4,7 @@ Knows: names, and the settings with their bounds.
 Must never know: what is in a stream, wire formats.
 """
 
+import re
 from typing import Final
 
 from engine import errors
@@ -18,6 +19,9 @@ _BOUNDS: Final = {
     "stream-node-max-bytes": (0, 1 << 30),
     "stream-node-max-entries": (0, (1 << 63) - 1),
 }
+
+
+_INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 def delete(turn: Turn, command: types.Delete) -> int:
@@ -73,7 +77,7 @@ def _setting(name: str, words: str) -> int:
     if bounds is None:
         raise errors.invalid(f"ERR Unknown option or number of arguments for CONFIG SET - '{name}'")
     failed = f"ERR CONFIG SET failed (possibly related to argument '{name}') - argument"
-    if not (words.isascii() and words.isdigit() and len(words) <= len(str(bounds[1]))):
+    if _INTEGER.fullmatch(words) is None:
         raise errors.invalid(f"{failed} couldn't be parsed into an integer")
     value = int(words)
     if not bounds[0] <= value <= bounds[1]:

@@ -66,6 +66,8 @@ class Engine:
         self._deadline: asyncio.TimerHandle | None = None
         self._housekeeping: asyncio.TimerHandle | None = None
         self._packer = ThreadPoolExecutor(1, "weir-pack")
+        # The directory, where the engine opened it itself.
+        self._directory: FileStorage | None = None
         self._packing: asyncio.Future[None] | None = None
         self._closing = False
 
@@ -75,7 +77,8 @@ class Engine:
 
         Raises what `Log.open` raises, and `LogRefused`'s ValueError for a payload of a newer version.
         """
-        log = Log.open(_storage(data))
+        storage = _storage(data)
+        log = Log.open(storage)
         keyspace = Keyspace()
         try:
             for payload in log.replay():
@@ -87,7 +90,9 @@ class Engine:
             raise
         if not log.recovery.clean_stop:
             keyspace.floor_ms = log.recovery.reservation_ms
-        return cls(log, keyspace, clock, fsync)
+        engine = cls(log, keyspace, clock, fsync)
+        engine._directory = storage if isinstance(storage, FileStorage) else None
+        return engine
 
     async def start(self) -> None:
         """Begin the work that time brings: syncs, deadlines, forgetting."""
@@ -105,7 +110,11 @@ class Engine:
         if self._packing is not None:
             await self._packing
         self._packer.shutdown(wait=False)
-        await self._writer.close()
+        try:
+            await self._writer.close()
+        finally:
+            if self._directory is not None:
+                self._directory.close()
 
     @property
     def durability(self) -> str:
@@ -197,11 +206,9 @@ class Engine:
 
     def _depends_on(self, command: Command) -> int:
         """The position of the last frame that the command's answer may show."""
-        if not self._touched:
-            return 0
         streams = streams_of(command)
         if streams is None:
-            return max(self._touched.values())
+            return self._writer.staged_upto
         return max([self._touched.get(stream, 0) for stream in streams], default=0)
 
     # --- parked reads ---------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Benchmarks: run by hand, beside real peers; no part of the tests."""

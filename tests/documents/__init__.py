@@ -1,0 +1,1 @@
+"""Documents as tests: the commands they show are run, and what they print is what the document says."""

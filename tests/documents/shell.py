@@ -1,0 +1,79 @@
+"""A document's shell sessions: found, run in order in one bash, and compared.
+
+Knows: fenced `console` blocks; `$ ` begins a command, `> ` goes on with it, the rest is its output.
+Must never know: what the commands are about.
+
+What changes from run to run is compared by shape: numbers of five digits and more (IDs, times, sizes) equal
+each other, and `…` stands for anything within its line.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+_BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_LONG_NUMBER = re.compile(r"\d{5,}")
+_command_s_max = 60
+
+
+class Step(NamedTuple):
+    """A command and the lines that the document says it prints."""
+
+    command: str
+    output: list[str]
+
+
+def steps(document: str) -> list[Step]:
+    """All commands of a document, in order."""
+    found: list[Step] = []
+    for block in _BLOCK.findall(document):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append(Step(line[2:], []))
+            elif line.startswith("> ") and found and not found[-1].output:
+                found[-1] = Step(f"{found[-1].command}\n{line[2:]}", [])
+            else:
+                found[-1].output.append(line)
+    return found
+
+
+def agrees(said: str, printed: str) -> bool:
+    """Whether a printed line is what the document says."""
+    shape = re.escape(_LONG_NUMBER.sub("#", said)).replace("…", ".*")
+    return re.fullmatch(shape, _LONG_NUMBER.sub("#", printed)) is not None
+
+
+class Session:
+    """One bash in a directory of its own, so that variables and background jobs live from step to step."""
+
+    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+        self._bash = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, command: str) -> list[str]:
+        """What the command prints, line by line."""
+        assert self._bash.stdin is not None, "a pipe was asked for"
+        assert self._bash.stdout is not None, "a pipe was asked for"
+        self._bash.stdin.write(f"{command}\nprintf '\\n%s\\n' 'the command is over'\n")
+        self._bash.stdin.flush()
+        lines: list[str] = []
+        for line in self._bash.stdout:
+            if line == "the command is over\n":
+                break
+            lines.append(line.rstrip("\n"))
+        while lines and not lines[-1]:
+            lines.pop()
+        return lines
+
+    def close(self) -> None:
+        """End the shell."""
+        self._bash.kill()
+        self._bash.communicate(timeout=_command_s_max)

@@ -1,0 +1,51 @@
+"""The commands in README.md and docs/ do what the documents say, in the order in which they stand."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.documents.shell import Session, agrees, steps
+from tests.server import Server
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+WITH_COMMANDS = [document for document in DOCUMENTS if steps(document.read_text())]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path / "weir-data") as server:
+        yield server
+
+
+@pytest.mark.parametrize("document", WITH_COMMANDS, ids=lambda path: path.name)
+def test_commands_print_what_the_document_says(document: Path, server: Server, tmp_path: Path) -> None:
+    """Each command of a document, typed in its order, prints what stands below it."""
+    environment = {
+        **os.environ,
+        "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    session = Session(tmp_path, environment)
+    try:
+        for step in steps(document.read_text().replace("localhost:8080", f"127.0.0.1:{server.port}")):
+            printed = session.run(step.command)
+            same = len(printed) == len(step.output) and all(map(agrees, step.output, printed))
+            assert same, "\n".join([f"$ {step.command}", "--- said", *step.output, "--- printed", *printed])
+    finally:
+        session.close()
+
+
+def test_the_tour_is_there() -> None:
+    """README.md has commands at all: a test that runs none of them would always pass."""
+    assert len(steps((ROOT / "README.md").read_text())) >= 10
+
+
+def test_comparing_tells_differences() -> None:
+    """Long numbers and what stands for anything agree; everything else has to be the same."""
+    assert agrees('{"id":"1795228230613-0"}', '{"id":"1795228239999-0"}')
+    assert not agrees('{"id":"1795228230613-0"}', '{"id":"1795228239999-1"}')
+    assert agrees("x … z", "x y z")
+    assert not agrees('{"count":3}', '{"count":4}')

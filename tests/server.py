@@ -1,0 +1,90 @@
+"""A real gateway process on loopback, for tests that need one.
+
+Knows: how to start `weir serve`, wait until it is ready, kill it and stop it.
+Must never know: what is tested with it.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+ready_s_max = 60.0
+stop_s_max = 30.0
+
+
+def free_port() -> int:
+    """A port that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """`weir serve` on `data`; `start` may follow `kill` or `stop`, on the same port and data."""
+
+    def __init__(self, data: Path, *options: str, port: int | None = None) -> None:
+        self.data = data
+        self.port = port or free_port()
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = data.with_name(f"{data.name}.log")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server was started"
+        return self._process.pid
+
+    def start(self) -> "Server":
+        """Start, and wait until it is ready."""
+        program = [sys.executable, "-m", "cli.main", "serve"]
+        place = ["--host", "127.0.0.1", "--port", str(self.port), "--data", str(self.data)]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("WEIR_")}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*program, *place, *self._options], stdout=log, stderr=subprocess.STDOUT, env=environment
+            )
+        deadline = time.monotonic() + ready_s_max
+        while time.monotonic() < deadline:
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"{self.url}/healthz/ready", timeout=5) as answer,
+            ):
+                if answer.status == 200:
+                    return self
+            assert self._process.poll() is None, f"the server ended: {self._log.read_text()}"
+            time.sleep(0.02)
+        raise AssertionError(f"not ready after {ready_s_max} s: {self._log.read_text()}")
+
+    def kill(self) -> None:
+        """Kill -9."""
+        assert self._process is not None, "the server was started"
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(stop_s_max)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self._process is not None, "the server was started"
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(stop_s_max)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
