@@ -178,7 +178,7 @@ def _redis_memory_and_restart(rows: list[tuple[str, str]]) -> tuple[float, float
         for start in range(0, len(rows), batch):
             pipeline = client.pipeline(transaction=False)
             for sensor, temperature in rows[start : start + batch]:
-                pipeline.execute_command("XADD", "s", "*", "sensor-id", sensor, "temperature", temperature)
+                pipeline.xadd("s", {"sensor-id": sensor, "temperature": temperature})
             pipeline.execute()
         used = (client.memory_usage("s", samples=0) or 0) / len(rows)
         client.xgroup_create("s", "g", "0")

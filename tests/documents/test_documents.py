@@ -1,13 +1,14 @@
 """The commands in README.md and docs/ do what the documents say, in the order in which they stand."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.documents.shell import Session, agrees, steps
-from tests.server import Server
+from tests.server import Server, free_port
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -30,12 +31,18 @@ def test_commands_print_what_the_document_says(document: Path, server: Server, t
     }
     session = Session(tmp_path, environment)
     try:
-        for step in steps(document.read_text().replace("localhost:8080", f"127.0.0.1:{server.port}")):
+        for step in steps(_placed(document.read_text(), server.port)):
             printed = session.run(step.command)
             same = len(printed) == len(step.output) and all(map(agrees, step.output, printed))
             assert same, "\n".join([f"$ {step.command}", "--- said", *step.output, "--- printed", *printed])
     finally:
         session.close()
+
+
+def _placed(text: str, port: int) -> str:
+    """The document with its ports moved to free ones, and `.venv` where it is."""
+    moved = text.replace("localhost:8080", f"127.0.0.1:{port}").replace("8081", str(free_port()))
+    return moved.replace(".venv/bin/weir", f"{sys.executable} -m cli.main")
 
 
 def test_the_tour_is_there() -> None:
