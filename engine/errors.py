@@ -139,6 +139,44 @@ def idempotency_mismatch() -> EngineError:
     )
 
 
+def trim_guarded(needed_from: str) -> EngineError:
+    return EngineError(
+        "trim_guarded",
+        "ERR The trim would remove entries that a group still needs",
+        f"a group has still to read or to acknowledge entries from {needed_from} on; nothing was removed",
+        needed_from=needed_from,
+    )
+
+
+def no_consumer(stream: str, group: str, consumer: str) -> EngineError:
+    return EngineError(
+        "no_consumer",
+        "ERR No such consumer",
+        f"there is no consumer {consumer!r} in the group {group!r}",
+        stream=stream,
+        group=group,
+        consumer=consumer,
+    )
+
+
+def group_has_pending(group: str, pending: int) -> EngineError:
+    return EngineError(
+        "group_has_pending",
+        "ERR The group has pending entries",
+        f"the group {group!r} has {pending} pending entries: acknowledge them, or say pending=drop",
+        pending=pending,
+    )
+
+
+def consumer_has_pending(consumer: str, pending: int) -> EngineError:
+    return EngineError(
+        "consumer_has_pending",
+        "ERR The consumer has pending entries",
+        f"the consumer {consumer!r} has {pending} pending entries: say pending=drop, or transfer:<consumer>",
+        pending=pending,
+    )
+
+
 def invalid(redis: str, detail: str | None = None) -> EngineError:
     """A well-formed argument of a wrong type, range or combination."""
     return EngineError("invalid", redis, detail)

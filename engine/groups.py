@@ -38,6 +38,20 @@ class Pending(NamedTuple):
         return max(0, now_ms - self.delivery_time_ms)
 
 
+class Policy(NamedTuple):
+    """What happens to entries that are not acknowledged; None is nothing.
+
+    A delivery beyond `max_deliveries` goes to the stream `dead_letter_stream` instead. Entries idle for
+    `ack_timeout_ms` are released for the next reader, and so are those of consumers not seen for
+    `consumer_timeout_ms`, which are then removed.
+    """
+
+    dead_letter_stream: str | None = None
+    max_deliveries: int | None = None
+    ack_timeout_ms: int | None = None
+    consumer_timeout_ms: int | None = None
+
+
 class Consumer:
     """`active_time_ms` is -1 before the first delivery."""
 
@@ -53,7 +67,15 @@ class Consumer:
 class Group:
     """`entries_read` is None where it is unknown."""
 
-    __slots__ = ("_serial", "by_delivery", "consumers", "entries_read", "last_delivered_id", "pending")
+    __slots__ = (
+        "_serial",
+        "by_delivery",
+        "consumers",
+        "entries_read",
+        "last_delivered_id",
+        "pending",
+        "policy",
+    )
 
     def __init__(self, last_delivered_id: int, entries_read: int | None) -> None:
         self.last_delivered_id = last_delivered_id
@@ -61,6 +83,7 @@ class Group:
         self.consumers: dict[str, Consumer] = {}
         self.pending: SortedMap[Pending] = SortedMap()
         self.by_delivery: SortedMap[int] = SortedMap()
+        self.policy = Policy()
         self._serial = 0
 
     def own(self, entry_id: int, consumer: Consumer, time_ms: int, delivery_count: int) -> None:
@@ -114,6 +137,19 @@ class Group:
             pending = self.pending.get(entry_id)
             assert pending is not None, "both orders hold the same entries"
             yield entry_id, pending
+
+    def owned_longest_first(self) -> Iterator[tuple[int, Pending]]:
+        """Owned pending entries, those idle longest first. The group must not change meanwhile."""
+        for _, entry_id in self.by_delivery.items(1 << _SERIAL_BITS):
+            pending = self.pending.get(entry_id)
+            assert pending is not None, "both orders hold the same entries"
+            yield entry_id, pending
+
+    def needed_from(self) -> int:
+        """The lowest ID that the group has still to read or to acknowledge."""
+        first = self.pending.first()
+        unread = self.last_delivered_id + 1
+        return unread if first is None else min(first[0], unread)
 
     def released_count(self) -> int:
         """How many pending entries nobody owns."""

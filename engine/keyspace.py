@@ -35,11 +35,17 @@ class Answer(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """How much of a stream is kept; None is no limit."""
+    """How much of a stream is kept; None is no limit.
+
+    With `keep_unacknowledged` nothing goes that a group has still to read or to acknowledge, with
+    `keep_unarchived` nothing beyond `archived_up_to`.
+    """
 
     max_len: int | None = None
     max_age_ms: int | None = None
     max_bytes: int | None = None
+    keep_unacknowledged: bool = False
+    keep_unarchived: bool = False
 
 
 class Key:
@@ -55,6 +61,14 @@ class Key:
         self.answers: dict[str, Answer] = {}
         self.retention = Retention()
         self.archived_up_to = 0
+
+
+class PublishAnswer(NamedTuple):
+    """What a publication into many streams was answered: for each its first and last ID and their number."""
+
+    digest: bytes
+    streams: tuple[tuple[str, tuple[int, ...]], ...]
+    at_ms: int
 
 
 class Chunk(NamedTuple):
@@ -79,6 +93,10 @@ class Keyspace:
         self.chunks: dict[str, Chunk] = {}
         # IDs made by the clock stay above this: one below may have been shown before a crash and lost in it.
         self.floor_ms = -1
+        # Streams in which something changes as time passes: they have retention, policies or productions.
+        self.tended: dict[str, None] = {}
+        # What was published into many streams under an idempotency key, oldest first.
+        self.answers: dict[str, PublishAnswer] = {}
         # Texts that wait to be compressed.
         self.cold: list[Text] = []
         self._names: list[str] = []
@@ -96,6 +114,7 @@ class Keyspace:
     def remove(self, name: str) -> None:
         """Take a stream out, with all that hangs on it."""
         del self.keys[name]
+        self.tended.pop(name, None)
         del self._names[bisect_left(self._names, name)]
 
     def names(self, *, prefix: str = "", after: str | None = None) -> list[str]:

@@ -30,11 +30,13 @@ _decompressor: Final = zstandard.ZstdDecompressor()
 class Text:
     """Joined entries, plain or compressed: nobody else need know. The content never changes."""
 
-    __slots__ = ("_packed", "_plain")
+    __slots__ = ("_packed", "_plain", "size")
 
     def __init__(self, plain: bytes | None, packed: bytes | None = None) -> None:
         self._plain = plain
         self._packed = packed
+        # In bytes, of the plain form.
+        self.size = zstandard.frame_content_size(packed or b"") if plain is None else len(plain)
 
     def plain(self) -> bytes:
         """The joined entries."""
@@ -52,6 +54,11 @@ class Text:
         """From here on hold only the compressed form, which `packed()` gave."""
         self._packed = packed
         self._plain = None
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether only the compressed form is held."""
+        return self._plain is None
 
     def held_bytes(self) -> int:
         """How much memory the content takes."""
@@ -75,6 +82,11 @@ class SealedNode:
         self.text = text
 
     @property
+    def size(self) -> int:
+        """The bytes of the plain text, deleted entries too."""
+        return self.text.size
+
+    @property
     def live(self) -> int:
         """How many entries are not deleted."""
         return self.held - self.deleted.bit_count()
@@ -89,7 +101,10 @@ class SealedNode:
         if live * 2 >= self.held or live == 0:
             return self._copy(held=self.held, deleted=deleted, text=self.text)
         kept = [text for place, text in enumerate(self.texts()) if not deleted >> place & 1]
-        return self._copy(held=live, deleted=0, text=Text(b",".join(kept)))
+        text = Text(b",".join(kept))
+        if self.text.is_packed:
+            text.keep_packed(text.packed())
+        return self._copy(held=live, deleted=0, text=text)
 
     def _copy(self, *, held: int, deleted: int, text: Text) -> "SealedNode":
         return SealedNode(

@@ -173,6 +173,10 @@ class GroupInfo(msgspec.Struct, frozen=True):
     last_delivered_id: int
     entries_read: int | None
     lag: int | None
+    dead_letter_stream: str | None = None
+    max_deliveries: int | None = None
+    ack_timeout_ms: int | None = None
+    consumer_timeout_ms: int | None = None
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
@@ -201,6 +205,8 @@ class StreamInfo(msgspec.Struct, frozen=True):
     max_len: int | None
     max_age_ms: int | None
     max_bytes: int | None
+    keep_unacknowledged: bool
+    keep_unarchived: bool
     archived_up_to: int
     memory_bytes: int
 
@@ -239,6 +245,27 @@ class Listing(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
+class StreamPage(msgspec.Struct, frozen=True):
+    """Streams by name; `next` is the name to go on after, None at the end."""
+
+    streams: Sequence[tuple[str, StreamInfo]]
+    next: str | None = None
+
+
+class Buried(msgspec.Struct, frozen=True):
+    """Entries moved to the dead-letter stream `stream`."""
+
+    stream: str
+    ids: Sequence[int]
+
+
+class Published(msgspec.Struct, frozen=True):
+    """What each stream got; `duplicate` if the idempotency key was used before."""
+
+    streams: Sequence[tuple[str, Added]]
+    duplicate: bool = False
+
+
 class Deletions(msgspec.Struct, frozen=True):
     """XDELEX and XACKDEL: for each ID in order 1 deleted, -1 absent (not pending), 2 kept because still
     referenced.
@@ -270,6 +297,10 @@ Reply = (
     | Listing
     | Deletions
     | Settings
+    | StreamPage
+    | Buried
+    | Published
+    | GroupInfo
     | Sequence[GroupInfo]
     | Sequence[ConsumerInfo]
     | int

@@ -54,6 +54,7 @@ class Stream:
         "nodes",
         "open",
         "removed_upto",
+        "text_bytes",
         "top_id",
     )
 
@@ -61,6 +62,8 @@ class Stream:
         self.nodes: SortedMap[SealedNode] = SortedMap(_block_nodes_max)
         self.open: OpenNode | None = None
         self.length = 0
+        # The plain texts of all nodes.
+        self.text_bytes = 0
         # The last ID given; of the live entries, the first and the last one's.
         self.last_id = 0
         self.first_id = 0
@@ -84,7 +87,9 @@ class Stream:
             node = self._room(limits)
             stop = self._fits(node, texts, done, limits)
             chunk = texts[done:stop]
-            node.extend(list(new_ids[done:stop]), chunk, sum(map(len, chunk)))
+            size = sum(map(len, chunk))
+            node.extend(list(new_ids[done:stop]), chunk, size)
+            self.text_bytes += size
             done = stop
         if self.length == 0:
             self.first_id = new_ids[0]
@@ -109,6 +114,7 @@ class Stream:
     def _seal(self) -> None:
         assert self.open is not None, "there is a node to seal"
         sealed = self.open.seal()
+        self.text_bytes += sealed.size - self.open.size
         self.nodes.extend((sealed.first,), (sealed,))
         self._hot.append(sealed.text)
         self.open = None
@@ -129,16 +135,18 @@ class Stream:
     def cut(self, below: int) -> int:
         """Remove all entries with IDs below `below`; how many were live."""
         before = self.length
-        highest = self._live_below(below)
+        highest = self.live_below(below)
         whole = 0
         for node in self.nodes.values():
             if node.last >= below:
                 break
             self.length -= node.live
+            self.text_bytes -= node.size
             whole += 1
         self.nodes.drop_first(whole)
         if not self.nodes and self.open is not None and self.open.last < below:
             self.length -= self.open.live
+            self.text_bytes -= self.open.size
             self.open = None
         head = self._head()
         if head is not None and head.first < below:
@@ -175,20 +183,18 @@ class Stream:
 
     def _mask(self, node: Node, deleted: int) -> None:
         """Let `deleted` be the node's deletions; a node without live entries goes."""
-        before = node.live
+        live, size = node.live, node.size
         if isinstance(node, OpenNode):
             node.deleted = deleted
-            after = node.live
-            if after == 0:
-                self.open = None
+            self.open = node if node.live else None
         else:
-            changed = node.without(deleted)
-            after = changed.live
-            if after:
-                self.nodes.set(node.first, changed)
+            node = node.without(deleted)
+            if node.live:
+                self.nodes.set(node.first, node)
             else:
                 self.nodes.pop(node.first)
-        self.length -= before - after
+        self.length -= live - node.live
+        self.text_bytes -= size - node.size if node.live else size
 
     def _find_edges(self, removed: Sequence[int]) -> None:
         """Look for the first and the last live entry again, where `removed` (ascending) held them."""
@@ -201,6 +207,7 @@ class Stream:
         """Take a sealed node of a snapshot; the counters were restored before it."""
         self.nodes.extend((node.first,), (node,))
         self.length += node.live
+        self.text_bytes += node.size
 
     def restore_open(self, run_ids: list[int], texts: list[bytes], deleted: int) -> None:
         """Take the open node of a snapshot."""
@@ -208,6 +215,7 @@ class Stream:
         self.open.extend(run_ids, texts, sum(map(len, texts)))
         self.open.deleted = deleted
         self.length += self.open.live
+        self.text_bytes += self.open.size
 
     # --- trimming -------------------------------------------------------------------------------------------
 
@@ -235,6 +243,15 @@ class Stream:
         count = bisect_left(run_ids, minid or 0) if maxlen is None else length - maxlen
         return TrimPlan(run_ids[count], (), count)
 
+    def plan_bytes(self, bytes_max: int, limit: int) -> TrimPlan:
+        """What has to go, in whole nodes, for the texts to take about `bytes_max`, never less."""
+        size, removed, cut = self.text_bytes, 0, 0
+        for node in self._nodes():
+            if size - node.size < bytes_max or (limit and removed + node.live > limit):
+                break
+            size, removed, cut = size - node.size, removed + node.live, node.last + 1
+        return TrimPlan(cut, (), removed)
+
     def plan_removal(
         self, *, maxlen: int | None, minid: int | None, limit: int, keep: Callable[[int], bool]
     ) -> TrimPlan:
@@ -261,6 +278,18 @@ class Stream:
     def node_count(self) -> int:
         """How many nodes there are (Redis's radix-tree-keys)."""
         return len(self.nodes) + (self.open is not None)
+
+    def live_below(self, bound: int) -> int:
+        """The highest live ID below `bound`, or 0."""
+        return next((run_ids[-1] for run_ids, _ in self._runs_down(0, bound - 1)), 0) if bound else 0
+
+    def live_from(self, bound: int) -> int:
+        """The lowest live ID from `bound` on, or 0."""
+        return next((run_ids[0] for run_ids, _ in self._runs(bound, ids.ID_MAX)), 0)
+
+    def live_ids(self) -> Iterator[int]:
+        """All live IDs upwards. The stream must not change meanwhile."""
+        return (entry_id for run_ids, _ in self._runs(0, ids.ID_MAX) for entry_id in run_ids)
 
     def get(self, entry_id: int) -> bytes | None:
         """The stored text of a live entry."""
@@ -388,6 +417,7 @@ class Stream:
             "the edges are live"
         )
         assert self.top_id <= self.last_id, "no entry lies beyond the last ID"
+        assert self.text_bytes == sum(node.size for node in self._nodes()), "the texts' bytes are the nodes'"
         assert self.entries_added >= self.length, "every live entry was added"
         assert all(node.live for node in self._nodes()), "no node stays without a live entry"
         assert self.count_between(0, ids.ID_MAX) == self.length, "counting agrees with the length"
@@ -480,10 +510,6 @@ class Stream:
             run = self._window(node, low, high)
             if run[0]:
                 yield run
-
-    def _live_below(self, bound: int) -> int:
-        """The highest live ID below `bound`, or 0."""
-        return next((run_ids[-1] for run_ids, _ in self._runs_down(0, bound - 1)), 0) if bound else 0
 
 
 class _Run:

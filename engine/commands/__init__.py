@@ -9,7 +9,18 @@ from typing import Any, Final
 
 import msgspec
 
-from engine.commands import entries, grouping, introspection, keys, pending, reading, types
+from engine.commands import (
+    entries,
+    grouping,
+    housekeeping,
+    introspection,
+    keys,
+    managing,
+    own,
+    pending,
+    reading,
+    types,
+)
 from engine.commands.turn import Parked, Turn
 from engine.commands.types import Command
 from engine.errors import EngineError
@@ -30,7 +41,6 @@ _TABLE: Final[dict[type[Command], _Run]] = {
     types.XSetId: entries.xsetid,
     types.XCfgSet: entries.xcfgset,
     types.XIdmpRecord: entries.xidmprecord,
-    types.ExpireProductions: entries.expire_productions,
     types.XRead: reading.xread,
     types.XReadGroup: reading.xreadgroup,
     types.XAck: pending.xack,
@@ -57,6 +67,17 @@ _TABLE: Final[dict[type[Command], _Run]] = {
     types.FlushAll: keys.flush_all,
     types.ConfigGet: keys.config_get,
     types.ConfigSet: keys.config_set,
+    own.EnsureStream: managing.ensure_stream,
+    own.UpdateStream: managing.update_stream,
+    own.StreamInfos: managing.stream_infos,
+    own.EnsureGroup: managing.ensure_group,
+    own.UpdateGroup: managing.update_group,
+    own.DescribeGroup: managing.describe_group,
+    own.RemoveGroup: managing.remove_group,
+    own.RemoveConsumer: managing.remove_consumer,
+    own.BuryEntries: managing.bury_entries,
+    own.Publish: managing.publish,
+    own.KeepHouse: housekeeping.keep_house,
 }
 
 # The commands that never change anything; all others need room in the log before they run.
@@ -76,6 +97,8 @@ READS: Final = frozenset(
         types.ListStreams,
         types.DbSize,
         types.ConfigGet,
+        own.StreamInfos,
+        own.DescribeGroup,
     }
 )
 
@@ -135,5 +158,7 @@ def streams_of(command: Command) -> tuple[str, ...] | None:
         return tuple(name for name, _ in command.streams)
     if isinstance(command, types.Delete | types.Exists):
         return tuple(command.streams)
+    if isinstance(command, own.Publish):
+        return tuple(part.stream for part in command.parts)
     stream = getattr(command, "stream", None)
     return None if stream is None else (stream,)

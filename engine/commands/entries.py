@@ -5,16 +5,17 @@ Must never know: groups beyond the references to an entry, wire formats.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from engine import entries, errors, ids
 from engine.commands import types
 from engine.commands.references import is_referenced, remove_references, trim
+from engine.commands.retention import enforce
 from engine.commands.turn import Turn, checked
 from engine.keyspace import Key
 from engine.records import (
     Append,
     ConfigureProductions,
-    ForgetProductions,
     Produce,
     RememberAnswer,
     Remove,
@@ -27,7 +28,21 @@ from engine.replies import Added, Deletions, Entries, Trimmed
 deleted, absent, kept = 1, -1, 2
 
 
+class Prepared(NamedTuple):
+    """An append that nothing can refuse any more. `auto_ms`: the latest that the clock gave, or -1."""
+
+    command: types.XAdd
+    ids: Sequence[int]
+    auto_ms: int
+
+
 def xadd(turn: Turn, command: types.XAdd) -> Added | None:
+    prepared = prepare(turn, command)
+    return store(turn, prepared) if isinstance(prepared, Prepared) else prepared
+
+
+def prepare(turn: Turn, command: types.XAdd) -> Prepared | Added | None:
+    """Check everything. `Added` is the answer of the first time, None the one of a stream not to be made."""
     if 0 in command.ids:
         raise errors.id_is_zero()
     key = turn.keyspace.find(command.stream)
@@ -37,13 +52,19 @@ def xadd(turn: Turn, command: types.XAdd) -> Added | None:
     repeated = _repeated(turn, key, command)
     if repeated is not None:
         return repeated
-    new_ids, auto_ms = _new_ids(turn, key, command)
-    if key is None:
-        key = turn.created(command.stream)
+    return Prepared(command, *_new_ids(turn, key, command))
+
+
+def store(turn: Turn, prepared: Prepared) -> Added:
+    """Append what was prepared, in the same turn; then trim, and keep what the retention keeps."""
+    command, new_ids, auto_ms = prepared
+    key = turn.keyspace.find(command.stream) or turn.created(command.stream)
     turn.emit(Append(command.stream, _texts(new_ids, command.bodies), new_ids))
     turn.auto_ms = max(turn.auto_ms, auto_ms)
     _remember(turn, command, new_ids)
     trimmed = Trimmed(0) if command.trim is None else trim(turn, command.stream, command.trim)
+    if key.retention.max_len is not None or key.retention.max_bytes is not None:
+        enforce(turn, command.stream, exact=False)
     turn.signal(command.stream)
     return Added(new_ids, trimmed=trimmed.deleted, pending_affected=trimmed.pending_affected)
 
@@ -177,9 +198,9 @@ def delete_one(turn: Turn, stream: str, key: Key, entry_id: int, refs: types.Ref
 
 
 def xtrim(turn: Turn, command: types.XTrim) -> Trimmed:
-    return (
-        Trimmed(0) if turn.keyspace.find(command.stream) is None else trim(turn, command.stream, command.trim)
-    )
+    if turn.keyspace.find(command.stream) is None:
+        return Trimmed(0)
+    return trim(turn, command.stream, command.trim, dry_run=command.dry_run, guard=command.guard)
 
 
 def xsetid(turn: Turn, command: types.XSetId) -> bool:
@@ -228,13 +249,3 @@ def xidmprecord(turn: Turn, command: types.XIdmpRecord) -> bool:
         raise errors.EngineError("no_entry", "ERR No such message in stream")
     turn.emit(Produce(command.stream, production.producer, production.key, command.id))
     return True
-
-
-def expire_productions(turn: Turn, _: types.ExpireProductions) -> int:
-    """How many keys were forgotten."""
-    forgotten = 0
-    for name, key in turn.keyspace.keys.items():
-        for producer, count in list(key.productions.expired(turn.now_ms)):
-            turn.emit(ForgetProductions(name, producer, count))
-            forgotten += count
-    return forgotten

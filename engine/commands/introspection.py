@@ -17,10 +17,11 @@ from engine.replies import ConsumerDetail, ConsumerInfo, GroupDetail, GroupInfo,
 
 
 def xinfo_stream(turn: Turn, command: types.XInfoStream) -> StreamInfo:
-    return _stream_info(turn.key(command.stream))
+    return stream_info(turn.key(command.stream))
 
 
-def _stream_info(key: Key) -> StreamInfo:
+def stream_info(key: Key) -> StreamInfo:
+    """A stream as it is."""
     stream, productions, retention = key.stream, key.productions, key.retention
     return StreamInfo(
         length=stream.length,
@@ -43,6 +44,8 @@ def _stream_info(key: Key) -> StreamInfo:
         max_len=retention.max_len,
         max_age_ms=retention.max_age_ms,
         max_bytes=retention.max_bytes,
+        keep_unacknowledged=retention.keep_unacknowledged,
+        keep_unarchived=retention.keep_unarchived,
         archived_up_to=key.archived_up_to,
         memory_bytes=stream.held_bytes(),
     )
@@ -50,10 +53,11 @@ def _stream_info(key: Key) -> StreamInfo:
 
 def xinfo_groups(turn: Turn, command: types.XInfoGroups) -> Sequence[GroupInfo]:
     key = turn.key(command.stream)
-    return [_group_info(key, name, group) for name, group in sorted(key.groups.items())]
+    return [group_info(key, name, group) for name, group in sorted(key.groups.items())]
 
 
-def _group_info(key: Key, name: str, group: Group) -> GroupInfo:
+def group_info(key: Key, name: str, group: Group) -> GroupInfo:
+    """A group as it is."""
     return GroupInfo(
         name=name,
         consumers=len(group.consumers),
@@ -61,6 +65,10 @@ def _group_info(key: Key, name: str, group: Group) -> GroupInfo:
         last_delivered_id=group.last_delivered_id,
         entries_read=group.entries_read,
         lag=lag(key.stream, group.last_delivered_id, group.entries_read),
+        dead_letter_stream=group.policy.dead_letter_stream,
+        max_deliveries=group.policy.max_deliveries,
+        ack_timeout_ms=group.policy.ack_timeout_ms,
+        consumer_timeout_ms=group.policy.consumer_timeout_ms,
     )
 
 
@@ -85,7 +93,7 @@ def _consumer_info(turn: Turn, consumer: Consumer) -> ConsumerInfo:
 def xinfo_stream_full(turn: Turn, command: types.XInfoStreamFull) -> StreamDetail:
     key = turn.key(command.stream)
     return StreamDetail(
-        stream=_stream_info(key),
+        stream=stream_info(key),
         entries=key.stream.range(0, ids.ID_MAX, count=command.count),
         groups=[_group_detail(key, name, group, command.count) for name, group in sorted(key.groups.items())],
     )
@@ -93,7 +101,7 @@ def xinfo_stream_full(turn: Turn, command: types.XInfoStreamFull) -> StreamDetai
 
 def _group_detail(key: Key, name: str, group: Group, count: int | None) -> GroupDetail:
     return GroupDetail(
-        group=_group_info(key, name, group),
+        group=group_info(key, name, group),
         nacked_count=group.released_count(),
         pending=[
             (entry_id, one.consumer.name if one.consumer else None, one.delivery_time_ms, one.delivery_count)

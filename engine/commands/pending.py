@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Final
 
 from engine.commands import types
+from engine.commands.deadletters import Dead, bury, is_dead, too_many
 from engine.commands.entries import absent, delete_one
 from engine.commands.reading import delivery_count_max
 from engine.commands.turn import Turn, checked
@@ -173,6 +174,9 @@ def _claim_one(
     if pending is not None and pending.consumer is not None and idle_ms < claim.min_idle_ms:
         return None
     count = _claimed_count(before, claim)
+    if pending is not None and count > before and is_dead(key.groups[command.group], count):
+        bury(turn, command.stream, command.group, [Dead(entry_id, text, pending)], too_many)
+        return None
     turn.emit(Own(command.stream, command.group, command.consumer, (entry_id,), time_ms, (count,)))
     return Delivered(entry_id, None if claim.just_ids else text, count, idle_ms, before)
 
@@ -188,6 +192,7 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     turn.seen(command.stream, command.group, command.consumer)
     found: list[Delivered] = []
     deleted_ids: list[int] = []
+    dead: list[Dead] = []
     attempts = command.count * _attempts_factor
     page = group.pending.page(command.start, attempts + 1)
     next_start = page[attempts][0] if len(page) > attempts else 0
@@ -198,8 +203,14 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
         text = key.stream.get(entry_id)
         if text is None:
             deleted_ids.append(entry_id)
-        elif pending.consumer is None or pending.idle_ms(turn.now_ms) >= command.min_idle_ms:
+        elif pending.consumer is not None and pending.idle_ms(turn.now_ms) < command.min_idle_ms:
+            continue
+        elif not command.just_ids and is_dead(group, pending.delivery_count + 1):
+            dead.append(Dead(entry_id, text, pending))
+        else:
             found.append(_autoclaimed(turn, command, entry_id, pending, text))
+    if dead:
+        bury(turn, command.stream, command.group, dead, too_many)
     turn.settle(command.stream, command.group, deleted_ids)
     if found:
         claimed = [one.id for one in found]

@@ -11,6 +11,7 @@ import msgspec
 
 from engine import errors
 from engine.commands import types
+from engine.commands.deadletters import Dead, bury, is_dead, too_many
 from engine.commands.turn import Parked, Turn, checked_cursor
 from engine.groups import Consumer, Group
 from engine.keyspace import Key
@@ -101,17 +102,23 @@ def _history(
     group = key.groups[command.group]
     count = len(consumer.pending) if command.count is None else command.count
     found: list[Delivered] = []
+    dead: list[Dead] = []
     size = 0
     for entry_id, _ in consumer.pending.page(cursor + 1, count):
         text = key.stream.get(entry_id)
         pending = group.pending.get(entry_id)
         assert pending is not None, "what a consumer holds is pending in its group"
+        if text is not None and is_dead(group, pending.delivery_count + 1):
+            dead.append(Dead(entry_id, text, pending))
+            continue
         size += len(text or b"")
         if command.bytes_max is not None and size > command.bytes_max and found:
             break
         found.append(
             Delivered(entry_id, text, _one_more(pending.delivery_count) if text else pending.delivery_count)
         )
+    if dead:
+        bury(turn, name, command.group, dead, too_many)
     again = [one for one in found if one.text is not None]
     if again:
         counts = [one.delivery_count for one in again]
@@ -189,16 +196,24 @@ def _claim_idle(
     over.
     """
     found: list[Delivered] = []
-    for entry_id, pending in key.groups[command.group].in_order_of_delivery():
+    dead: list[Dead] = []
+    group = key.groups[command.group]
+    for entry_id, pending in group.in_order_of_delivery():
         idle_ms = pending.idle_ms(turn.now_ms)
         if pending.consumer is not None and idle_ms < min_idle_ms:
             break
         text = key.stream.get(entry_id)
-        if text is not None:
-            count = pending.delivery_count
-            found.append(Delivered(entry_id, text, _one_more(count), idle_ms, count))
-            if len(found) == command.count:
-                break
+        if text is None:
+            continue
+        count = pending.delivery_count
+        if is_dead(group, count + 1):
+            dead.append(Dead(entry_id, text, pending))
+            continue
+        found.append(Delivered(entry_id, text, _one_more(count), idle_ms, count))
+        if len(found) == command.count:
+            break
+    if dead:
+        bury(turn, name, command.group, dead, too_many)
     if found:
         counts = [one.delivery_count for one in found]
         turn.emit(Own(name, command.group, command.consumer, [one.id for one in found], turn.now_ms, counts))

@@ -6,6 +6,8 @@ Must never know: how a command was written, and what it answers.
 
 from collections.abc import Sequence
 
+from engine import errors, ids
+from engine.commands.retention import needed_from
 from engine.commands.turn import Turn
 from engine.commands.types import Refs, Trim
 from engine.keyspace import Key
@@ -35,11 +37,15 @@ def remove_references(turn: Turn, stream: str, gone: Sequence[int]) -> None:
         turn.settle(stream, name, [entry_id for entry_id in gone if entry_id in group.pending])
 
 
-def trim(turn: Turn, stream: str, asked: Trim) -> Trimmed:
+def trim(turn: Turn, stream: str, asked: Trim, *, dry_run: bool = False, guard: bool = False) -> Trimmed:
     """Trim an existing stream."""
     key = turn.keyspace.keys[stream]
     plan = plan_trim(turn, key, asked)
+    if guard and plan.removed and _highest(key, plan) >= needed_from(key):
+        raise errors.trim_guarded(ids.text(needed_from(key)))
     affected = pending_affected(key, plan)
+    if dry_run:
+        return Trimmed(plan.removed, _first_kept(key, plan), affected)
     if plan.ids:
         turn.emit(Remove(stream, plan.ids, tombstone=False))
         if asked.refs is Refs.DELETE:
@@ -49,14 +55,27 @@ def trim(turn: Turn, stream: str, asked: Trim) -> Trimmed:
     return Trimmed(plan.removed, key.stream.first_id, affected)
 
 
+def _highest(key: Key, plan: TrimPlan) -> int:
+    return plan.ids[-1] if plan.ids else key.stream.live_below(plan.cut)
+
+
+def _first_kept(key: Key, plan: TrimPlan) -> int:
+    if not plan.ids:
+        return key.stream.live_from(plan.cut)
+    gone = set(plan.ids)
+    return next((entry_id for entry_id in key.stream.live_ids() if entry_id not in gone), 0)
+
+
 def plan_trim(turn: Turn, key: Key, asked: Trim) -> TrimPlan:
     """What the trim would remove."""
-    limit = _limit(turn, asked)
+    limit, minid = _limit(turn, asked), asked.minid
+    if asked.older_than_ms is not None:
+        minid = ids.make(max(0, turn.now_ms - asked.older_than_ms), 0)
     if asked.refs is Refs.KEEP:
-        return key.stream.plan_cut(maxlen=asked.maxlen, minid=asked.minid, approx=asked.approx, limit=limit)
+        return key.stream.plan_cut(maxlen=asked.maxlen, minid=minid, approx=asked.approx, limit=limit)
     return key.stream.plan_removal(
         maxlen=asked.maxlen,
-        minid=asked.minid,
+        minid=minid,
         limit=limit,
         keep=lambda entry_id: asked.refs is Refs.ACKED and is_referenced(key, entry_id),
     )

@@ -36,7 +36,7 @@ class Turn:
     nothing raises.
     """
 
-    __slots__ = ("auto_ms", "keyspace", "now_ms", "records", "signalled")
+    __slots__ = ("auto_ms", "buried", "keyspace", "now_ms", "records", "signalled")
 
     def __init__(self, keyspace: Keyspace, now_ms: int) -> None:
         self.keyspace = keyspace
@@ -46,6 +46,8 @@ class Turn:
         self.signalled: dict[str, None] = {}
         # The highest milliseconds of an ID that the engine made itself, -1 if it made none.
         self.auto_ms = -1
+        # Dead letters made: stream, group, ID and reason of each.
+        self.buried: list[tuple[str, str, int, str]] = []
 
     def emit(self, record: Record) -> None:
         """Change the keyspace, and remember how."""

@@ -60,10 +60,11 @@ Ids = Sequence[int]
 
 
 class Trim(msgspec.Struct, frozen=True, kw_only=True):
-    """Exactly one of `maxlen` and `minid`. `limit` None is the default of `~`, 0 no limit."""
+    """One of `maxlen`, `minid` and `older_than_ms`. `limit` None is the default of `~`, 0 no limit."""
 
     maxlen: int | None = None
     minid: int | None = None
+    older_than_ms: int | None = None
     approx: bool = False
     limit: int | None = None
     refs: Refs = Refs.KEEP
@@ -134,10 +135,12 @@ class XDelEx(Command, frozen=True, kw_only=True):
 
 
 class XTrim(Command, frozen=True, kw_only=True):
-    """Reply: `Trimmed`."""
+    """Reply: `Trimmed`. `dry_run` only tells; `guard` refuses to remove what a group still needs."""
 
     stream: str
     trim: Trim
+    dry_run: bool = False
+    guard: bool = False
 
 
 class XRead(Command, frozen=True, kw_only=True):
@@ -373,9 +376,3 @@ class ConfigSet(Command, frozen=True, kw_only=True):
     """Names and values as written; a wrong one refuses all. Reply: True."""
 
     values: Sequence[tuple[str, str]]
-
-
-class ExpireProductions(Command, frozen=True, kw_only=True):
-    """The gateway's own, once in a while: forget idempotent productions that are older than their streams
-    keep them.
-    """

@@ -8,7 +8,7 @@ Must never know: what any command means, where commands come from, frames.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 from engine import errors
 from engine.clock import Clock
 from engine.commands import READS, Parked, Turn, execute, execute_all, is_ready, streams_of
-from engine.commands.types import Command, ExpireProductions, XAdd, XRead
+from engine.commands.own import KeepHouse, Publish
+from engine.commands.types import Command, XAdd, XRead
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.log import Log, Recovery
@@ -63,6 +64,8 @@ class Engine:
         # The position of the last frame that touched a stream, while it may not be safe; of all streams for
         # those of which none is kept.
         self._touched: dict[str, int] = {}
+        # Told of each turn's dead letters: stream, group, ID and reason.
+        self.on_buried: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._housekeeping: asyncio.TimerHandle | None = None
         self._packer = ThreadPoolExecutor(1, "weir-pack")
@@ -175,8 +178,9 @@ class Engine:
             raise errors.closing()
         wanted = -1
         for command in commands:
-            if isinstance(command, XAdd):
-                wanted = max(wanted, 0) + sum(map(len, command.bodies))
+            if isinstance(command, XAdd | Publish):
+                parts = command.parts if isinstance(command, Publish) else (command,)
+                wanted = max(wanted, 0) + sum(len(body) for part in parts for body in part.bodies)
             elif type(command) not in READS:
                 wanted = max(wanted, 0)
         if wanted >= 0:
@@ -193,6 +197,8 @@ class Engine:
         if not turn.records:
             return 0
         position = self._writer.stage(encode(turn.records))
+        if turn.buried and self.on_buried is not None:
+            self.on_buried(turn.buried)
         for record in turn.records:
             self._touched[getattr(record, "stream", "")] = position
         if turn.auto_ms >= 0:
@@ -284,21 +290,26 @@ class Engine:
     # --- housekeeping ---------------------------------------------------------------------------------------
 
     def _keep_house(self) -> None:
-        self._housekeeping = asyncio.get_running_loop().call_later(housekeeping_interval_s, self._keep_house)
-        if any(key.productions.producers for key in self._keyspace.keys.values()):
-            self._expire()
+        delay = housekeeping_interval_s
+        if self._keyspace.tended and self._tend():
+            # A bounded turn each, with others' turns between.
+            delay = 0.0
+        self._housekeeping = asyncio.get_running_loop().call_later(delay, self._keep_house)
         if self._keyspace.cold and self._packing is None:
             self._packing = asyncio.ensure_future(self._pack_cold())
 
-    def _expire(self) -> None:
-        command = ExpireProductions()
+    def _tend(self) -> bool:
+        """Do what time has brought; whether there is more of it."""
+        command = KeepHouse()
         try:
             self._admit((command,))
         except EngineError:
-            # Nothing is lost by forgetting later, when the log takes writes again.
-            return
+            # It waits until the log takes writes again.
+            return False
         start = self._writer.staged_upto
-        self._commit(execute(self._keyspace, command, self._clock.wall_ms()).turn, start)
+        outcome = execute(self._keyspace, command, self._clock.wall_ms())
+        self._commit(outcome.turn, start)
+        return outcome.reply is True
 
     async def _pack_cold(self) -> None:
         """Compress what has gone cold, in a thread: the texts never change, so only the exchange is ours."""

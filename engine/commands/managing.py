@@ -1,0 +1,179 @@
+"""Weir's own commands: retention, policies, dead letters by hand, many streams at once.
+
+Knows: what is refused (decisions.md 16), and which records follow.
+Must never know: wire formats.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine import errors
+from engine.commands import own, types
+from engine.commands.deadletters import Dead, bury
+from engine.commands.entries import Prepared, prepare, store
+from engine.commands.introspection import group_info, stream_info
+from engine.commands.turn import Turn
+from engine.groups import Group
+from engine.keyspace import Key, Retention
+from engine.records import (
+    Describe,
+    Own,
+    RememberPublish,
+    RemoveConsumer,
+    RemoveGroup,
+    SetPolicy,
+    answer_age_ms_max,
+)
+from engine.replies import Added, Buried, GroupInfo, Published, StreamPage
+
+
+def ensure_stream(turn: Turn, command: own.EnsureStream) -> bool:
+    key = turn.keyspace.find(command.stream)
+    created = key is None
+    key = key or turn.created(command.stream)
+    _describe(turn, command.stream, key, command.retention, key.archived_up_to)
+    return created
+
+
+def update_stream(turn: Turn, command: own.UpdateStream) -> bool:
+    key = turn.key(command.stream)
+    archived_up_to = key.archived_up_to if command.archived_up_to is None else command.archived_up_to
+    _describe(turn, command.stream, key, key.retention._replace(**command.retention), archived_up_to)
+    return True
+
+
+def _describe(turn: Turn, stream: str, key: Key, retention: Retention, archived_up_to: int) -> None:
+    if (retention, archived_up_to) != (key.retention, key.archived_up_to):
+        turn.emit(Describe(stream, *retention, archived_up_to))
+
+
+def stream_infos(turn: Turn, command: own.StreamInfos) -> StreamPage:
+    names = turn.keyspace.names(prefix=command.prefix, after=command.after)
+    page = names[: command.limit]
+    found = [(name, stream_info(turn.keyspace.keys[name])) for name in page]
+    return StreamPage(found, page[-1] if len(names) > len(page) else None)
+
+
+# --- groups ---------------------------------------------------------------------------------------------
+
+
+def ensure_group(turn: Turn, command: own.EnsureGroup) -> bool:
+    key = turn.keyspace.find(command.stream)
+    if key is None and not command.mkstream:
+        raise errors.key_required(command.stream)
+    if key is not None and command.group in key.groups:
+        return False
+    key = key or turn.created(command.stream)
+    start = key.stream.last_id if isinstance(command.start, types.Cursor) else command.start
+    entries_read = command.entries_read
+    if entries_read is not None:
+        entries_read = min(entries_read, key.stream.entries_added)
+    turn.create_group(command.stream, command.group, start, entries_read)
+    _set_policy(turn, command.stream, command.group, command.policy)
+    return True
+
+
+def update_group(turn: Turn, command: own.UpdateGroup) -> bool:
+    key, group = turn.group(command.stream, command.group)
+    if command.start is not None:
+        start = key.stream.last_id if isinstance(command.start, types.Cursor) else command.start
+        turn.move_group(command.stream, command.group, start, _read(key, command.entries_read))
+    elif command.entries_read is not None:
+        known = _read(key, command.entries_read)
+        turn.move_group(command.stream, command.group, group.last_delivered_id, known)
+    _set_policy(turn, command.stream, command.group, command.policy)
+    return True
+
+
+def _read(key: Key, entries_read: int | None) -> int | None:
+    return None if entries_read is None else min(entries_read, key.stream.entries_added)
+
+
+def _set_policy(turn: Turn, stream: str, name: str, changes: Mapping[str, Any]) -> None:
+    before = turn.keyspace.keys[stream].groups[name].policy
+    policy = before._replace(**changes)
+    if policy != before:
+        turn.emit(SetPolicy(stream, name, *policy))
+
+
+def describe_group(turn: Turn, command: own.DescribeGroup) -> GroupInfo:
+    key, group = turn.group(command.stream, command.group)
+    return group_info(key, command.group, group)
+
+
+def remove_group(turn: Turn, command: own.RemoveGroup) -> bool:
+    _, group = turn.group(command.stream, command.group)
+    if group.pending and not command.drop:
+        raise errors.group_has_pending(command.group, len(group.pending))
+    turn.emit(RemoveGroup(command.stream, command.group))
+    turn.signal(command.stream)
+    return True
+
+
+def remove_consumer(turn: Turn, command: own.RemoveConsumer) -> int:
+    _, group = turn.group(command.stream, command.group)
+    consumer = group.consumers.get(command.consumer)
+    if consumer is None:
+        raise errors.no_consumer(command.stream, command.group, command.consumer)
+    held = len(consumer.pending)
+    if held and not command.drop and command.transfer_to is None:
+        raise errors.consumer_has_pending(command.consumer, held)
+    if held and command.transfer_to is not None and command.transfer_to != command.consumer:
+        _transfer(turn, command, group, command.transfer_to)
+    if command.transfer_to != command.consumer:
+        turn.emit(RemoveConsumer(command.stream, command.group, command.consumer))
+    return held
+
+
+def _transfer(turn: Turn, command: own.RemoveConsumer, group: Group, heir: str) -> None:
+    """Give the entries to another consumer as they are: nothing was delivered."""
+    turn.seen(command.stream, command.group, heir)
+    for entry_id, _ in list(group.consumers[command.consumer].pending.items()):
+        pending = group.pending.get(entry_id)
+        assert pending is not None, "what a consumer holds is pending in its group"
+        counts = (pending.delivery_count,)
+        time_ms = pending.delivery_time_ms
+        turn.emit(Own(command.stream, command.group, heir, (entry_id,), time_ms, counts))
+
+
+def bury_entries(turn: Turn, command: own.BuryEntries) -> Buried:
+    key, group = turn.group(command.stream, command.group)
+    target = group.policy.dead_letter_stream
+    if target is None:
+        raise errors.invalid("ERR the group has no dead-letter stream", "set the group's dead_letter first")
+    wanted = dict.fromkeys(command.ids)
+    pending = {entry_id: one for entry_id in wanted if (one := group.pending.get(entry_id))}
+    dead = [
+        Dead(entry_id, text, one) for entry_id, one in pending.items() if (text := key.stream.get(entry_id))
+    ]
+    if dead:
+        bury(turn, command.stream, command.group, dead, command.reason)
+    return Buried(target, [one.id for one in dead])
+
+
+# --- many streams ---------------------------------------------------------------------------------------
+
+
+def publish(turn: Turn, command: own.Publish) -> Published:
+    key = command.idempotency
+    answer = turn.keyspace.answers.get(key.key) if key is not None else None
+    if key is not None and answer is not None and turn.now_ms - answer.at_ms <= answer_age_ms_max:
+        if answer.digest != key.digest:
+            raise errors.idempotency_mismatch()
+        return Published([(name, Added(given)) for name, given in answer.streams], duplicate=True)
+    prepared = [_prepared(turn, part) for part in command.parts]
+    added = [(one.command.stream, store(turn, one)) for one in prepared]
+    if key is not None:
+        given = [entry_id for _, one in added for entry_id in one.ids]
+        counts = [len(one.ids) for _, one in added]
+        names = [name for name, _ in added]
+        turn.emit(RememberPublish(key.key, key.digest, names, counts, given, turn.now_ms))
+    return Published(added)
+
+
+def _prepared(turn: Turn, part: types.XAdd) -> Prepared:
+    prepared = prepare(turn, part)
+    if prepared is None:
+        raise errors.no_such_key(part.stream)
+    assert isinstance(prepared, Prepared), "a part has no idempotence of its own"
+    return prepared

@@ -1,0 +1,109 @@
+"""The commands that Redis does not have: retention, policies, dead letters, publishing into many streams.
+
+Knows: what each may be asked, as `engine.commands.types` does for Redis's.
+Must never know: how a command was written down, and what it does.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.commands.types import Command, Cursor, IdempotencyKey, Ids, XAdd
+from engine.keyspace import Retention
+
+
+class EnsureStream(Command, frozen=True, kw_only=True):
+    """Create the stream, or set the retention of the one there is. Reply: whether it was created."""
+
+    stream: str
+    retention: Retention = Retention()
+
+
+class UpdateStream(Command, frozen=True, kw_only=True):
+    """Change what is named, of the fields of `Retention`. Reply: True."""
+
+    stream: str
+    retention: Mapping[str, Any] = {}
+    archived_up_to: int | None = None
+
+
+class StreamInfos(Command, frozen=True, kw_only=True):
+    """Reply: `StreamPage`, by name, at most `limit`."""
+
+    prefix: str = ""
+    after: str | None = None
+    limit: int = 100
+
+
+class EnsureGroup(Command, frozen=True, kw_only=True):
+    """Create the group with the fields of `Policy` given; one that is there keeps position and policy.
+
+    Reply: whether it was created.
+    """
+
+    stream: str
+    group: str
+    start: int | Cursor
+    mkstream: bool = False
+    entries_read: int | None = None
+    policy: Mapping[str, Any] = {}
+
+
+class UpdateGroup(Command, frozen=True, kw_only=True):
+    """Move the group where `start` is given, and change what `policy` names (of `Policy`). Reply: True."""
+
+    stream: str
+    group: str
+    start: int | Cursor | None = None
+    entries_read: int | None = None
+    policy: Mapping[str, Any] = {}
+
+
+class DescribeGroup(Command, frozen=True, kw_only=True):
+    """Reply: `GroupInfo`."""
+
+    stream: str
+    group: str
+
+
+class RemoveGroup(Command, frozen=True, kw_only=True):
+    """Refused while entries are pending, unless `drop`. Reply: True."""
+
+    stream: str
+    group: str
+    drop: bool = False
+
+
+class RemoveConsumer(Command, frozen=True, kw_only=True):
+    """Refused while it holds pending entries, unless they are to be dropped or go to another consumer.
+
+    Reply: how many it held.
+    """
+
+    stream: str
+    group: str
+    consumer: str
+    drop: bool = False
+    transfer_to: str | None = None
+
+
+class BuryEntries(Command, frozen=True, kw_only=True):
+    """Move pending entries to the group's dead-letter stream, by hand. Reply: `Buried`."""
+
+    stream: str
+    group: str
+    ids: Ids
+    reason: str
+
+
+class Publish(Command, frozen=True, kw_only=True):
+    """Append to many streams, all or nothing; each stream once. Reply: `Published`."""
+
+    parts: Sequence[XAdd]
+    idempotency: IdempotencyKey | None = None
+
+
+class KeepHouse(Command, frozen=True, kw_only=True):
+    """The gateway's own, once in a while: retention, overdue entries, silent consumers, old productions.
+
+    A bounded part of it in one turn. Reply: whether there is more to do.
+    """

@@ -1,0 +1,57 @@
+"""Retention: how much of a stream is kept, and what a trim may not pass.
+
+Knows: limits by length, age and bytes, and what groups and archives still need.
+Must never know: how a limit was asked for.
+"""
+
+from typing import Final
+
+from engine import ids
+from engine.commands.turn import Turn
+from engine.keyspace import Key
+from engine.records import Cut
+from engine.stream import TrimPlan
+
+# What one turn removes at most: a stream that turns old all at once goes in several.
+turn_entries_max: Final = 10_000
+
+
+def needed_from(key: Key) -> int:
+    """The lowest ID that some group has still to read or to acknowledge, beyond all IDs if there is none."""
+    return min((group.needed_from() for group in key.groups.values()), default=ids.ID_MAX + 1)
+
+
+def enforce(turn: Turn, stream: str, *, exact: bool) -> int:
+    """Cut what the stream's retention no longer keeps; how many entries went.
+
+    Not `exact` takes whole nodes only, which costs next to nothing beside an append.
+    """
+    key = turn.keyspace.keys[stream]
+    plan = max(_plans(turn, key, exact=exact), key=lambda plan: plan.cut, default=TrimPlan(0, (), 0))
+    cut = min(plan.cut, _kept_from(key))
+    before = key.stream.length
+    if before and cut > key.stream.first_id:
+        turn.emit(Cut(stream, cut))
+    return before - key.stream.length
+
+
+def _plans(turn: Turn, key: Key, *, exact: bool) -> list[TrimPlan]:
+    stream, kept, limit = key.stream, key.retention, turn_entries_max
+    plans: list[TrimPlan] = []
+    if kept.max_len is not None:
+        plans.append(stream.plan_cut(maxlen=kept.max_len, minid=None, approx=not exact, limit=limit))
+    if kept.max_age_ms is not None:
+        oldest = ids.make(max(0, turn.now_ms - kept.max_age_ms), 0)
+        plans.append(stream.plan_cut(maxlen=None, minid=oldest, approx=not exact, limit=limit))
+    if kept.max_bytes is not None:
+        plans.append(stream.plan_bytes(kept.max_bytes, limit))
+    return plans
+
+
+def _kept_from(key: Key) -> int:
+    kept_from = ids.ID_MAX + 1
+    if key.retention.keep_unacknowledged:
+        kept_from = min(kept_from, needed_from(key))
+    if key.retention.keep_unarchived:
+        kept_from = min(kept_from, key.archived_up_to + 1)
+    return kept_from

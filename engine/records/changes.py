@@ -1,0 +1,399 @@
+"""What can change, and how each change is done.
+
+Knows: each resolved change, with its `apply`.
+Must never know: files, frames, clients, why something changed.
+
+A record is resolved: explicit IDs, absolute times, exact cuts; never `*`, `~` or "now". Changing the keyspace
+means applying a record, when a command runs and when the log is read again, so both give the same state.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Annotated, ClassVar, Final, TypeVar
+
+import msgspec
+
+from engine.groups import Consumer, Group, Policy
+from engine.keyspace import Answer, Chunk, Key, Keyspace, PublishAnswer, Retention
+from engine.productions import Productions
+
+# How `engine.records.payload` writes a field that MessagePack has no form for.
+Id = Annotated[int, "id"]
+IdList = Annotated[Sequence[int], "ids"]
+TextList = Annotated[Sequence[bytes], "texts"]
+IdsInTexts = Annotated[Sequence[int], "in the texts"]
+
+answer_age_ms_max: Final = 24 * 3600 * 1000
+answers_max: Final = 10_000
+
+
+A = TypeVar("A", Answer, PublishAnswer)
+
+
+def _remember(answers: dict[str, A], key: str, answer: A) -> None:
+    """Enter an answer at the end; what is too old, and the oldest of too many, go."""
+    answers.pop(key, None)
+    answers[key] = answer
+    oldest_ms = answer.at_ms - answer_age_ms_max
+    while len(answers) > answers_max or next(iter(answers.values())).at_ms < oldest_ms:
+        del answers[next(iter(answers))]
+
+
+class Record(msgspec.Struct, frozen=True):
+    """The base of all. `stream`, where there is one, is the name that the change touches."""
+
+    number: ClassVar[int]
+
+    def apply(self, keyspace: Keyspace) -> None:
+        """Do the change. Never fails: what could be wrong was checked before the record was made."""
+        raise AssertionError("each record has its own")
+
+
+class CreateStream(Record, frozen=True):
+    number = 1
+    stream: str
+    generation: str
+    idmp_duration_s: int
+    idmp_maxsize: int
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.create(
+            self.stream, Key(self.generation, Productions(self.idmp_duration_s, self.idmp_maxsize))
+        )
+
+
+class RemoveStream(Record, frozen=True):
+    number = 2
+    stream: str
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.remove(self.stream)
+
+
+class Append(Record, frozen=True):
+    """Entries with ascending IDs. `ids` are those in the texts, known to the command that made the record."""
+
+    number = 3
+    stream: str
+    texts: TextList
+    ids: IdsInTexts
+
+    def apply(self, keyspace: Keyspace) -> None:
+        stream = keyspace.keys[self.stream].stream
+        keyspace.cold += stream.append(self.ids, list(self.texts), keyspace.node_limits())
+
+
+class Cut(Record, frozen=True):
+    """A trim that removed everything below an ID."""
+
+    number = 4
+    stream: str
+    below: Id
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.keys[self.stream].stream.cut(self.below)
+
+
+class Remove(Record, frozen=True):
+    """Single entries removed: deleted (`tombstone`), or trimmed."""
+
+    number = 5
+    stream: str
+    ids: IdList
+    tombstone: bool
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.keys[self.stream].stream.remove(self.ids, tombstone=self.tombstone)
+
+
+class SetCounters(Record, frozen=True):
+    """XSETID. Groups that claim to have read more than was added are brought down to it."""
+
+    number = 6
+    stream: str
+    last_id: Id
+    entries_added: int
+    max_deleted_id: Id
+
+    def apply(self, keyspace: Keyspace) -> None:
+        key = keyspace.keys[self.stream]
+        key.stream.last_id = self.last_id
+        key.stream.entries_added = self.entries_added
+        key.stream.max_deleted_id = self.max_deleted_id
+        for group in key.groups.values():
+            if group.entries_read is not None:
+                group.entries_read = min(group.entries_read, self.entries_added)
+
+
+class Describe(Record, frozen=True):
+    """Retention, and how far the stream is archived."""
+
+    number = 7
+    stream: str
+    max_len: int | None
+    max_age_ms: int | None
+    max_bytes: int | None
+    keep_unacknowledged: bool
+    keep_unarchived: bool
+    archived_up_to: Id
+
+    def apply(self, keyspace: Keyspace) -> None:
+        key = keyspace.keys[self.stream]
+        key.retention = Retention(
+            self.max_len, self.max_age_ms, self.max_bytes, self.keep_unacknowledged, self.keep_unarchived
+        )
+        key.archived_up_to = self.archived_up_to
+        keyspace.tended[self.stream] = None
+
+
+class CreateGroup(Record, frozen=True):
+    number = 8
+    stream: str
+    group: str
+    last_delivered_id: Id
+    entries_read: int | None
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.keys[self.stream].groups[self.group] = Group(self.last_delivered_id, self.entries_read)
+
+
+class MoveGroup(Record, frozen=True):
+    """The group's position, after a read or XGROUP SETID."""
+
+    number = 9
+    stream: str
+    group: str
+    last_delivered_id: Id
+    entries_read: int | None
+
+    def apply(self, keyspace: Keyspace) -> None:
+        group = keyspace.keys[self.stream].groups[self.group]
+        group.last_delivered_id = self.last_delivered_id
+        group.entries_read = self.entries_read
+
+
+class RemoveGroup(Record, frozen=True):
+    number = 10
+    stream: str
+    group: str
+
+    def apply(self, keyspace: Keyspace) -> None:
+        del keyspace.keys[self.stream].groups[self.group]
+
+
+class CreateConsumer(Record, frozen=True):
+    number = 11
+    stream: str
+    group: str
+    consumer: str
+    seen_time_ms: int
+
+    def apply(self, keyspace: Keyspace) -> None:
+        group = keyspace.keys[self.stream].groups[self.group]
+        group.consumers[self.consumer] = Consumer(self.consumer, self.seen_time_ms)
+
+
+class RemoveConsumer(Record, frozen=True):
+    """The consumer with its pending entries."""
+
+    number = 12
+    stream: str
+    group: str
+    consumer: str
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.keys[self.stream].groups[self.group].remove_consumer(self.consumer)
+
+
+class SeeConsumer(Record, frozen=True):
+    """When a consumer last tried, and when it last got something (-1: never)."""
+
+    number = 13
+    stream: str
+    group: str
+    consumer: str
+    seen_time_ms: int
+    active_time_ms: int
+
+    def apply(self, keyspace: Keyspace) -> None:
+        consumer = keyspace.keys[self.stream].groups[self.group].consumers[self.consumer]
+        consumer.seen_time_ms = self.seen_time_ms
+        consumer.active_time_ms = self.active_time_ms
+
+
+class Own(Record, frozen=True):
+    """Entries delivered to or claimed by a consumer, with their delivery counts."""
+
+    number = 14
+    stream: str
+    group: str
+    consumer: str
+    ids: IdList
+    time_ms: int
+    delivery_counts: Sequence[int]
+
+    def apply(self, keyspace: Keyspace) -> None:
+        group = keyspace.keys[self.stream].groups[self.group]
+        group.own_run(self.ids, group.consumers[self.consumer], self.time_ms, self.delivery_counts)
+
+
+class Release(Record, frozen=True):
+    """Entries that nobody owns any more, in the order of their release."""
+
+    number = 15
+    stream: str
+    group: str
+    ids: IdList
+    delivery_counts: Sequence[int]
+
+    def apply(self, keyspace: Keyspace) -> None:
+        group = keyspace.keys[self.stream].groups[self.group]
+        for entry_id, delivery_count in zip(self.ids, self.delivery_counts, strict=True):
+            group.release(entry_id, delivery_count)
+
+
+class Settle(Record, frozen=True):
+    """Entries no longer pending: acknowledged, or their references removed."""
+
+    number = 16
+    stream: str
+    group: str
+    ids: IdList
+
+    def apply(self, keyspace: Keyspace) -> None:
+        group = keyspace.keys[self.stream].groups[self.group]
+        for entry_id in self.ids:
+            group.settle(entry_id)
+
+
+class Produce(Record, frozen=True):
+    """An entry stored under a producer's key."""
+
+    number = 17
+    stream: str
+    producer: bytes
+    key: bytes
+    id: Id
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.keys[self.stream].productions.record(self.producer, self.key, self.id)
+        keyspace.tended[self.stream] = None
+
+
+class RepeatProduction(Record, frozen=True):
+    """A key was used again: only counted."""
+
+    number = 18
+    stream: str
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.keys[self.stream].productions.duplicates += 1
+
+
+class ConfigureProductions(Record, frozen=True):
+    number = 19
+    stream: str
+    duration_s: int
+    maxsize: int
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.keys[self.stream].productions.configure(self.duration_s, self.maxsize)
+
+
+class ForgetProductions(Record, frozen=True):
+    """A producer's oldest keys."""
+
+    number = 20
+    stream: str
+    producer: bytes
+    count: int
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.keys[self.stream].productions.forget(self.producer, self.count)
+
+
+class RememberAnswer(Record, frozen=True):
+    """What an idempotency key was answered; keys older than a day, and the oldest beyond 10 000, are
+    forgotten.
+    """
+
+    number = 21
+    stream: str
+    key: str
+    digest: bytes
+    ids: IdList
+    at_ms: int
+
+    def apply(self, keyspace: Keyspace) -> None:
+        answers = keyspace.keys[self.stream].answers
+        answers.pop(self.key, None)
+        answers[self.key] = Answer(self.digest, tuple(self.ids), self.at_ms)
+        while (
+            len(answers) > answers_max or next(iter(answers.values())).at_ms < self.at_ms - answer_age_ms_max
+        ):
+            del answers[next(iter(answers))]
+
+
+class PublishChunk(Record, frozen=True):
+    """The last chunk of a producer of many streams."""
+
+    number = 22
+    producer: str
+    epoch: int
+    chunk: int
+    answer: bytes
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.chunks[self.producer] = Chunk(self.epoch, self.chunk, self.answer)
+
+
+class Configure(Record, frozen=True):
+    """A setting of the engine (CONFIG SET)."""
+
+    number = 23
+    name: str
+    value: int
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.settings[self.name] = self.value
+
+
+class SetPolicy(Record, frozen=True):
+    """What happens to a group's entries that are not acknowledged."""
+
+    number = 24
+    stream: str
+    group: str
+    dead_letter_stream: str | None
+    max_deliveries: int | None
+    ack_timeout_ms: int | None
+    consumer_timeout_ms: int | None
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.keys[self.stream].groups[self.group].policy = Policy(
+            self.dead_letter_stream, self.max_deliveries, self.ack_timeout_ms, self.consumer_timeout_ms
+        )
+        keyspace.tended[self.stream] = None
+
+
+class RememberPublish(Record, frozen=True):
+    """What a publication into many streams was answered under its key; forgotten as single answers are."""
+
+    number = 25
+    key: str
+    digest: bytes
+    names: Sequence[str]
+    counts: Sequence[int]
+    ids: IdList
+    at_ms: int
+
+    def apply(self, keyspace: Keyspace) -> None:
+        rest = iter(self.ids)
+        streams = [(name, tuple(islice(rest, n))) for name, n in zip(self.names, self.counts, strict=True)]
+        answers = keyspace.answers
+        answers.pop(self.key, None)
+        answers[self.key] = PublishAnswer(self.digest, tuple(streams), self.at_ms)
+        while (
+            len(answers) > answers_max or next(iter(answers.values())).at_ms < self.at_ms - answer_age_ms_max
+        ):
+            del answers[next(iter(answers))]

@@ -1,0 +1,95 @@
+"""Records as the payload of a frame, and back.
+
+Knows: which number each record has, and how its fields are written.
+Must never know: what a record does, files, frames.
+
+A payload is a MessagePack array of records, each an array of its number and its fields in order:
+
+    [[3, "orders", {"id":"1-0",…},{"id":"2-0",…}], [14, "orders", "g", …]]
+
+IDs are 16 bytes, big-endian; lists of IDs the same side by side; entries their stored text joined by `,`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, get_type_hints
+
+import msgspec
+
+from engine import entries
+from engine.ids import ID_BYTES
+from engine.keyspace import Keyspace
+from engine.records import changes, restored
+from engine.records.changes import Record
+
+_Pack = Callable[[Any], object]
+
+
+def _pack_ids(packed: Sequence[int]) -> bytes:
+    return b"".join([entry_id.to_bytes(ID_BYTES, "big") for entry_id in packed])
+
+
+def _unpack_ids(packed: bytes) -> list[int]:
+    return [int.from_bytes(packed[at : at + ID_BYTES], "big") for at in range(0, len(packed), ID_BYTES)]
+
+
+_FORMS: Final[dict[str, tuple[_Pack, _Pack]]] = {
+    "id": (lambda entry_id: entry_id.to_bytes(ID_BYTES, "big"), lambda packed: int.from_bytes(packed, "big")),
+    "ids": (_pack_ids, _unpack_ids),
+    "texts": (b",".join, lambda joined: entries.texts(joined) if joined else []),
+    "in the texts": (lambda _: None, lambda _: ()),
+}
+
+
+class _Form:
+    """How the fields of one kind of record are written: the places of those not written as they are."""
+
+    def __init__(self, kind: type[Record]) -> None:
+        self.kind = kind
+        hints = get_type_hints(kind, include_extras=True)
+        names = [field.name for field in msgspec.structs.fields(kind)]
+        marked = [(place, getattr(hints[name], "__metadata__", ())) for place, name in enumerate(names)]
+        self.special = [(place, *_FORMS[marks[0]]) for place, marks in marked if marks]
+        self.texts_at = names.index("texts") if "texts" in names else None
+        self.ids_at = names.index("ids") if "ids" in names else None
+
+    def fields(self, record: Record) -> list[object]:
+        values = list(msgspec.structs.astuple(record))
+        for place, pack, _ in self.special:
+            values[place] = pack(values[place])
+        return values
+
+    def record(self, values: list[Any]) -> Record:
+        for place, _, unpack in self.special:
+            values[place] = unpack(values[place])
+        if self.texts_at is not None and self.ids_at is not None:
+            values[self.ids_at] = entries.ids_of(values[self.texts_at])
+        return self.kind(*values)
+
+
+_KINDS: Final[dict[int, _Form]] = {
+    kind.number: _Form(kind)
+    for room in (changes, restored)
+    for kind in vars(room).values()
+    if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record
+}
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(list[list[Any]]).decode
+
+
+def encode(records: Sequence[Record]) -> bytes:
+    """The payload of a frame."""
+    return _encode([[record.number, *_KINDS[record.number].fields(record)] for record in records])
+
+
+def decode(payload: bytes) -> list[Record]:
+    """The records of a payload. ValueError if it holds a record that this version does not know."""
+    try:
+        return [_KINDS[number].record(values) for number, *values in _decode(payload)]
+    except (KeyError, msgspec.DecodeError) as error:
+        raise ValueError(f"not a payload of this version: {error!r}") from error
+
+
+def replay(keyspace: Keyspace, payload: bytes) -> None:
+    """Apply what a frame holds."""
+    for record in decode(payload):
+        record.apply(keyspace)

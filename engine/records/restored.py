@@ -1,0 +1,123 @@
+"""What a snapshot is made of: streams, nodes and pending lists as they are held, so that loading is copying.
+
+Knows: each part, with its `apply` to an empty keyspace.
+Must never know: files, frames, how the keyspace came to be so.
+"""
+
+from collections.abc import Sequence
+
+from engine.groups import Consumer
+from engine.keyspace import Key, Keyspace
+from engine.nodes import SealedNode, Text
+from engine.productions import Productions
+from engine.records.changes import Id, IdList, IdsInTexts, Record, TextList
+
+
+class RestoreStream(Record, frozen=True):
+    """Of a snapshot: a stream's counters and edges, before its nodes."""
+
+    number = 64
+    stream: str
+    generation: str
+    first_id: Id
+    top_id: Id
+    last_id: Id
+    max_deleted_id: Id
+    removed_upto: Id
+    entries_added: int
+    productions: tuple[int, int, int, int]
+
+    def apply(self, keyspace: Keyspace) -> None:
+        duration_s, maxsize, added, duplicates = self.productions
+        key = Key(self.generation, Productions(duration_s, maxsize))
+        key.productions.added, key.productions.duplicates = added, duplicates
+        key.stream.first_id, key.stream.top_id = self.first_id, self.top_id
+        key.stream.last_id, key.stream.max_deleted_id = self.last_id, self.max_deleted_id
+        key.stream.removed_upto, key.stream.entries_added = self.removed_upto, self.entries_added
+        keyspace.create(self.stream, key)
+
+
+class RestoreNode(Record, frozen=True):
+    """Of a snapshot: a sealed node as it is held, its text under zstd. `deleted` is little-endian."""
+
+    number = 65
+    stream: str
+    first: Id
+    last: Id
+    count: int
+    held: int
+    deleted: bytes
+    packed: bytes
+
+    def apply(self, keyspace: Keyspace) -> None:
+        deleted = int.from_bytes(self.deleted, "little")
+        node = SealedNode(
+            first=self.first, last=self.last, count=self.count, held=self.held, deleted=deleted,
+            text=Text(None, self.packed),
+        )  # fmt: skip
+        keyspace.keys[self.stream].stream.restore_node(node)
+
+
+class RestoreOpenNode(Record, frozen=True):
+    """Of a snapshot: the node that takes entries; last of its stream."""
+
+    number = 66
+    stream: str
+    texts: TextList
+    ids: IdsInTexts
+    deleted: bytes
+
+    def apply(self, keyspace: Keyspace) -> None:
+        stream = keyspace.keys[self.stream].stream
+        stream.restore_open(list(self.ids), list(self.texts), int.from_bytes(self.deleted, "little"))
+
+
+class RestoreConsumer(Record, frozen=True):
+    number = 67
+    stream: str
+    group: str
+    consumer: str
+    seen_time_ms: int
+    active_time_ms: int
+
+    def apply(self, keyspace: Keyspace) -> None:
+        consumer = Consumer(self.consumer, self.seen_time_ms)
+        consumer.active_time_ms = self.active_time_ms
+        keyspace.keys[self.stream].groups[self.group].consumers[self.consumer] = consumer
+
+
+class RestorePending(Record, frozen=True):
+    """Of a snapshot: pending entries in order of delivery. `owners` are names, None for released ones."""
+
+    number = 68
+    stream: str
+    group: str
+    ids: IdList
+    owners: Sequence[str | None]
+    times_ms: Sequence[int]
+    delivery_counts: Sequence[int]
+
+    def apply(self, keyspace: Keyspace) -> None:
+        group = keyspace.keys[self.stream].groups[self.group]
+        for entry_id, owner, time_ms, count in zip(
+            self.ids, self.owners, self.times_ms, self.delivery_counts, strict=True
+        ):
+            if owner is None:
+                group.release(entry_id, count)
+            else:
+                group.own(entry_id, group.consumers[owner], time_ms, count)
+
+
+class RestoreProduction(Record, frozen=True):
+    """Of a snapshot: a key without counting it."""
+
+    number = 69
+    stream: str
+    producer: bytes
+    key: bytes
+    id: Id
+
+    def apply(self, keyspace: Keyspace) -> None:
+        producers = keyspace.keys[self.stream].productions.producers
+        producers.setdefault(self.producer, {})[self.key] = self.id
+        keyspace.tended[self.stream] = None
