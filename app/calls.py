@@ -51,6 +51,16 @@ class Answer(Response):
         await send({"type": "http.response.body", "body": body})
 
 
+class Nothing(Answer):
+    """No answer, for there is nobody to take it."""
+
+    def __init__(self) -> None:
+        super().__init__(499)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send nothing."""
+
+
 def refused(refusal: Refusal, request_id: str) -> Answer:
     """A refusal as its answer."""
     return Answer(

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from app import description
 from app.auth import Access, Action, Rule
-from app.calls import Answer, Call, Scope, refused
+from app.calls import Answer, Call, Nothing, Scope, refused
 from app.gateway import ClientLeft, Gateway, Receive
 from app.middleware.envelope import as_refusal
 
@@ -94,7 +94,7 @@ class Routes:
 async def answer(
     gateway: Gateway, route: Route, scope: Scope, receive: Receive, names: Mapping[str, str]
 ) -> Answer:
-    """Authorise, run the handler, and turn whatever it raises into an answer. ClientLeft alone goes on."""
+    """Authorise, run the handler, and turn whatever it raises into an answer."""
     try:
         call = Call(gateway, scope, receive, names)
         if isinstance(route.rule, Action):
@@ -104,7 +104,7 @@ async def answer(
             call.check_ready()
         return await route.handler(call)
     except ClientLeft:
-        raise
+        return Nothing()
     except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
         return _refused(route, error, scope)
 

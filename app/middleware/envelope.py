@@ -8,13 +8,14 @@ Must never know: routes, commands.
 import os
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any, Final
 
 from app import logs
 from app.calls import Scope, Send, refused
 from app.errors import Refusal, of_engine
-from app.gateway import ClientLeft, Gateway, Phase, Receive
+from app.gateway import Gateway, Phase, Receive
 from engine import EngineError
 
 ASGI = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -23,7 +24,6 @@ _SANE_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _SAFETY: Final = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
 )
 _POLICY: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 client_left_status: Final = 499
@@ -38,6 +38,8 @@ class Envelope:
         # Unique over processes without asking the system for each request.
         self._prefix = os.urandom(6).hex()
         self._serials = count(1)
+        settings = gateway.settings
+        self._lines = logs.RequestLog(settings.log_requests, settings.log_level, settings.log_format)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = self._request_id(scope)
@@ -46,13 +48,14 @@ class Envelope:
         began_s = self._gateway.clock.monotonic()
         try:
             await self._app(scope, receive, sending)
-        except ClientLeft:
-            sending.status = client_left_status
         except Exception as error:
             if sending.status:
                 raise
             await refused(as_refusal(error, request_id), request_id)(scope, receive, sending)
-        self._log(scope, request_id, sending, began_s)
+        if not sending.status:
+            sending.status = client_left_status
+        if self._lines.wants(sending.status):
+            self._log(scope, request_id, sending, began_s)
 
     def _request_id(self, scope: Scope) -> str:
         for name, value in scope["headers"]:
@@ -61,17 +64,17 @@ class Envelope:
         return f"{self._prefix}-{next(self._serials):x}"
 
     def _log(self, scope: Scope, request_id: str, sending: "_Sending", began_s: float) -> None:
-        wanted = self._gateway.settings.log_requests
-        if wanted == "none" or (wanted == "failed" and sending.status < 400):
-            return
-        logs.get().info(
-            "request",
-            request_id=request_id,
-            method=scope["method"],
-            path=logs.escaped(scope.get("raw_path", b"").decode("latin-1")),
-            status=sending.status,
-            ms=round((self._gateway.clock.monotonic() - began_s) * 1000, 2),
-            bytes=sending.bytes,
+        clock = self._gateway.clock
+        self._lines.note(
+            logs.RequestLine(
+                request_id=request_id,
+                method=scope["method"],
+                path=scope["raw_path"].decode("latin-1"),
+                status=sending.status,
+                ms=round((clock.monotonic() - began_s) * 1000, 2),
+                bytes=sending.bytes,
+                timestamp=_iso(clock.wall_ms()),
+            )
         )
 
 
@@ -105,11 +108,17 @@ class _Sending:
         return headers
 
 
+def _iso(wall_ms: int) -> str:
+    return (
+        datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
+
+
 def as_refusal(error: Exception, request_id: str) -> Refusal:
     """Any exception as what a client may know of it. What nobody expected is logged, with its trace."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, EngineError):
         return of_engine(error)
-    logs.get().error("unexpected", request_id=request_id, exc_info=error)
+    logs.get().error("unexpected", request_id=request_id, error=repr(error), trace=logs.trace(error))
     return Refusal("internal", "something went wrong; the gateway's log has more under this request_id")

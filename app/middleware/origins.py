@@ -10,7 +10,7 @@ Without it any web page could post to an open local gateway, or read it by letti
 from collections.abc import MutableMapping
 from typing import Any, Final
 
-from app.calls import Answer, Scope, Send
+from app.calls import Answer, Header, Scope, Send
 from app.errors import Refusal
 from app.gateway import Receive
 from app.middleware.envelope import ASGI
@@ -28,6 +28,8 @@ _HEADERS: Final = (
     b"Weir-Chunk, Weir-Encoding, Weir-Epoch, Weir-Producer, Weir-Request-Id"
 )
 _preflight_s: Final = 600
+_CHECKED: Final = frozenset({b"host", b"origin"})
+_passed_max: Final = 1_024
 
 
 class Origins:
@@ -38,15 +40,23 @@ class Origins:
         self._hosts = frozenset(settings.allowed_hosts)
         self._origins = frozenset(settings.allowed_origins)
         self._loopback = settings.is_loopback
+        self._passed: set[Header] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        hosts = [value for name, value in scope["headers"] if name == b"host"]
-        origins = [value for name, value in scope["headers"] if name == b"origin"]
+        found = [header for header in scope["headers"] if header[0] in _CHECKED]
+        if len(found) == 1 and found[0] in self._passed:
+            # As from every client that is no browser: its Host, which is known already.
+            await self._app(scope, receive, send)
+            return
+        hosts = [value for name, value in found if name == b"host"]
+        origins = [value for name, value in found if name == b"origin"]
         if len(hosts) != 1 or len(origins) > 1:
             raise Refusal("origin_refused", "a request has one Host and at most one Origin")
         host = hosts[0].decode("latin-1").lower()
         self._check_host(host)
         if not origins:
+            if len(self._passed) < _passed_max:
+                self._passed.add((b"host", hosts[0]))
             await self._app(scope, receive, send)
             return
         origin = origins[0].decode("latin-1").lower()

@@ -28,9 +28,12 @@ _LINKS: Final = msgspec.json.encode(
         },
     }
 )
-_PAGE_POLICY: Final = (
-    b"content-security-policy",
-    b"default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+_PAGE_HEADERS: Final = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"referrer-policy", b"no-referrer"),
 )
 _STYLE: Final = b"""
 body { font: 1rem/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
@@ -94,4 +97,4 @@ async def error(call: Call) -> Answer:
 def _page(title: str, inside: str) -> Answer:
     head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title>"
     text = f'{head}<link rel=stylesheet href="/docs/style.css"><h1>{escape(title)}</h1>{inside}</html>\n'
-    return Answer(200, text.encode(), [_PAGE_POLICY], media_type=HTML)
+    return Answer(200, text.encode(), _PAGE_HEADERS, media_type=HTML)

@@ -186,7 +186,12 @@ def _mixed_rows(body: bytes, limits: EntryLimits) -> Published:
 
 
 def _text(value: str | float | bool) -> str:  # noqa: FBT001 - a value of a field, not a switch
-    return value if value.__class__ is str else _encode(value).decode()
+    if isinstance(value, str):
+        return value
+    # Beyond a double the decoder refuses by itself.
+    if not _INT64_MIN <= value <= _UINT64_MAX and isinstance(value, int):
+        raise _NotPlainError
+    return _encode(value).decode()
 
 
 def _lines(body: bytes) -> Iterator[bytes]:

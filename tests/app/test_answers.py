@@ -1,0 +1,159 @@
+"""What every answer has, whatever was asked: an ID, safe headers, a problem from the registry."""
+
+import re
+from collections.abc import Mapping
+
+import httpx
+import pytest
+
+from app import routing
+from app.auth import Access, Action, Principal
+from app.calls import Answer, Call
+from app.errors import CODES, slug
+from app.main import ROUTES, create_app
+from app.settings import Settings
+from engine import Engine, SystemClock
+
+PATHS = [
+    *("/", "/v1", "/docs", "/docs/style.css", "/openapi.json", "/errors/gap", "/healthz/live", "/none"),
+    *("/v1/streams/s/entries", "/v1/streams/s/entries?x=1", "/v1/streams/%ff/entries", "/console"),
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_every_answer_is_safe_to_show(http: httpx.AsyncClient, path: str) -> None:
+    """Not sniffed, not framed, not stored, no scripts, no cookies, nothing about the server."""
+    answer = await http.get(path)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["weir-request-id"]
+    assert not {"set-cookie", "server", "x-powered-by"} & answer.headers.keys()
+
+
+async def test_a_sane_request_id_is_kept(http: httpx.AsyncClient) -> None:
+    """In the header and in problems; others are replaced."""
+    answer = await http.get("/none", headers={"weir-request-id": "job-17.a_B"})
+    assert answer.headers["weir-request-id"] == answer.json()["request_id"] == "job-17.a_B"
+    for wrong in ("a b", "x" * 65, "a\u00e9", "<script>"):
+        answer = await http.get("/none", headers={b"weir-request-id": wrong.encode("latin-1")})
+        assert re.fullmatch(r"[0-9a-f]{12}-[0-9a-f]+", answer.headers["weir-request-id"])
+    first, second = [(await http.get("/")).headers["weir-request-id"] for _ in range(2)]
+    assert first != second
+
+
+async def test_a_problem_has_its_registered_shape(http: httpx.AsyncClient) -> None:
+    """Type, title, status, code, detail, retryable, request ID."""
+    answer = await http.get("/none")
+    problem = answer.json()
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert {"type", "title", "status", "code", "detail", "retryable", "request_id"} == problem.keys()
+    assert (problem["type"], problem["status"], problem["retryable"]) == ("/errors/no-route", 404, False)
+
+
+@pytest.mark.parametrize("code", CODES)
+async def test_each_type_resolves_to_a_page(http: httpx.AsyncClient, code: str) -> None:
+    """A page for people, with the title."""
+    answer = await http.get(f"/errors/{slug(code)}")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/html")
+    assert f"<code>{code}</code>" in answer.text
+
+
+async def test_other_errors_have_no_page(http: httpx.AsyncClient) -> None:
+    """404, with underscores too."""
+    assert (await http.get("/errors/none")).status_code == 404
+    assert (await http.get("/errors/no_stream")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("PUT", "/v1/streams/s/entries", "GET, HEAD, POST"),
+        ("DELETE", "/v1/commands", "POST"),
+        ("POST", "/healthz/live", "GET, HEAD"),
+        ("OPTIONS", "/v1/commands", "POST"),
+    ],
+)
+async def test_another_method_is_405_with_what_there_is(
+    http: httpx.AsyncClient, method: str, path: str, allow: str
+) -> None:
+    """Allow names all methods of the path."""
+    answer = await http.request(method, path)
+    assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == allow
+
+
+FUTURE = [(route.method, route.path) for route in ROUTES if " " in route.operation_id]
+
+
+@pytest.mark.parametrize(("method", "path"), FUTURE, ids=[f"{method} {path}" for method, path in FUTURE])
+async def test_what_is_not_built_says_so(http: httpx.AsyncClient, method: str, path: str) -> None:
+    """501 for every path that the contract has and this version has not."""
+    answer = await http.request(method, re.sub(r"[{}]", "", path))
+    assert (answer.status_code, answer.json()["code"]) == (501, "not_implemented")
+
+
+async def test_an_unexpected_error_leaves_no_word(
+    http: httpx.AsyncClient, app: object, engine: Engine, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """500 with the request ID; the log has the rest."""
+
+    async def broken(call: Call) -> Answer:
+        raise RuntimeError("secret of the house")
+
+    broken_app = create_app(Settings(log_requests="none"), SystemClock())
+    route = routing.Route(
+        method="GET", path="/broken", rule=Access.OPEN, handler=broken, operation_id="broken", hidden=True
+    )
+    routing.add_to(broken_app.api, broken_app.gateway, [route])
+    transport = httpx.ASGITransport(broken_app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        answer = await client.get("/broken")
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+    assert "secret" not in answer.text
+    logged = "".join(capfd.readouterr())
+    assert "secret of the house" in logged
+    assert answer.json()["request_id"] in logged
+
+
+def test_each_route_says_who_may() -> None:
+    """What is open to all is named here; a new route has to choose."""
+    open_paths = {
+        route.path for route in ROUTES if route.rule is Access.OPEN and " " not in route.operation_id
+    }
+    pages = {"/docs", "/docs/style.css", "/openapi.json", "/errors/{slug}"}
+    assert open_paths == pages | {"/", "/v1", "/healthz/live", "/healthz/ready"}
+
+
+class Nobody:
+    """A policy under which nobody may do anything."""
+
+    def principal(self, headers: Mapping[bytes, bytes]) -> Principal:
+        return Principal("nobody")
+
+    def may(self, principal: Principal, action: Action, stream: str | None) -> bool:
+        return False
+
+
+GUARDED = [route for route in ROUTES if route.rule is not Access.OPEN]
+
+
+@pytest.mark.parametrize("route", GUARDED, ids=[route.operation_id for route in GUARDED])
+@pytest.mark.parametrize("thin", [True, False])
+async def test_no_route_works_for_whom_nothing_is_allowed(
+    engine: Engine, route: routing.Route, *, thin: bool
+) -> None:
+    """403, and it does not tell whether the stream exists."""
+    app = create_app(Settings(log_requests="none"), SystemClock(), thin=thin, policy=Nobody())
+    app.gateway.open(engine)
+    one, many = '["XLEN","stream"]', '[["XLEN","stream"]]'
+    body = {"runCommand": one, "runPipeline": many, "runTransaction": many}.get(route.operation_id, "{}")
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        path = re.sub(r"[{}]", "", route.path)
+        content = None if route.method == "GET" else body
+        answer = await http.request(route.method, path, content=content)
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    assert "stream" not in answer.json()["detail"]

@@ -1,0 +1,341 @@
+"""Publishing: every body's shape, every option, every refusal; what is refused stores nothing."""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+ENTRIES = "/v1/streams/s/entries"
+NDJSON = {"content-type": "application/x-ndjson"}
+
+
+async def stored(http: httpx.AsyncClient) -> list[dict[str, object]]:
+    entries: list[dict[str, object]] = (await http.get(ENTRIES)).json()["entries"]
+    return entries
+
+
+async def fields(http: httpx.AsyncClient) -> list[object]:
+    return [entry["fields"] for entry in await stored(http)]
+
+
+async def test_one_json_entry_is_stored_and_located(http: httpx.AsyncClient) -> None:
+    """201 with the ID, `duplicate` and a Location that can be read."""
+    answer = await http.post(ENTRIES, json={"fields": {"b": "1", "a": "2"}})
+    assert answer.status_code == 201
+    assert answer.json().keys() == {"id", "duplicate"}
+    assert answer.json()["duplicate"] is False
+    assert answer.headers["weir-durability"] == "os"
+    found = await http.get(answer.headers["location"])
+    assert found.json() == {"id": answer.json()["id"], "fields": {"b": "1", "a": "2"}}
+    assert list(found.json()["fields"]) == ["b", "a"]
+
+
+async def test_a_json_batch_gets_consecutive_ids(http: httpx.AsyncClient) -> None:
+    """All entries in order, one answer with first, last, count and all IDs."""
+    answer = await http.post(ENTRIES, json={"entries": [{"fields": {"n": str(n)}} for n in range(3)]})
+    told = answer.json()
+    assert answer.status_code == 201
+    assert told["count"] == 3
+    assert told["ids"] == [entry["id"] for entry in await stored(http)]
+    assert (told["first_id"], told["last_id"]) == (told["ids"][0], told["ids"][-1])
+    assert "location" not in answer.headers
+
+
+async def test_minimal_answers_leave_the_ids_out(http: httpx.AsyncClient) -> None:
+    """Prefer: return=minimal is applied and said to be."""
+    answer = await http.post(
+        ENTRIES, content='{"a":"1"}\n{"a":"2"}', headers={**NDJSON, "prefer": "return=minimal"}
+    )
+    assert answer.json().keys() == {"first_id", "last_id", "count", "duplicate"}
+    assert answer.headers["preference-applied"] == "return=minimal"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ('{"a":"1"}\n{"b":"2"}\n', [{"a": "1"}, {"b": "2"}]),
+        ('{"a": "1"}\r\n\r\n  {"b" : "2"}  \r\n', [{"a": "1"}, {"b": "2"}]),
+        ('{"a": 1, "t": 19.80}\n{"a": 1e5}', [{"a": "1", "t": "19.80"}, {"a": "1e5"}]),
+        ('{"a": 1, "t": 19.8, "no": false}', [{"a": "1", "t": "19.8", "no": "false"}]),
+        ('{"fields":{"a":"1"}}\n{"fields":{"b":"2"}}', [{"a": "1"}, {"b": "2"}]),
+        ('{"fields":{"a":1}}\n{"fields":"text"}', [{"a": "1"}, {"fields": "text"}]),
+        ('{"fields":[["a","1"]]}', [{"a": "1"}]),
+        ('{"a":"\\u00e9\\ud83d\\ude00 \\/ \u2028 \\u0000"}', [{"a": "é😀 / \u2028 \0"}]),
+        ('{"a":"x\\\\","b":"\\"q\\""}', [{"a": "x\\", "b": '"q"'}]),
+        ('{"__proto__":"1","constructor":"2"}', [{"__proto__": "1", "constructor": "2"}]),
+        ('{"":""}', [{"": ""}]),
+    ],
+)  # fmt: skip
+async def test_ndjson_is_one_entry_a_line(http: httpx.AsyncClient, body: str, expected: list[object]) -> None:
+    """Bare fields and envelopes, any blanks, blank lines; numbers keep their text."""
+    answer = await http.post(ENTRIES, content=body.encode(), headers=NDJSON)
+    assert answer.status_code == 201, answer.text
+    assert await fields(http) == expected
+
+
+async def test_forms_work_as_typed(http: httpx.AsyncClient) -> None:
+    """`curl -d sensor=1 -d temp=19.8`: the pairs are the fields, a repeated name is kept."""
+    answer = await http.post(
+        ENTRIES,
+        content="sensor=1&temp=19.8+C&sensor=%C3%A9&flag",
+        headers={"content-type": "application/x-www-form-urlencoded"},
+    )
+    assert answer.status_code == 201
+    (entry,) = await stored(http)
+    assert entry["fields"] == {"sensor": "é", "temp": "19.8 C", "flag": ""}
+    assert entry["pairs"] == [["sensor", "1"], ["temp", "19.8 C"], ["sensor", "é"], ["flag", ""]]
+
+
+async def test_json_sent_as_a_form_is_told_how_to_send_it(http: httpx.AsyncClient) -> None:
+    """`curl -d '{"a":1}'` is 415 with the hint to use --json."""
+    answer = await http.post(
+        ENTRIES, content='{"a":1}', headers={"content-type": "application/x-www-form-urlencoded"}
+    )
+    assert answer.status_code == 415
+    assert "--json" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "expected"),
+    [
+        (b"hello", "text/plain", {"data": "hello", "content-type": "text/plain"}),
+        (b"<a/>", "a/xml; charset=utf-8", {"data": "<a/>", "content-type": "a/xml; charset=utf-8"}),
+        (b"", "text/plain", {"data": "", "content-type": "text/plain"}),
+    ],
+)  # fmt: skip
+async def test_any_other_body_is_one_entry(
+    http: httpx.AsyncClient, body: bytes, kind: str, expected: dict[str, str]
+) -> None:
+    """Field `data` holds the body, `content-type` what it was."""
+    answer = await http.post(ENTRIES, content=body, headers={"content-type": kind})
+    assert answer.status_code == 201
+    assert await fields(http) == [expected]
+
+
+async def test_bytes_that_are_no_text_come_back_as_base64(http: httpx.AsyncClient) -> None:
+    """All values of such an entry are base64, and `encoding` says so; in JSON they go in the same way."""
+    raw = b"\xff\x00\xfe"
+    await http.post(ENTRIES, content=raw, headers={"content-type": "image/png"})
+    await http.post(ENTRIES, json={"fields": {"data": base64.b64encode(raw).decode()}, "encoding": "base64"})
+    for entry in await stored(http):
+        assert entry["encoding"] == "base64"
+        assert isinstance(entry["fields"], dict)
+        assert base64.b64decode(entry["fields"]["data"]) == raw
+
+
+async def test_base64_of_text_is_stored_as_text(http: httpx.AsyncClient) -> None:
+    """`encoding` appears only where a value is not UTF-8."""
+    await http.post(ENTRIES, json={"fields": {"a": "aGk="}, "encoding": "base64"})
+    assert [sorted(entry) for entry in await stored(http)] == [["fields", "id"]]
+    assert await fields(http) == [{"a": "hi"}]
+
+
+async def test_a_name_may_stand_twice_in_a_list_of_pairs(http: httpx.AsyncClient) -> None:
+    """`fields` has the last value, `pairs` the exact list."""
+    await http.post(ENTRIES, json={"fields": [["a", "1"], ["a", 2]]})
+    (entry,) = await stored(http)
+    assert (entry["fields"], entry["pairs"]) == ({"a": "2"}, [["a", "1"], ["a", "2"]])
+
+
+async def test_ids_may_be_given(http: httpx.AsyncClient) -> None:
+    """Explicit, with an automatic sequence, wholly automatic; in a batch each entry has its own."""
+    assert (await http.post(ENTRIES, json={"id": "5-1", "fields": {"a": "1"}})).json()["id"] == "5-1"
+    assert (await http.post(ENTRIES, json={"id": "5-*", "fields": {"a": "1"}})).json()["id"] == "5-2"
+    batch = {"entries": [{"id": "7-7", "fields": {"a": "1"}}, {"id": "7-*", "fields": {"a": 1}}]}
+    assert (await http.post(ENTRIES, json=batch)).json()["ids"] == ["7-7", "7-8"]
+    lines = '{"fields":{"a":"1"},"id":"8"}\n{"fields":{"a":"1"},"id":"9-1"}'
+    assert (await http.post(ENTRIES, content=lines, headers=NDJSON)).json()["ids"] == ["8-0", "9-1"]
+    last = await http.post(ENTRIES, json={"id": "*", "fields": {"a": "1"}})
+    assert last.status_code == 201
+
+
+async def test_an_id_that_does_not_increase_is_409(http: httpx.AsyncClient) -> None:
+    """The problem has Redis's sentence and the last ID; a batch with one such ID stores nothing."""
+    await http.post(ENTRIES, json={"id": "5-5", "fields": {"a": "1"}})
+    answer = await http.post(ENTRIES, json={"id": "5-5", "fields": {"a": "1"}})
+    problem = answer.json()
+    assert (answer.status_code, problem["code"], problem["last_id"]) == (409, "id_not_increasing", "5-5")
+    assert problem["redis_error"].startswith("ERR The ID specified in XADD is equal or smaller")
+    batch = {"entries": [{"id": "6-1", "fields": {"a": "1"}}, {"id": "6-1", "fields": {"a": "1"}}]}
+    assert (await http.post(ENTRIES, json=batch)).status_code == 409
+    assert len(await stored(http)) == 1
+
+
+async def test_nomkstream_refuses_a_missing_stream(http: httpx.AsyncClient) -> None:
+    """404 and nothing made."""
+    answer = await http.post(ENTRIES + "?nomkstream=true", json={"fields": {"a": "1"}})
+    assert (answer.status_code, answer.json()["code"]) == (404, "no_stream")
+    exists = await http.post("/v1/commands", json=["EXISTS", "s"])
+    assert exists.json() == {"result": 0}
+
+
+async def test_trimming_tells_what_it_removed(http: httpx.AsyncClient) -> None:
+    """`maxlen` is approximate unless told otherwise; `minid` works the same way."""
+    for n in range(1, 6):
+        await http.post(ENTRIES, json={"id": f"{n}-0", "fields": {"a": "1"}})
+    kept = await http.post(ENTRIES + "?maxlen=2", json={"id": "6-0", "fields": {"a": "1"}})
+    assert kept.json()["trimmed"] == 0
+    answer = await http.post(ENTRIES + "?maxlen=2&approx=false", json={"id": "7-0", "fields": {"a": "1"}})
+    assert answer.json() == {"id": "7-0", "duplicate": False, "trimmed": 5, "pending_affected": 0}
+    answer = await http.post(ENTRIES + "?minid=7&approx=false", json={"id": "8-0", "fields": {"a": "1"}})
+    assert answer.json()["trimmed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("maxlen=1&minid=1", 422, "invalid"),
+        ("maxlen=-1", 422, "invalid"),
+        ("maxlen=x", 422, "invalid"),
+        ("maxlen=1&maxlen=2", 422, "invalid"),
+        ("minid=x", 400, "malformed_id"),
+        ("limit=5", 422, "invalid"),
+        ("maxlen=1&approx=false&limit=5", 422, "invalid"),
+        ("maxlen=1&refs=other", 422, "invalid"),
+        ("maxlen=1&approx=maybe", 422, "invalid"),
+        ("maxlne=1", 400, "unknown_parameter"),
+        ("nomkstream=%zz", 400, "unknown_parameter"),
+        ("nomkstream=%ff", 400, "unknown_parameter"),
+    ],
+)
+async def test_wrong_options_are_refused_by_name(
+    http: httpx.AsyncClient, query: str, status: int, code: str
+) -> None:
+    """Each with its code; nothing is stored."""
+    answer = await http.post(f"{ENTRIES}?{query}", json={"fields": {"a": "1"}})
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert await stored(http) == []
+
+
+async def test_if_match_stores_only_on_the_expected_last_id(http: httpx.AsyncClient) -> None:
+    """`"0-0"` is an empty or missing stream; a mismatch is 412 with the last ID."""
+    body = {"id": "1-0", "fields": {"a": "1"}}
+    assert (await http.post(ENTRIES, json=body, headers={"if-match": '"0-0"'})).status_code == 201
+    late = await http.post(ENTRIES, json={"fields": {"a": "1"}}, headers={"if-match": '"0-0"'})
+    assert (late.status_code, late.json()["code"], late.json()["last_id"]) == (412, "last_id_mismatch", "1-0")
+    fresh = await http.post(ENTRIES, json={"fields": {"a": "1"}}, headers={"if-match": '"1-0"'})
+    assert fresh.status_code == 201
+    for wrong in ("1-0", '"x"', 'W/"1-0"', "*"):
+        answer = await http.post(ENTRIES, json={"fields": {"a": "1"}}, headers={"if-match": wrong})
+        assert (answer.status_code, answer.json()["code"]) == (400, "malformed_id")
+
+
+async def test_an_idempotency_key_answers_as_the_first_time(http: httpx.AsyncClient) -> None:
+    """The same key and body: 201, `duplicate`, nothing stored again. Another body: 422."""
+    headers = {"idempotency-key": "order 17"}
+    first = await http.post(ENTRIES, json={"fields": {"a": "1"}}, headers=headers)
+    again = await http.post(ENTRIES, json={"fields": {"a": "1"}}, headers=headers)
+    assert (again.status_code, again.json()) == (201, {"id": first.json()["id"], "duplicate": True})
+    other = await http.post(ENTRIES, json={"fields": {"a": "2"}}, headers=headers)
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
+    assert len(await stored(http)) == 1
+    for wrong in ("", "x" * 256, "a\u00e9"):
+        answer = await http.post(
+            ENTRIES, json={"fields": {"a": "1"}}, headers={b"idempotency-key": wrong.encode("latin-1")}
+        )
+        assert answer.status_code == 422
+
+
+async def test_a_synced_answer_says_so(http: httpx.AsyncClient) -> None:
+    """Prefer: durability=fsync holds the answer until its frame is on the disk; there are no replicas."""
+    body = {"fields": {"a": "1"}}
+    answer = await http.post(ENTRIES, json=body, headers={"prefer": "durability=fsync"})
+    assert (answer.status_code, answer.headers["weir-durability"]) == (201, "fsync")
+    answer = await http.post(ENTRIES, json=body, headers={"prefer": "durability=replicated:1"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
+
+
+@pytest.mark.parametrize("header", ["weir-producer", "weir-epoch", "weir-chunk"])
+async def test_headers_of_later_versions_are_not_ignored(http: httpx.AsyncClient, header: str) -> None:
+    """501: what the contract names and is not built."""
+    answer = await http.post(ENTRIES, json={"fields": {"a": "1"}}, headers={header: "1"})
+    assert answer.status_code == 501
+    assert await stored(http) == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "application/json; charset=latin-1"},
+        {"content-type": "application/x-ndjson; charset=utf-16"},
+        {"content-type": "text/plain; charset=iso-8859-1"},
+        {"content-type": "multipart/form-data; boundary=x"},
+        {"content-type": "application/json", "content-encoding": "gzip"},
+    ],
+)
+async def test_what_cannot_be_read_is_415(http: httpx.AsyncClient, headers: dict[str, str]) -> None:
+    """Multipart, other charsets, compressed bodies."""
+    answer = await http.post(ENTRIES, content=b'{"fields":{"a":"1"}}', headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
+    assert await stored(http) == []
+
+
+@pytest.mark.parametrize("kind", ["json", "ndjson"])
+async def test_the_first_bad_entry_of_a_batch_is_named(http: httpx.AsyncClient, kind: str) -> None:
+    """None is stored, and the problem has the index."""
+    rows: list[object] = [{"a": "1"}, {"a": "2"}, {"a": None}, {"a": []}]
+    if kind == "json":
+        answer = await http.post(ENTRIES, json={"entries": [{"fields": row} for row in rows]})
+    else:
+        answer = await http.post(ENTRIES, content="\n".join(map(json.dumps, rows)), headers=NDJSON)
+    assert (answer.status_code, answer.json()["code"], answer.json()["index"]) == (422, "invalid", 2)
+    assert "encode" in answer.json()["errors"][0]["detail"]
+    assert await stored(http) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"entries": []}, 422, "invalid"),
+        ({"entries": [{"fields": {"a": "1"}}] * 101}, 413, "too_many_entries"),
+        ({"entries": [{"fields": {"a": "x" * 9_000}}]}, 413, "entry_too_large"),
+        ({"fields": {"a": "x" * 9_000}}, 413, "entry_too_large"),
+        ({"fields": {"a": "x" * 70_000}}, 413, "body_too_large"),
+        ({"fields": {str(n): "x" for n in range(17)}}, 422, "invalid"),
+        ({"fields": [["a", "1"]] * 17}, 422, "invalid"),
+        ({"fields": {}}, 422, "invalid"),
+    ],
+)
+async def test_limits_have_their_codes(http: httpx.AsyncClient, body: object, status: int, code: str) -> None:
+    """Batch, entry, body, fields."""
+    answer = await http.post(ENTRIES, json=body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert await stored(http) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "index"),
+    [
+        (['{"a":"1"}'] * 101, 413, None),
+        (['{"a":"1"}', json.dumps({"a": "x" * 9_000})], 413, 1),
+        (['{"a":"1"}', json.dumps({str(n): "x" for n in range(17)})], 422, 1),
+        (['{"a":"1"}', "{}"], 422, 1),
+        (['{"a":"1"}', '{"fields":{"a":"1"},"id":"x"}'], 400, 1),
+        ([""], 422, None),
+    ],
+)
+async def test_limits_hold_line_by_line(
+    http: httpx.AsyncClient, lines: list[str], status: int, index: int | None
+) -> None:
+    """The index tells which line; blank lines do not count."""
+    answer = await http.post(ENTRIES, content="\n".join(lines), headers=NDJSON)
+    assert (answer.status_code, answer.json().get("index")) == (status, index)
+    assert await stored(http) == []
+
+
+async def test_an_endless_body_is_cut_at_the_limit(http: httpx.AsyncClient) -> None:
+    """Without a Content-Length the limit is found while the body arrives."""
+    chunks = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal chunks
+        while chunks < 1_000:
+            chunks += 1
+            yield b"x" * 1_024
+
+    answer = await http.post(ENTRIES, content=endless(), headers={"content-type": "text/plain"})
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+    assert answer.headers["connection"] == "close"
+    assert chunks < 100

@@ -1,0 +1,127 @@
+"""Reads that wait and do not get to the end: clients that leave, limits, a gateway that stops."""
+
+import asyncio
+from collections.abc import MutableMapping
+from typing import Any
+
+import httpx
+import pytest
+
+from app.main import App
+
+READ = "/v1/streams/s/groups/g/consumers/c/read"
+Message = MutableMapping[str, Any]
+
+
+class Client:
+    """A connection that can be closed while its answer is waited for."""
+
+    def __init__(self, app: App, method: str, path: str, query: bytes = b"", body: bytes = b"") -> None:
+        self._left = asyncio.Event()
+        self._body = [{"type": "http.request", "body": body, "more_body": False}]
+        self.sent: list[Message] = []
+        scope = {
+            "type": "http",
+            "method": method,
+            "raw_path": path.encode(),
+            "path": path,
+            "query_string": query,
+            "headers": [(b"host", b"127.0.0.1:8080"), (b"content-length", b"%d" % len(body))],
+        }
+        self.request = asyncio.ensure_future(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> Message:
+        if self._body:
+            return self._body.pop()
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    async def waits(self, app: App, reads: int = 1) -> None:
+        while app.gateway.engine.waiting < reads:  # noqa: ASYNC110 - the engine has no event for it
+            await asyncio.sleep(0)
+
+    async def leave(self) -> None:
+        self._left.set()
+        await self.request
+
+
+async def test_a_client_that_leaves_receives_nothing(app: App, http: httpx.AsyncClient) -> None:
+    """No waiter stays behind, and what comes later is delivered to the next reader."""
+    await http.post("/v1/streams/s/groups", json={"name": "g", "mkstream": True})
+    client = Client(app, "POST", READ, body=b'{"wait":5000}')
+    await client.waits(app)
+    await client.leave()
+    assert app.gateway.engine.waiting == 0
+    assert client.sent == []
+    await http.post("/v1/streams/s/entries", json={"id": "1-0", "fields": {"a": "1"}})
+    pending = await http.post("/v1/commands", json=["XPENDING", "s", "g"])
+    assert pending.json() == {"result": [0, None, None, None]}
+    answer = await http.post(READ.replace("/c/", "/d/"), json={})
+    assert [entry["id"] for entry in answer.json()["entries"]] == ["1-0"]
+
+
+async def test_a_command_that_blocks_ends_with_its_connection(app: App) -> None:
+    """BLOCK at the command door is a long-poll like any other."""
+    client = Client(app, "POST", "/v1/commands", body=b'["XREAD","BLOCK","0","STREAMS","s","$"]')
+    await client.waits(app)
+    await client.leave()
+    assert app.gateway.engine.waiting == 0
+
+
+async def test_too_many_waiting_reads_are_429(app: App, http: httpx.AsyncClient) -> None:
+    """The limit is told with Retry-After, and goes when a reader goes."""
+    path, query = "/v1/streams/s/entries", b"after=$&wait=5000"
+    clients = [Client(app, "GET", path, query) for _ in range(3)]
+    await clients[0].waits(app, 3)
+    answer = await http.get(f"{path}?{query.decode()}")
+    assert (answer.status_code, answer.json()["code"]) == (429, "too_many_waiters")
+    assert answer.headers["retry-after"] == "1"
+    door = await http.post("/v1/commands", json=["XREAD", "BLOCK", "10", "STREAMS", "s", "$"])
+    assert (door.status_code, door.json()["error"][:3]) == (429, "ERR")
+    for client in clients:
+        await client.leave()
+    assert (await http.get(f"{path}?after=$&wait=1")).status_code == 200
+
+
+async def test_draining_ends_waits_and_refuses_new_work(app: App, http: httpx.AsyncClient) -> None:
+    """503 with Retry-After for both; the connection is closed; health still answers."""
+    client = Client(app, "GET", "/v1/streams/s/entries", b"after=$&wait=5000")
+    await client.waits(app)
+    app.gateway.drain()
+    await client.request
+    assert client.sent[0]["status"] == 503
+    assert (b"retry-after", b"1") in client.sent[0]["headers"]
+    answer = await http.post("/v1/streams/s/entries", json={"fields": {"a": "1"}})
+    assert (answer.status_code, answer.json()["code"]) == (503, "draining")
+    assert answer.headers["connection"] == "close"
+    assert (await http.get("/healthz/live")).status_code == 200
+    ready = await http.get("/healthz/ready")
+    assert (ready.status_code, ready.json()) == (503, {"status": "draining"})
+
+
+async def test_before_recovery_there_is_only_health(closed_app: App) -> None:
+    """Live at once, not ready; work is 503 `starting` before its body is read."""
+    transport = httpx.ASGITransport(closed_app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as http:
+        assert (await http.get("/healthz/live")).status_code == 200
+        assert (await http.get("/healthz/ready")).json() == {"status": "starting"}
+        for path in ("/v1/streams/s/entries", "/v1/commands", "/v1/streams/s/groups"):
+            answer = await http.post(path, content=b"not even JSON")
+            assert (answer.status_code, answer.json()["code"]) == (503, "starting")
+            assert answer.headers["retry-after"] == "1"
+        assert (await http.get("/")).status_code == 200
+
+
+@pytest.mark.parametrize("wait", ["0", "1"])
+async def test_a_group_that_goes_ends_its_readers(app: App, http: httpx.AsyncClient, wait: str) -> None:
+    """A waiting group read whose group is destroyed is 404 no_group."""
+    await http.post("/v1/streams/s/groups", json={"name": "g", "mkstream": True})
+    client = Client(app, "POST", READ, body=b'{"wait":5000}')
+    await client.waits(app)
+    await http.post("/v1/commands", json=["XGROUP", "DESTROY", "s", "g"] if wait == "0" else ["DEL", "s"])
+    await client.request
+    assert client.sent[0]["status"] == 404
+    assert b'"no_group"' in client.sent[1]["body"]
