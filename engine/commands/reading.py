@@ -21,6 +21,9 @@ from engine.replies import Delivered, Gap, GroupRead, StreamDeliveries, StreamEn
 from engine.stream import Stream
 
 delivery_count_max: Final = (1 << 63) - 1
+# A claiming read with nothing pending to wait for looks again no sooner: others may take and leave entries
+# without waking it.
+_claim_retry_ms_min: Final = 100
 
 
 def gap_after(stream: Stream, cursor: int) -> bool:
@@ -241,7 +244,7 @@ def _next_claim_ms(turn: Turn, name: str, command: types.XReadGroup) -> int:
     for entry_id, pending in key.groups[command.group].in_order_of_delivery():
         if entry_id in key.stream:
             return pending.delivery_time_ms + wait_ms
-    return turn.now_ms + wait_ms
+    return turn.now_ms + max(wait_ms, _claim_retry_ms_min)
 
 
 def is_ready(turn: Turn, command: types.XRead | types.XReadGroup) -> bool:
