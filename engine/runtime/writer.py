@@ -26,6 +26,9 @@ reservation_ms: Final = 5_000
 # With less than this left the next reservation is made: the sync of the coming second makes it good.
 _reservation_low_ms: Final = 2_500
 
+# A position that no log reaches.
+never_safe: Final = 1 << 127
+
 _Wait = tuple[int, int, asyncio.Future[None]]
 
 
@@ -48,6 +51,7 @@ class Writer:
         # yet.
         self._barrier: tuple[int, int] | None = None
         self._marked_upto = log.staged_upto
+        self._late = False
         self._ticker: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, "weir-sync")
 
@@ -65,8 +69,12 @@ class Writer:
     # --- after a turn ---------------------------------------------------------------------------------------
 
     def stage(self, payload: bytes) -> int:
-        """Put a frame into the write of this loop cycle; its position."""
-        position = self._log.stage(payload)
+        """Put a frame into the write of this loop cycle; its position, never safe if the log is poisoned."""
+        try:
+            position = self._log.stage(payload)
+        except LogPoisoned:
+            # A sync failed while the turn ran: what it changed is in memory alone, and nobody may see it.
+            return never_safe
         if not self._flush_scheduled:
             self._flush_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -79,7 +87,7 @@ class Writer:
         `always` the frame itself is. IDs far ahead of the clock (behind an explicit one in the future) wait
         for their own frame, for a reservation so far ahead would move every stream there.
         """
-        if self._fsync == "always":
+        if self._fsync == "always" or self._log.poisoned is not None:
             return
         if shown_ms > now_ms + reservation_ms:
             self._hold(start, self._log.staged_upto)
@@ -153,6 +161,7 @@ class Writer:
             return
         finally:
             self._syncing = None
+            self._late = False
         if self._barrier is not None and self._log.durable_upto >= self._barrier[1]:
             self._barrier = None
         self._release()
@@ -164,8 +173,8 @@ class Writer:
 
     def _fail_all(self) -> None:
         """Nothing that waits can become safe any more: let everyone look again."""
-        _wake(self._waiting, self._log.staged_upto)
-        _wake(self._waiting_for_sync, self._log.staged_upto)
+        _wake(self._waiting, never_safe)
+        _wake(self._waiting_for_sync, never_safe)
 
     # --- the second's work ----------------------------------------------------------------------------------
 
@@ -178,6 +187,10 @@ class Writer:
         if self._log.poisoned is not None or self._fsync == "no":
             return
         staged = self._log.staged_upto
+        if self._syncing is not None and self._fsync == "everysec" and self._late:
+            # The disk takes longer than a second: rather than risk more than two, answers wait for it.
+            self._hold(staged, staged)
+        self._late = self._syncing is not None
         if staged > self._log.durable_upto:
             self._want_sync(staged)
         elif staged > self._marked_upto:
