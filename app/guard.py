@@ -36,6 +36,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
         super().__init__(*arguments, **named)
         self._head_bytes = 0
+        self._begun = 0
         self._complete = True
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
@@ -51,11 +52,14 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        before = self._head_bytes
+        before, was_idle = self._head_bytes, self._complete
+        self._begun = 0
         super().data_received(data)
-        if self._head_bytes and before:
-            # Still the same head: what the parser holds back of a long header counts too.
-            self._head_bytes = before + len(data)
+        if self._head_bytes:
+            # The head goes on: what the parser holds back of a long header counts too, unless these bytes
+            # are of an earlier request as well.
+            if before or (was_idle and self._begun == 1):
+                self._head_bytes = before + len(data)
             if self._head_bytes > self.head_bytes_max and not self.transport.is_closing():
                 self._refuse(431)
         if self._complete:
@@ -65,6 +69,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._head_bytes = 1
+        self._begun += 1
         self._complete = False
         super().on_message_begin()
 

@@ -52,6 +52,10 @@ class App:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
 
+    def flush_logs(self) -> None:
+        """Write the lines of requests that are not written yet."""
+        self._outermost.flush()
+
     async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = self._thin.find(scope) if self._thin is not None else None
         if found is None or self._thin is None:

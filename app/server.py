@@ -60,13 +60,15 @@ def run(settings: Settings, clock: Clock, say: Say) -> None:
     """Serve until SIGTERM or SIGINT. Raises Stopped for every end but that."""
     _check_exposure(settings)
     listener = _listen(settings)
-    place = Place(*listener.getsockname()[:2])
+    uvloop.run(_Process(settings, clock, listener).run(say))
+
+
+def _tell(settings: Settings, place: Place, say: Say) -> None:
     say(f"API   {place.url}/v1")
     say(f"docs  {place.url}/docs")
     say(f"data  {settings.data} (fsync {settings.fsync})")
     if not settings.is_loopback:
         say("WARNING: anybody who reaches this address may read, write and delete everything (--insecure)")
-    uvloop.run(_Process(settings, clock, listener).run())
 
 
 def _check_exposure(settings: Settings) -> None:
@@ -114,11 +116,13 @@ class _Process:
         self._server = _Server(_config(settings, self._app))
         self._stopping = asyncio.Event()
 
-    async def run(self) -> None:
+    async def run(self, say: Say) -> None:
         """Listen, recover, serve, drain, close."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
+        # Whoever reads this may connect, and may send a signal.
+        _tell(self._settings, Place(*self._listener.getsockname()[:2]), say)
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         opening = asyncio.create_task(self._open())
         stopping = asyncio.create_task(self._stopping.wait())
@@ -133,6 +137,7 @@ class _Process:
         self._app.gateway.drain()
         self._server.should_exit = True
         await serving
+        self._app.flush_logs()
         if engine is not None:
             await engine.close()
         if refusal is not None:

@@ -57,6 +57,10 @@ class Envelope:
         if self._lines.wants(sending.status):
             self._log(scope, request_id, sending, began_s)
 
+    def flush(self) -> None:
+        """Write the lines of requests that are not written yet."""
+        self._lines.flush()
+
     def _request_id(self, scope: Scope) -> str:
         for name, value in scope["headers"]:
             if name == b"weir-request-id" and _SANE_ID.fullmatch(value):

@@ -108,7 +108,7 @@ def _plain_json(body: bytes, limits: EntryLimits) -> Published:
     one = _decode_one(body)
     _check_names_kept(body, [one], names_besides=0)
     bodies = _of_rows([one.fields], limits)
-    return Published(bodies, [_new_id(one.id, "/id")] if one.id else ())
+    return Published(bodies, [_plain_id(one.id)] if one.id else ())
 
 
 def _strict_json(body: bytes, limits: EntryLimits) -> Published:
@@ -206,6 +206,7 @@ def _line(line: bytes, index: int, limits: EntryLimits) -> tuple[bytes, NewId, b
             raise invalid(pointer, "a line is an object")
         fields = dict(row).get("fields")
         if not isinstance(fields, list):
+            _check_fields(len(row), pointer, limits)
             return _stored(_named_values(row, pointer), pointer, limits), None, False
         members = _members(row, pointer)
         return *_envelope(members, pointer, limits), "id" in members
@@ -285,6 +286,9 @@ def _envelope(members: dict[str, Json], pointer: str, limits: EntryLimits) -> tu
         name = min(unknown, default="fields")
         hint = 'an entry is {"fields": {…}}, beside it only "id" and "encoding"'
         raise invalid(f"{pointer}/{name}", f"{'unknown member' if unknown else 'missing'}; {hint}")
+    if isinstance(members["fields"], list):
+        # Before each of them is looked at.
+        _check_fields(len(members["fields"]), f"{pointer}/fields", limits)
     pairs = _fields(members["fields"], f"{pointer}/fields")
     encoding = members.get("encoding")
     if "encoding" in members:
@@ -388,31 +392,29 @@ def _of_envelopes(envelopes: Sequence[_One], limits: EntryLimits) -> Published:
     bodies = _of_rows([envelope.fields for envelope in envelopes], limits)
     if not any(envelope.id for envelope in envelopes):
         return Published(bodies, batch=True)
-    new_ids = [_indexed_id(envelope.id, index) for index, envelope in enumerate(envelopes)]
-    return Published(bodies, new_ids, batch=True)
+    return Published(bodies, [_plain_id(envelope.id) for envelope in envelopes], batch=True)
 
 
-def _indexed_id(text: str, index: int) -> NewId:
-    with _Indexed(index):
-        return _new_id(text, f"/{index}/id") if text else None
+def _plain_id(text: str) -> NewId:
+    try:
+        return _new_id(text, "") if text else None
+    except Refusal:
+        raise _NotPlainError from None
 
 
 def _of_rows(rows: Sequence[Fields], limits: EntryLimits, text: bytes | None = None) -> list[bytes]:
-    """The stored forms of rows of text values; `text` is their encoding, one a line, where it is known
-    already.
+    """The stored forms of rows of text values; `text` is their encoding, one a line, where it is known.
+
+    What is beyond a limit is left to the strict reader, which knows what is wrong first, and the words for
+    it.
     """
-    _check_count(len(rows), limits)
     sizes = [len(row) for row in rows]
-    if min(sizes) == 0 or max(sizes) > limits.fields_max:
-        index = next(place for place, size in enumerate(sizes) if not 0 < size <= limits.fields_max)
-        with _Indexed(index):
-            _check_fields(sizes[index], "", limits)
+    if not 0 < len(rows) <= limits.entries_max or min(sizes) == 0 or max(sizes) > limits.fields_max:
+        raise _NotPlainError
     lines = _encode_lines(rows) if text is None else text
     bodies = (_BEFORE + lines[:-1].replace(b"\n", _BETWEEN) + _BEHIND).split(b"\n")
-    largest = max(bodies, key=len)
-    if len(largest) > limits.entry_bytes_max:
-        with _Indexed(next(place for place, one in enumerate(bodies) if len(one) > limits.entry_bytes_max)):
-            _check_size(len(largest), limits)
+    if len(max(bodies, key=len)) > limits.entry_bytes_max:
+        raise _NotPlainError
     return bodies
 
 

@@ -1,0 +1,43 @@
+"""The API describes itself, for programs and for people."""
+
+import httpx
+
+IDS = {
+    "getRoot", "getVersion", "isLive", "isReady", "runCommand", "runPipeline", "runTransaction", "addEntries",
+    "readEntries", "getEntry", "createGroup", "readGroup", "ackEntries",
+}  # fmt: skip
+
+
+async def test_the_description_is_whole(http: httpx.AsyncClient) -> None:
+    """OpenAPI 3.1; each operation has its ID, each reference leads somewhere, each code is in the list."""
+    answer = await http.get("/openapi.json")
+    document = answer.json()
+    assert document["openapi"].startswith("3.1")
+    operations = [told for methods in document["paths"].values() for told in methods.values()]
+    assert {told["operationId"] for told in operations} == IDS
+    assert all(told["summary"] for told in operations)
+    schemas = document["components"]["schemas"]
+    references = {piece.partition('"')[0] for piece in answer.text.split("#/components/schemas/")[1:]}
+    assert references <= schemas.keys()
+    assert "id_not_increasing" in schemas["Problem"]["properties"]["code"]["enum"]
+
+
+async def test_paths_name_their_parameters(http: httpx.AsyncClient) -> None:
+    """stream, group, consumer, id; query and headers too."""
+    paths = (await http.get("/openapi.json")).json()["paths"]
+    for path, methods in paths.items():
+        for told in methods.values():
+            named = [one["name"] for one in told.get("parameters", []) if one["in"] == "path"]
+            assert [f"{{{name}}}" for name in named] == [part for part in path.split("/") if part[:1] == "{"]
+    told = paths["/v1/streams/{stream}/entries"]["get"]
+    assert {one["name"] for one in told["parameters"]} >= {"stream", "after", "wait", "Prefer"}
+
+
+async def test_the_page_needs_nothing_from_elsewhere(http: httpx.AsyncClient) -> None:
+    """No script, no foreign address; a strict policy."""
+    answer = await http.get("/docs")
+    assert "<script" not in answer.text
+    assert "//" not in answer.text
+    assert "/v1/streams/{stream}/entries" in answer.text
+    assert "script-src" not in answer.headers["content-security-policy"]
+    assert (await http.get("/docs/style.css")).headers["content-type"].startswith("text/css")

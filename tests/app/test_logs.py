@@ -1,0 +1,77 @@
+"""Log lines: one JSON object each, whatever a client sent; of streams nothing but their names."""
+
+import io
+import json
+
+import httpx
+import pytest
+
+from app import logs
+from app.main import create_app
+from app.settings import Settings
+from engine import Engine, SystemClock
+
+HOSTILE = "a\r\nlevel: fine\x1b[31m\x7f\u2028\u0085\ud800" + "x" * 1_000
+
+
+def line(path: str, status: int = 200) -> logs.RequestLine:
+    return logs.RequestLine("id", "GET", path, status, 1.5, 10, "2026-01-01T00:00:00Z")
+
+
+async def test_a_line_is_one_line_of_plain_ascii() -> None:
+    """No client can end it, colour it or make it endless."""
+    target = io.StringIO()
+    log = logs.RequestLog("all", "info", "json", target)
+    log.note(line(HOSTILE))
+    log.flush()
+    text = target.getvalue()
+    assert text.endswith("\n")
+    assert text[:-1].isascii()
+    assert text[:-1].isprintable()
+    assert len(text) < 1_000
+    assert json.loads(text)["event"] == "request"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "level", "statuses"),
+    [
+        ("all", "info", [200, 404, 500]),
+        ("failed", "info", [404, 500]),
+        ("none", "info", []),
+        ("all", "error", []),
+    ],
+)
+async def test_only_wanted_requests_are_noted(wanted: str, level: str, statuses: list[int]) -> None:
+    """By the setting, and by the level."""
+    log = logs.RequestLog(wanted, level, "json", io.StringIO())
+    assert [status for status in (200, 404, 500) if log.wants(status)] == statuses
+
+
+async def test_a_request_is_noted_without_its_content(
+    engine: Engine, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Method, path, status, time, bytes, ID: neither query nor headers nor body."""
+    app = create_app(Settings(), SystemClock())
+    app.gateway.open(engine)
+    headers = {"authorization": "Bearer secret-1", "weir-request-id": "r-1"}
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        body = {"fields": {"a": "secret-2"}}
+        await http.post("/v1/streams/s%20t/entries?maxlen=77", json=body, headers=headers)
+        app.flush_logs()
+    told = json.loads(capfd.readouterr().err)
+    assert (told["method"], told["path"], told["status"]) == ("POST", "/v1/streams/s%20t/entries", 201)
+    assert told["request_id"] == "r-1"
+    assert not [word for word in ("secret", "77", "maxlen") if word in json.dumps(told)]
+
+
+def test_other_lines_are_safe_too(capfd: pytest.CaptureFixture[str]) -> None:
+    """What is logged by name is escaped as well, and cut."""
+    target = io.StringIO()
+    logs.configure("info", "json", target)
+    logs.get().info("event", text=HOSTILE.replace("\ud800", ""))
+    logs.get().debug("not shown")
+    (text,) = target.getvalue().splitlines()
+    assert text.isascii()
+    assert text.isprintable()
+    assert json.loads(text)["level"] == "info"

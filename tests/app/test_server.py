@@ -1,0 +1,260 @@
+"""A real process: it listens before it is ready, stops with exit code 0, and says why it cannot start."""
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server import Server
+
+
+class Signalled(Server):
+    """A server that can be sent any signal."""
+
+    def end(self, number: int) -> int:
+        """The exit code after this signal."""
+        assert self._process is not None, "the server was started"
+        self._process.send_signal(number)
+        return self._process.wait(30)
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[Signalled]:
+    """A server that a test may end."""
+    server = Signalled(tmp_path / "data")
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of short patience that survives its tests."""
+    limits = ["--set", "head_bytes_max=4096", "--set", "request_s_max=1", "--set", "stall_s_max=1"]
+    with Server(tmp_path_factory.mktemp("server") / "data", *limits) as server:
+        yield server
+
+
+def request(server: Server, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
+        connection.request(method, path, body or None, headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"null")
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cli.main", "serve", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_what_was_published_is_there_after_a_stop_and_a_kill(mortal: Signalled) -> None:
+    """Entries and groups; both ends leave everything in place."""
+    status, told = request(mortal, "POST", "/v1/streams/s/entries", b'{"fields":{"a":"1"}}')
+    assert status == 201
+    assert mortal.stop() == 0
+    mortal.start()
+    request(mortal, "POST", "/v1/streams/s/groups", b'{"name":"g","start":"0"}')
+    request(mortal, "POST", "/v1/streams/s/groups/g/consumers/c/read")
+    mortal.kill()
+    mortal.start()
+    _, page = request(mortal, "GET", "/v1/streams/s/entries")
+    assert [entry["id"] for entry in page["entries"]] == [told["id"]]
+    _, again = request(mortal, "POST", "/v1/streams/s/groups/g/consumers/c/read", b'{"after":"0"}')
+    assert [entry["id"] for entry in again["entries"]] == [told["id"]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_ends_the_waiting_reads_and_then_the_process(mortal: Signalled, number: int) -> None:
+    """Long-polls get 503 with Retry-After at once; the exit code is 0, and it takes no time."""
+    answers: list[tuple[int, Any]] = []
+    path = "/v1/streams/s/entries?after=$&wait=30000"
+    poll = threading.Thread(target=lambda: answers.append(request(mortal, "GET", path)))
+    poll.start()
+    time.sleep(0.5)
+    began = time.monotonic()
+    assert mortal.end(number) == 0
+    poll.join(10)
+    assert time.monotonic() - began < 5
+    assert answers[0][0] == 503
+    assert answers[0][1]["code"] == "draining"
+
+
+def test_a_second_process_on_the_data_is_told_who_holds_it(server: Server) -> None:
+    """Exit code 4, and the first one serves on."""
+    second = run("--port", "0", "--data", str(server.data))
+    assert second.returncode == 4
+    assert str(server.pid) in second.stderr
+    assert request(server, "GET", "/healthz/ready")[0] == 200
+
+
+def test_damaged_data_is_refused(tmp_path: Path) -> None:
+    """Exit code 3; file and place are named; nothing is touched."""
+    with Server(tmp_path / "data") as server:
+        request(server, "POST", "/v1/streams/s/entries", b'{"fields":{"a":"1"}}')
+        assert server.stop() == 0
+    (manifest,) = (tmp_path / "data").glob("manifest")
+    manifest.write_bytes(b"")
+    refused = run("--port", "0", "--data", str(tmp_path / "data"))
+    assert refused.returncode == 3
+    assert "manifest" in refused.stderr
+    assert manifest.read_bytes() == b""
+
+
+def test_a_port_in_use_is_a_clear_message(server: Server, tmp_path: Path) -> None:
+    """Exit code 1, no trace."""
+    second = run("--port", str(server.port), "--data", str(tmp_path / "other"))
+    assert second.returncode == 1
+    assert "cannot listen" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_beyond_loopback_it_needs_a_word(tmp_path: Path) -> None:
+    """Exit code 2 before anything is opened."""
+    refused = run("--host", "0.0.0.0", "--port", "0", "--data", str(tmp_path / "data"))
+    assert refused.returncode == 2
+    assert "--insecure" in refused.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_it_says_where_everything_is(tmp_path: Path) -> None:
+    """API, docs and data, with the port that it really has."""
+    place = ["--port", "0", "--data", str(tmp_path / "data")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "serve", *place], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline().decode().split() for _ in range(3)]
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert [line[0] for line in lines] == ["API", "docs", "data"]
+    assert lines[0][1].startswith("http://127.0.0.1:")
+    assert not lines[0][1].endswith(":0/v1")
+
+
+def raw(server: Server, sent: bytes, seconds: float = 10) -> bytes:
+    """What comes back for these bytes, until the server closes."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=seconds) as peer:
+        peer.sendall(sent)
+        answer = b""
+        try:
+            while piece := peer.recv(65_536):
+                answer += piece
+        except ConnectionResetError:
+            pass
+        return answer
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"a" * 5_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 5_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: a\r\n" * 1_000 + b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000,
+    ],
+    ids=["line", "header", "headers", "endless"],
+)
+def test_a_head_beyond_the_limit_is_431(server: Server, head: bytes) -> None:
+    """And the connection closed."""
+    assert raw(server, head).startswith(b"HTTP/1.1 431 ")
+    assert request(server, "GET", "/healthz/live")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HT",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ",
+        b"POST /v1/commands HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n[",
+    ],
+    ids=["line", "head", "body"],
+)
+def test_a_request_that_does_not_arrive_is_408(server: Server, sent: bytes) -> None:
+    """After its time, and the connection closed."""
+    assert raw(server, sent).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_silent_peer_is_closed(server: Server) -> None:
+    """It has the time of a request to begin one."""
+    assert raw(server, b"") == b""
+
+
+def test_a_kept_connection_may_be_idle_longer_than_a_request(server: Server) -> None:
+    """The deadline is a request's, not a connection's."""
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)) as connection:
+        for _ in range(2):
+            connection.request("GET", "/healthz/live")
+            assert connection.getresponse().read() == b'{"status":"live"}'
+            time.sleep(1.5)
+
+
+def test_a_read_may_wait_longer_than_a_request(server: Server) -> None:
+    """Its request has arrived."""
+    began = time.monotonic()
+    status, _ = request(server, "GET", "/v1/streams/s/entries?after=$&wait=1500")
+    assert (status, time.monotonic() - began > 1.4) == (200, True)
+
+
+def test_a_reader_that_takes_nothing_is_cut(server: Server) -> None:
+    """Its answer does not stay in memory."""
+    line = b'{"a":"%b"}\n' % (b"x" * 100_000)
+    for _ in range(2):
+        headers = {"Content-Type": "application/x-ndjson"}
+        request(server, "POST", "/v1/streams/s/entries", line * 40, **headers)
+    with socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        peer.settimeout(10)
+        peer.connect(("127.0.0.1", server.port))
+        peer.sendall(b"GET /v1/streams/s/entries HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        time.sleep(2.5)
+        taken = 0
+        try:
+            while piece := peer.recv(1 << 20):
+                taken += len(piece)
+        except ConnectionResetError:
+            pass
+    assert taken < 7_000_000
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+        b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n folded\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0x3\r\nabc\r\n0\r\n\r\n",
+        b"CONNECT evil:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+    ],
+)
+def test_what_can_be_read_in_two_ways_is_refused(server: Server, sent: bytes) -> None:
+    """Smuggling needs two servers that read one request differently."""
+    answer = raw(server, sent)
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 403 "))
+    assert b"Traceback" not in answer
+
+
+def test_without_a_host_or_with_two_nothing_is_served(server: Server) -> None:
+    """Httptools takes both; the gateway does not."""
+    for hosts in (b"", b"Host: localhost\r\nHost: localhost\r\n"):
+        answer = raw(server, b"GET / HTTP/1.1\r\n" + hosts + b"Connection: close\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 403 ")
+
+
+def test_a_large_body_is_refused_before_it_is_sent(server: Server) -> None:
+    """By its Content-Length."""
+    head = b"POST /v1/commands HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
+    answer = raw(server, head)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in answer.lower()

@@ -1,0 +1,104 @@
+"""Settings: flags over environment over file over defaults; what is unknown or out of range is refused by
+name.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from app.settings import Settings, SettingsError, host_is_loopback, load, toml_line
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"WEIR_{name.upper()}", raising=False)
+    monkeypatch.delenv("WEIR_CONFIG", raising=False)
+
+
+def test_the_nearest_source_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each setting says where it came from."""
+    file = tmp_path / "weir.toml"
+    file.write_text('port = 1\nfsync = "no"\ncount_max = 7\nallowed_hosts = ["A.example"]\n')
+    monkeypatch.setenv("WEIR_PORT", "2")
+    monkeypatch.setenv("WEIR_FSYNC", "always")
+    monkeypatch.setenv("WEIR_ALLOWED_ORIGINS", "http://a.example, http://B.example")
+    settings, sources = load({"port": 3, "host": None}, file)
+    assert (settings.port, settings.fsync, settings.count_max, settings.host) == (3, "always", 7, "127.0.0.1")
+    assert settings.allowed_hosts == ("a.example",)
+    assert settings.allowed_origins == ("http://a.example", "http://b.example")
+    assert (sources["port"], sources["fsync"], sources["count_max"]) == ("flag", "environment", "file")
+    assert sources["host"] == "default"
+
+
+def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """WEIR_CONFIG, unless a flag names another."""
+    one, other = tmp_path / "one.toml", tmp_path / "other.toml"
+    one.write_text("port = 1")
+    other.write_text("port = 2")
+    monkeypatch.setenv("WEIR_CONFIG", str(one))
+    assert load({})[0].port == 1
+    assert load({}, other)[0].port == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("prot = 1", "prot"),
+        ("port = 70000", "port (file)"),
+        ('port = "x"', "port (file)"),
+        ('fsync = "sometimes"', "fsync (file)"),
+        ("port =", "weir.toml"),
+        ("[limits]\nport = 1", "limits"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, word: str) -> None:
+    """No setting is guessed, none ignored."""
+    file = tmp_path / "weir.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as refused:
+        load({}, file)
+    assert word in str(refused.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    """Naming one means wanting it."""
+    with pytest.raises(SettingsError, match="No such file"):
+        load({}, tmp_path / "none.toml")
+
+
+def test_an_unknown_flag_is_refused() -> None:
+    """`--set nonsense=1`."""
+    with pytest.raises(SettingsError, match="nonsense"):
+        load({"nonsense": "1"})
+
+
+def test_what_is_printed_can_be_read_again(tmp_path: Path) -> None:
+    """Every setting as a line of the file."""
+    settings, _ = load({"data": 'a "quoted" name', "allowed_hosts": "x.example,y.example", "insecure": True})
+    file = tmp_path / "weir.toml"
+    lines = [toml_line(name, getattr(settings, name)) for name in Settings.model_fields]
+    file.write_text("\n".join(lines))
+    again, sources = load({}, file)
+    assert again.model_dump() == settings.model_dump()
+    assert set(sources.values()) == {"file"}
+
+
+def test_every_setting_is_described() -> None:
+    """What it is for, in a few words; numbers have limits."""
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        if field.annotation is int:
+            assert field.metadata, f"{name} has no limit"
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        *[(name, True) for name in ("127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost")],
+        *[(name, False) for name in ("0.0.0.0", "::", "10.0.0.1", "example.org", "")],
+    ],
+)
+def test_loopback_is_told_from_everything_else(host: str, *, loopback: bool) -> None:
+    """By address; of the names by `localhost` alone."""
+    assert host_is_loopback(host) is loopback

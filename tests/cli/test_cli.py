@@ -1,0 +1,56 @@
+"""The command line: what it prints and how it ends."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def weir(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
+    command = [sys.executable, "-m", "cli.main", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env={**clean, **environment}
+    )
+
+
+def test_the_version_is_printed() -> None:
+    """Name and version, exit code 0."""
+    told = weir("--version")
+    assert (told.returncode, told.stdout.split()[0]) == (0, "weir")
+
+
+def test_config_prints_what_is_in_force(tmp_path: Path) -> None:
+    """Each setting with its source and what it is for, as lines that the file could have."""
+    file = tmp_path / "weir.toml"
+    file.write_text("count_max = 9\n")
+    told = weir("config", "--port", "99", "--set", "count_default=5", WEIR_FSYNC="no", WEIR_CONFIG=str(file))
+    lines = told.stdout.splitlines()
+    assert told.returncode == 0
+    for line, source in [("port = 99", "flag"), ("count_default = 5", "flag"), ("count_max = 9", "file")]:
+        assert f"({source})" in lines[lines.index(line) - 1]
+    assert "(environment)" in lines[lines.index('fsync = "no"') - 1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("serve", "--fsync", "sometimes"),
+        ("serve", "--port", "70000"),
+        ("serve", "--port", "x"),
+        ("serve", "--set", "nonsense=1"),
+        ("serve", "--set", "nonsense"),
+        ("serve", "--config", "/none.toml"),
+        ("serve", "--nonsense"),
+        ("nonsense",),
+        ("serve", "--host", "192.0.2.1"),
+    ],
+)
+def test_wrong_usage_ends_with_2(words: tuple[str, ...]) -> None:
+    """A sentence on standard error, no trace."""
+    told = weir(*words)
+    assert told.returncode == 2
+    assert told.stderr
+    assert "Traceback" not in told.stderr
