@@ -11,6 +11,7 @@ from engine import EngineError
 from engine.commands import Parked, execute, execute_all
 from engine.keyspace import Keyspace
 from engine.records import Record, decode, encode, replay, snapshot
+from tests.engine.images import image
 
 NOW_MS = 1_700_000_000_000
 INVALID_ID = "-ERR Invalid stream ID specified as stream command argument"
@@ -34,11 +35,6 @@ def plain(resp: Resp) -> object:
         except UnicodeDecodeError:
             return resp
     return resp
-
-
-def image(keyspace: Keyspace) -> list[Record]:
-    """Everything in the keyspace, in a form to compare."""
-    return list(snapshot(keyspace))
 
 
 class World:
@@ -134,11 +130,13 @@ class World:
             replay(replayed, payload)
         replayed.check()
         assert image(replayed) == now, "replaying the log gives the same state"
+        written = list(snapshot(self.keyspace))
         restored = Keyspace()
-        for record in decode(encode(now)):
+        for record in decode(encode(written)):
             record.apply(restored)
         restored.check()
         assert image(restored) == now, "a snapshot gives the same state"
+        assert list(snapshot(restored)) == written, "a snapshot of a snapshot is the same"
 
     def _log(self, records: list[Record], *, changed: bool) -> None:
         assert changed or not records, "a refusal has changed nothing"

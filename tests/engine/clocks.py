@@ -1,0 +1,42 @@
+"""Time that a test lets pass, for the engine and for the event loop under it.
+
+Knows: both clocks of the engine, and that asyncio's timers are asked what time it is through `loop.time`.
+Must never know: what anybody waits for.
+"""
+
+import asyncio
+from typing import Final
+
+# What asyncio and a deadline added up in floating point may disagree about.
+_rounding_s: Final = 1e-6
+# Turns of the loop in which everything that is due has run, and what that has woken.
+_settling_turns: Final = 12
+
+
+class HandClock:
+    """The engine's two clocks. They stand still until `pass_ms`."""
+
+    def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
+        self._wall_ms = wall_ms
+        self._monotonic = 1_000.0
+
+    def wall_ms(self) -> int:
+        return self._wall_ms
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def pass_ms(self, wall: int, monotonic: int | None = None) -> None:
+        """Let time pass, on both clocks alike unless told; the wall clock may go back."""
+        self._wall_ms += wall
+        self._monotonic += (wall if monotonic is None else monotonic) / 1000 + _rounding_s
+
+    def drive(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let the loop's timers go by this clock."""
+        vars(loop)["time"] = self.monotonic
+
+
+async def settle() -> None:
+    """Let everything run that can run now."""
+    for _ in range(_settling_turns):
+        await asyncio.sleep(0)

@@ -1,0 +1,53 @@
+"""The whole of a keyspace as plain values, so that two of them can be compared without trusting a snapshot.
+
+Knows: that everything an object keeps is its state, but for what is listed here as derived.
+Must never know: how a snapshot is made. An attribute that is new tomorrow is compared tomorrow.
+"""
+
+from typing import Final
+
+from engine.blocks import SortedMap
+from engine.groups import Group
+from engine.keyspace import Keyspace
+from engine.nodes import Text
+
+# Caches, counters that only order what is compared in order, and what a restart sets anew.
+DERIVED: Final = frozenset({"_hot", "_serial", "_view", "cold", "floor_ms", "new_generation", "tended"})
+# Dicts whose order is what goes first.
+ORDERED: Final = frozenset({"answers", "producers"})
+
+
+def image(keyspace: Keyspace) -> object:
+    """All state, to be compared with `==`."""
+    return _image(keyspace, "")
+
+
+def _image(value: object, name: str) -> object:
+    if isinstance(value, Group):
+        in_order = list(value.by_delivery.values())
+        return _attributes(value) | {"pending": _pending(value), "by_delivery": in_order}
+    if isinstance(value, Text):
+        return value.plain()
+    if isinstance(value, SortedMap):
+        return [(key, _image(each, name)) for key, each in value.items()]
+    if isinstance(value, dict):
+        pairs = [(key, _image(each, "producers" if name in ORDERED else "")) for key, each in value.items()]
+        return pairs if name in ORDERED else dict(pairs)
+    if isinstance(value, list | tuple):
+        return [_image(each, "") for each in value]
+    return _attributes(value) if type(value).__module__.startswith("engine.") else value
+
+
+def _attributes(value: object) -> dict[str, object]:
+    names = {name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())}
+    names |= set(getattr(value, "__dict__", ()))
+    # A group's pending entries name their consumers, who name their pending entries: told by the group alone.
+    own = names - DERIVED - ({"by_delivery", "pending"} if isinstance(value, Group) else set())
+    return {name: _image(getattr(value, name), name) for name in own}
+
+
+def _pending(group: Group) -> list[object]:
+    return [
+        (entry_id, one.consumer and one.consumer.name, one.delivery_time_ms, one.delivery_count)
+        for entry_id, one in group.pending.items()
+    ]

@@ -1,0 +1,511 @@
+"""A naive model of the command family: plain dicts and lists, obviously right, made from semantics.md alone.
+
+Knows: what each command does and answers, in RESP2 shapes; who waits, and who is served first.
+Must never know: the engine's code. Arguments are what words mean; malformed words are not its business.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tests.engine.model_state import (
+    COUNT_MAX,
+    ZERO,
+    Consumer,
+    Entry,
+    Group,
+    Id,
+    Pending,
+    Refusal,
+    Stream,
+    Trim,
+    after,
+    parse_id,
+    show,
+)
+from tests.engine.model_turns import Parked, Reply, Turns
+
+KEY_REQUIRED: Final = (
+    "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the "
+    "MKSTREAM option to create an empty stream automatically."
+)
+TOP_ITEM: Final = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
+
+
+class Model(Turns):
+    """All streams, and what may be asked of them."""
+
+    def __init__(self, now: int = 1) -> None:
+        super().__init__(now)
+        self.node_max = 100
+        self.streams: dict[str, Stream] = {}
+
+    # --- entries --------------------------------------------------------------------------------------------
+
+    def xadd(
+        self,
+        key: str,
+        entry_id: str,
+        fields: Sequence[str],
+        *,
+        mkstream: bool = True,
+        trim: Trim | None = None,
+        refs: str = "KEEPREF",
+        production: tuple[str, str | None] | None = None,
+    ) -> Reply:
+        if entry_id in {"0", "0-0"}:
+            raise Refusal("ERR The ID specified in XADD must be greater than 0-0")
+        stream = self.streams.get(key)
+        if stream is None and not mkstream:
+            return None
+        stream = stream or Stream()
+        producer, token = production or ("", None)
+        # IDMPAUTO: the fields themselves, in any order, are the key.
+        iid: object = token or tuple(sorted(zip(fields[::2], fields[1::2], strict=True)))
+        if production and iid in stream.productions.get(producer, {}):
+            stream.duplicates += 1
+            return show(stream.productions[producer][iid])
+        new_id = self._new_id(stream, entry_id)
+        self.streams[key] = stream
+        stream.append(new_id, list(fields), self.node_max)
+        if production:
+            self._produce(stream, producer, iid, new_id)
+        if trim:
+            stream.trim(trim, refs, self.node_max)
+        self.signal(key)
+        return show(new_id)
+
+    def _new_id(self, stream: Stream, words: str) -> Id:
+        ms, _, sequence = words.partition("-")
+        if words == "*":
+            return (self.now, 0) if self.now > stream.last[0] else after(stream.last)
+        if sequence == "*":
+            wanted = after(stream.last) if int(ms) == stream.last[0] else (int(ms), 0)
+        else:
+            wanted = parse_id(words)
+        if wanted <= stream.last:
+            raise Refusal(TOP_ITEM)
+        return wanted
+
+    @staticmethod
+    def _produce(stream: Stream, producer: str, iid: object, entry_id: Id) -> None:
+        keys = stream.productions.setdefault(producer, {})
+        keys[iid] = entry_id
+        stream.productions_added += 1
+        while len(keys) > stream.idmp_maxsize:
+            del keys[next(iter(keys))]
+
+    def xcfgset(self, key: str, *, duration: int | None = None, maxsize: int | None = None) -> Reply:
+        stream = self._stream(key)
+        before = stream.idmp_duration, stream.idmp_maxsize
+        stream.idmp_duration = duration or stream.idmp_duration
+        stream.idmp_maxsize = maxsize or stream.idmp_maxsize
+        if before != (stream.idmp_duration, stream.idmp_maxsize):
+            stream.productions = {}
+        return "OK"
+
+    def config(self, node_max: int) -> Reply:
+        self.node_max = node_max
+        return "OK"
+
+    def delete(self, *keys: str) -> Reply:
+        found = [key for key in dict.fromkeys(keys) if key in self.streams]
+        for key in found:
+            del self.streams[key]
+            self.signal(key)
+        return len(found)
+
+    def xlen(self, key: str) -> Reply:
+        return self.streams[key].length if key in self.streams else 0
+
+    def xrange(
+        self, key: str, low: Id, high: Id, *, count: int | None = None, reverse: bool = False
+    ) -> Reply:
+        if key not in self.streams:
+            return []
+        if count is not None and count <= 0:
+            return None
+        found = [entry for entry in self.streams[key].entries() if low <= entry.id <= high]
+        return [_entry(entry) for entry in (found[::-1] if reverse else found)[:count]]
+
+    def xdel(self, key: str, *entry_ids: Id) -> Reply:
+        if key not in self.streams:
+            return 0
+        return sum(self.streams[key].remove(entry_id, deleted=True) for entry_id in entry_ids)
+
+    def xdelex(self, key: str, refs: str, *entry_ids: Id) -> Reply:
+        if key not in self.streams:
+            return [-1] * len(entry_ids)
+        return [self._delete_one(self.streams[key], refs, entry_id) for entry_id in entry_ids]
+
+    @staticmethod
+    def _delete_one(stream: Stream, refs: str, entry_id: Id) -> int:
+        if refs == "ACKED" and stream.is_referenced(entry_id):
+            return 2
+        if refs == "DELREF":
+            stream.drop_references(entry_id)
+        return 1 if stream.remove(entry_id, deleted=True) else -1
+
+    def xtrim(self, key: str, trim: Trim, refs: str = "KEEPREF") -> Reply:
+        return self.streams[key].trim(trim, refs, self.node_max) if key in self.streams else 0
+
+    def xsetid(self, key: str, last: Id, *, added: int | None = None, max_deleted: Id = ZERO) -> Reply:
+        if last < max_deleted:
+            raise Refusal("ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id")
+        stream = self._stream(key)
+        if last < stream.max_deleted:
+            raise Refusal("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
+        if stream.length and last < stream.top:
+            raise Refusal("ERR The ID specified in XSETID is smaller than the target stream top item")
+        if stream.length and added is not None and added < stream.length:
+            raise Refusal(
+                "ERR The entries_added specified in XSETID is smaller than the target stream length"
+            )
+        stream.last = last
+        stream.added = stream.added if added is None else added
+        stream.max_deleted = max_deleted if max_deleted != ZERO else stream.max_deleted
+        for group in stream.groups.values():
+            group.read = None if group.read is None else min(group.read, stream.added)
+        return "OK"
+
+    # --- reads ----------------------------------------------------------------------------------------------
+
+    def xread(
+        self, streams: Sequence[tuple[str, str]], *, count: int | None = None, block: bool = False
+    ) -> Reply:
+        return self._xread([(key, self._cursor(key, words)) for key, words in streams], count, block=block)
+
+    def _cursor(self, key: str, words: str) -> Id:
+        if words not in {"$", "+"}:
+            return parse_id(words)
+        stream = self.streams.get(key, Stream())
+        if words == "$":
+            return stream.last
+        ms, sequence = stream.top
+        return (ms, sequence - 1) if sequence else (max(ms - 1, 0), 2**64 - 1 if ms else 0)
+
+    def _xread(self, cursors: list[tuple[str, Id]], count: int | None, *, block: bool) -> Reply:
+        found: list[Reply] = []
+        for key, cursor in cursors:
+            entries = [entry for entry in self.streams.get(key, Stream()).entries() if entry.id > cursor]
+            if entries:
+                found.append([key, [_entry(entry) for entry in entries[: count or None]]])
+        if not found and block:
+            key, cursor = cursors[0]
+            raise Parked(
+                key,
+                lambda model: model._xread(cursors, count, block=True),  # noqa: SLF001 - itself
+                lambda model: key in model.streams and model.streams[key].top > cursor,
+                None,
+            )
+        return found or None
+
+    def xreadgroup(
+        self,
+        group: str,
+        consumer: str,
+        streams: Sequence[tuple[str, str]],
+        *,
+        count: int | None = None,
+        block: bool = False,
+        noack: bool = False,
+        claim: int | None = None,
+    ) -> Reply:
+        for key, words in streams:
+            if key not in self.streams or group not in self.streams[key].groups:
+                raise Refusal(
+                    f"NOGROUP No such key '{key}' or consumer group '{group}' in XREADGROUP with GROUP option"
+                )
+            assert words not in {"$", "+"}, "no cursor of a group read"
+        found: list[Reply] = []
+        claiming = claim
+        for key, words in streams:
+            self._see(key, group, consumer)
+            if words != ">":
+                found.append([key, self._history(key, group, consumer, parse_id(words), count or None)])
+                claiming = None
+            elif delivered := self._deliver(key, group, consumer, count or None, claiming, noack=noack):
+                found.append([key, delivered])
+        if not found and block:
+            key = streams[0][0]
+            raise Parked(
+                key,
+                lambda model: model.xreadgroup(
+                    group, consumer, streams, count=count, block=True, noack=noack, claim=claim
+                ),
+                lambda model: claim is not None or model._has_news(key, group),  # noqa: SLF001 - itself
+                None if claim is None else self._next_claim(key, group, claim),
+            )
+        return found or None
+
+    def _has_news(self, key: str, group: str) -> bool:
+        stream = self.streams.get(key)
+        return stream is None or group not in stream.groups or stream.top > stream.groups[group].last
+
+    def _next_claim(self, key: str, group: str, claim: int) -> int:
+        stream = self.streams[key]
+        pending = stream.groups[group].in_order_of_delivery()
+        times = [one.time for entry_id, one in pending if stream.find(entry_id)]
+        # Weir's own: without anything pending it looks again every 100 ms at most.
+        return times[0] + claim if times else self.now + max(claim, 100)
+
+    def _history(self, key: str, name: str, consumer: str, cursor: Id, count: int | None) -> Reply:
+        stream, group = self.streams[key], self.streams[key].groups[name]
+        mine = [item for item in group.by_id(consumer) if item[0] > cursor][:count]
+        found: list[Reply] = []
+        for entry_id, one in mine:
+            entry = stream.find(entry_id)
+            if entry is not None:
+                group.deliver(entry_id, consumer, self.now, min(one.count + 1, COUNT_MAX))
+            found.append([show(entry_id), entry.fields if entry else None])
+        return found
+
+    def _deliver(
+        self, key: str, name: str, consumer: str, count: int | None, claim: int | None, *, noack: bool
+    ) -> list[Reply]:
+        stream, group = self.streams[key], self.streams[key].groups[name]
+        found: list[Reply] = []
+        if claim is not None:
+            for entry_id, one in group.in_order_of_delivery():
+                entry = stream.find(entry_id)
+                idle = max(0, self.now - one.time)
+                if (
+                    entry is None
+                    or (one.owner is not None and idle < claim)
+                    or (count and len(found) == count)
+                ):
+                    continue
+                found.append([show(entry_id), entry.fields, idle, one.count])
+                group.deliver(entry_id, consumer, self.now, min(one.count + 1, COUNT_MAX))
+                group.consumers[consumer].active = self.now
+        for entry in [entry for entry in stream.entries() if entry.id > group.last]:
+            if count and len(found) == count:
+                break
+            stream.read_on(group, entry.id)
+            if not noack:
+                group.deliver(entry.id, consumer, self.now, 1)
+                group.consumers[consumer].active = self.now
+            found.append(_entry(entry) if claim is None else [*_entry(entry), 0, 0])
+        return found
+
+    # --- pending entries ------------------------------------------------------------------------------------
+
+    def xack(self, key: str, group: str, *entry_ids: Id) -> Reply:
+        found = self._find_group(key, group)
+        return 0 if found is None else sum(found.pending.pop(each, None) is not None for each in entry_ids)
+
+    def xackdel(self, key: str, group: str, refs: str, *entry_ids: Id) -> Reply:
+        found = self._find_group(key, group)
+        if found is None:
+            return [-1] * len(entry_ids)
+        results: list[int] = []
+        for entry_id in entry_ids:
+            known = found.pending.pop(entry_id, None) is not None
+            results.append(abs(self._delete_one(self.streams[key], refs, entry_id)) if known else -1)
+        return results
+
+    def xnack(
+        self,
+        key: str,
+        group: str,
+        mode: str,
+        *entry_ids: Id,
+        retry_count: int | None = None,
+        force: bool = False,
+    ) -> Reply:
+        found = self._group(key, group)
+        released = 0
+        for entry_id in entry_ids:
+            if entry_id in found.pending:
+                before = found.pending[entry_id].count
+            elif force and self.streams[key].find(entry_id):
+                before = 0
+            else:
+                continue
+            count = {"SILENT": max(0, before - 1), "FAIL": before, "FATAL": COUNT_MAX}[mode]
+            found.deliver(entry_id, None, 0, count if retry_count is None else retry_count)
+            released += 1
+        if released:
+            self.signal(key)
+        return released
+
+    def xpending(self, key: str, group: str) -> Reply:
+        found = self._group(key, group)
+        if not found.pending:
+            return [0, None, None, None]
+        owners = [one.owner for one in found.pending.values()]
+        counts: list[Reply] = [
+            [name, str(owners.count(name))] for name in sorted(found.consumers) if name in owners
+        ]
+        return [len(owners), show(min(found.pending)), show(max(found.pending)), counts]
+
+    def xpending_range(
+        self,
+        key: str,
+        group: str,
+        low: Id,
+        high: Id,
+        count: int,
+        *,
+        consumer: str | None = None,
+        idle: int = 0,
+    ) -> Reply:
+        found = self._group(key, group)
+        rows: list[Reply] = []
+        for entry_id, one in found.by_id(consumer):
+            idle_ms = max(0, self.now - one.time)
+            if low <= entry_id <= high and (one.owner is None or idle_ms >= idle):
+                shown = [one.owner or "", idle_ms if one.owner else -1, one.count]
+                rows.append([show(entry_id), *shown])
+        return rows[: max(0, count)]
+
+    def xclaim(
+        self,
+        key: str,
+        group: str,
+        consumer: str,
+        min_idle: int,
+        *entry_ids: Id,
+        idle: int | None = None,
+        time: int | None = None,
+        retry_count: int | None = None,
+        force: bool = False,
+        just_id: bool = False,
+        last: Id = ZERO,
+    ) -> Reply:
+        found = self._group(key, group)
+        found.last = max(found.last, last)
+        self._see(key, group, consumer)
+        wanted = self.now - idle if idle is not None else self.now if time is None else time
+        delivered = wanted if 0 <= wanted <= self.now else self.now
+        claimed: list[Reply] = []
+        for entry_id in entry_ids:
+            entry, one = self.streams[key].find(entry_id), found.pending.get(entry_id)
+            if entry is None:
+                found.pending.pop(entry_id, None)
+                continue
+            if one is None and not force:
+                continue
+            if one and one.owner is not None and max(0, self.now - one.time) < min_idle:
+                continue
+            before = one.count if one else 1
+            count = before if just_id else min(before + 1, COUNT_MAX)
+            found.deliver(entry_id, consumer, delivered, count if retry_count is None else retry_count)
+            found.consumers[consumer].active = self.now
+            claimed.append(show(entry_id) if just_id else _entry(entry))
+        return claimed
+
+    def xautoclaim(
+        self,
+        key: str,
+        group: str,
+        consumer: str,
+        min_idle: int,
+        start: Id,
+        *,
+        count: int = 100,
+        just_id: bool = False,
+    ) -> Reply:
+        found = self._group(key, group)
+        self._see(key, group, consumer)
+        claimed: list[Reply] = []
+        gone: list[str] = []
+        cursor = "0-0"
+        for place, (entry_id, one) in enumerate([item for item in found.by_id() if item[0] >= start]):
+            if len(claimed) + len(gone) == count or place == 10 * count:
+                cursor = show(entry_id)
+                break
+            entry = self.streams[key].find(entry_id)
+            if entry is None:
+                del found.pending[entry_id]
+                gone.append(show(entry_id))
+            elif one.owner is None or max(0, self.now - one.time) >= min_idle:
+                found.deliver(entry_id, consumer, self.now, min(one.count + (not just_id), COUNT_MAX))
+                found.consumers[consumer].active = self.now
+                claimed.append(show(entry_id) if just_id else _entry(entry))
+        return [cursor, claimed, gone]
+
+    # --- groups ---------------------------------------------------------------------------------------------
+
+    def xgroup_create(
+        self, key: str, group: str, start: str, *, mkstream: bool = False, read: int | None = None
+    ) -> Reply:
+        if key not in self.streams and not mkstream:
+            raise Refusal(KEY_REQUIRED)
+        stream = self.streams.get(key) or Stream()
+        if group in stream.groups:
+            raise Refusal("BUSYGROUP Consumer Group name already exists")
+        if key not in self.streams:
+            self.streams[key] = stream
+            self.signal(key)
+        stream.groups[group] = Group(
+            stream.last if start == "$" else parse_id(start),
+            None if read is None else min(read, stream.added),
+        )
+        return "OK"
+
+    def xgroup_setid(self, key: str, group: str, start: str, *, read: int | None = None) -> Reply:
+        stream, found = self._named(key, group)
+        found.last = stream.last if start == "$" else parse_id(start)
+        found.read = None if read is None else min(read, stream.added)
+        return "OK"
+
+    def xgroup_destroy(self, key: str, group: str) -> Reply:
+        if key not in self.streams:
+            raise Refusal(KEY_REQUIRED)
+        if self.streams[key].groups.pop(group, None) is None:
+            return 0
+        self.signal(key)
+        return 1
+
+    def xgroup_createconsumer(self, key: str, group: str, consumer: str) -> Reply:
+        _, found = self._named(key, group)
+        if consumer in found.consumers:
+            return 0
+        found.consumers[consumer] = Consumer(self.now)
+        return 1
+
+    def xgroup_delconsumer(self, key: str, group: str, consumer: str) -> Reply:
+        _, found = self._named(key, group)
+        mine = [entry_id for entry_id, _ in found.by_id(consumer)]
+        for entry_id in mine:
+            del found.pending[entry_id]
+        found.consumers.pop(consumer, None)
+        return len(mine)
+
+    # --- finding --------------------------------------------------------------------------------------------
+
+    def _see(self, key: str, group: str, consumer: str) -> None:
+        self.streams[key].groups[group].consumers.setdefault(consumer, Consumer(self.now)).seen = self.now
+
+    def _stream(self, key: str) -> Stream:
+        if key not in self.streams:
+            raise Refusal("ERR no such key")
+        return self.streams[key]
+
+    def _find_group(self, key: str, group: str) -> Group | None:
+        return self.streams[key].groups.get(group) if key in self.streams else None
+
+    def _group(self, key: str, group: str) -> Group:
+        found = self._find_group(key, group)
+        if found is None:
+            raise Refusal(f"NOGROUP No such key '{key}' or consumer group '{group}'")
+        return found
+
+    def _named(self, key: str, group: str) -> tuple[Stream, Group]:
+        if key not in self.streams:
+            raise Refusal(KEY_REQUIRED)
+        if group not in self.streams[key].groups:
+            raise Refusal(f"NOGROUP No such consumer group '{group}' for key name '{key}'")
+        return self.streams[key], self.streams[key].groups[group]
+
+
+def _entry(entry: Entry) -> list[object]:
+    return [show(entry.id), entry.fields]
+
+
+def pending_rows(pending: Sequence[tuple[Id, Pending]], *, owners: bool) -> list[object]:
+    """Pending entries as XINFO STREAM FULL shows them."""
+    return [
+        [show(entry_id), *([one.owner or ""] if owners else []), one.time, one.count]
+        for entry_id, one in pending
+    ]
