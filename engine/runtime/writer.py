@@ -11,7 +11,9 @@ Whether a thread should write too was measured before anything was built on it (
 """
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from heapq import heappop, heappush
 from typing import Final, Literal
 
@@ -29,7 +31,7 @@ _reservation_low_ms: Final = 2_500
 # A position that no log reaches.
 never_safe: Final = 1 << 127
 
-_Wait = tuple[int, int, asyncio.Future[None]]
+_Wait = tuple[int, int, Callable[[], None]]
 
 
 class Writer:
@@ -121,16 +123,23 @@ class Writer:
         """Wait until `position` has reached the policy, or (`synced`) the disk. Refuses once the log is
         poisoned.
         """
-        while position > (self._log.durable_upto if synced else self.safe_upto):
+        while not self.is_safe(position, synced=synced):
             if self._log.poisoned is not None:
                 raise errors.storage_failed()
-            waiting = self._waiting_for_sync if synced else self._waiting
-            future = asyncio.get_running_loop().create_future()
-            self._serial += 1
-            heappush(waiting, (position, self._serial, future))
-            if synced or self._fsync == "always":
-                self._want_sync(position)
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.call_when_safe(position, partial(_resolve, future), synced=synced)
             await future
+
+    def is_safe(self, position: int, *, synced: bool = False) -> bool:
+        """Whether `position` has reached the policy, or (`synced`) the disk."""
+        return position <= (self._log.durable_upto if synced else self.safe_upto)
+
+    def call_when_safe(self, position: int, callback: Callable[[], None], *, synced: bool = False) -> None:
+        """Call back once `position` may have become safe, or never will: ask `is_safe` then."""
+        self._serial += 1
+        heappush(self._waiting_for_sync if synced else self._waiting, (position, self._serial, callback))
+        if synced or self._fsync == "always":
+            self._want_sync(position)
 
     # --- writing and syncing --------------------------------------------------------------------------------
 
@@ -221,6 +230,9 @@ class Writer:
 
 def _wake(waiting: list[_Wait], upto: int) -> None:
     while waiting and waiting[0][0] <= upto:
-        future = heappop(waiting)[2]
-        if not future.done():
-            future.set_result(None)
+        heappop(waiting)[2]()
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
