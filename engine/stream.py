@@ -40,6 +40,11 @@ def _live(node: SealedNode) -> int:
     return node.live
 
 
+def _inside(run_ids: Sequence[int], count: int, removed: int, cut: int) -> TrimPlan:
+    """A plan that has come to `removed` and `cut`, and takes `count` more, the first of `run_ids`."""
+    return TrimPlan(run_ids[count - 1] + 1 if count > 0 else cut, (), removed + max(0, count))
+
+
 class Stream:
     """The entries of one stream. IDs are integers; `0` stands for "none" among them."""
 
@@ -222,33 +227,40 @@ class Stream:
     def plan_cut(self, *, maxlen: int | None, minid: int | None, approx: bool, limit: int) -> TrimPlan:
         """What a trim that keeps references removes, by Redis's walk over whole nodes from the head.
 
-        `limit` 0 is none. `approx` stops before the first node that would have to be taken apart.
+        `limit` 0 is none. `approx` stops before the first node that would have to be taken apart, for the
+        limit's sake too; else the limit is met exactly.
         """
         length, removed, cut = self.length, 0, 0
         for node in self._nodes():
             live = node.live
-            if (maxlen is not None and length <= maxlen) or (limit and removed + live > limit):
+            if maxlen is not None and length <= maxlen:
                 break
-            if length - live >= maxlen if maxlen is not None else node.last < (minid or 0):
+            whole = length - live >= maxlen if maxlen is not None else node.last < (minid or 0)
+            if whole and not (limit and removed + live > limit):
                 length, removed, cut = length - live, removed + live, node.last + 1
                 continue
             if not approx:
-                inside = self._cut_inside(node, length, maxlen, minid)
-                removed, cut = removed + inside.removed, inside.cut if inside.removed else cut
+                run_ids = self._live_ids(node)
+                count = bisect_left(run_ids, minid or 0) if maxlen is None else length - maxlen
+                return _inside(run_ids, min(count, limit - removed) if limit else count, removed, cut)
             break
         return TrimPlan(cut, (), removed)
 
-    def _cut_inside(self, node: Node, length: int, maxlen: int | None, minid: int | None) -> TrimPlan:
-        run_ids = self._live_ids(node)
-        count = bisect_left(run_ids, minid or 0) if maxlen is None else length - maxlen
-        return TrimPlan(run_ids[count], (), count)
+    def plan_bytes(self, bytes_max: int, *, approx: bool, limit: int) -> TrimPlan:
+        """What has to go, in whole nodes, for the texts to take about `bytes_max`, never less.
 
-    def plan_bytes(self, bytes_max: int, limit: int) -> TrimPlan:
-        """What has to go, in whole nodes, for the texts to take about `bytes_max`, never less."""
+        A node that has to go is taken apart where the limit wants it, unless `approx`.
+        """
         size, removed, cut = self.text_bytes, 0, 0
         for node in self._nodes():
-            if size - node.size < bytes_max or (limit and removed + node.live > limit):
+            if size - node.size < bytes_max:
                 break
+            if limit and removed + node.live > limit:
+                return (
+                    TrimPlan(cut, (), removed)
+                    if approx
+                    else _inside(self._live_ids(node), limit - removed, removed, cut)
+                )
             size, removed, cut = size - node.size, removed + node.live, node.last + 1
         return TrimPlan(cut, (), removed)
 

@@ -5,11 +5,13 @@ Must never know: how a command was written, and what it answers.
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from engine import errors, ids
 from engine.commands.retention import needed_from
 from engine.commands.turn import Turn
 from engine.commands.types import Refs, Trim
+from engine.groups import Group
 from engine.keyspace import Key
 from engine.records import Cut, Remove
 from engine.replies import Trimmed
@@ -94,11 +96,16 @@ def pending_affected(key: Key, plan: TrimPlan) -> int:
     """How many pending entries, over all groups, lose their entry by the plan."""
     if plan.ids:
         return sum(entry_id in group.pending for group in key.groups.values() for entry_id in plan.ids)
-    return (
-        sum(group.pending.weight_below(plan.cut, _one) for group in key.groups.values())
-        if plan.removed
-        else 0
-    )
+    return sum(_pending_below(key, group, plan.cut) for group in key.groups.values()) if plan.removed else 0
+
+
+def _pending_below(key: Key, group: Group, cut: int) -> int:
+    """How many pending entries below `cut` still have their entry."""
+    first_id, pending = key.stream.first_id, group.pending
+    if key.stream.max_deleted_id < first_id:
+        return pending.weight_below(cut, _one) - pending.weight_below(first_id, _one)
+    below = takewhile(lambda row: row[0] < cut, pending.items(first_id))
+    return sum(entry_id in key.stream for entry_id, _ in below)
 
 
 def _one(_: object) -> int:

@@ -21,30 +21,34 @@ def needed_from(key: Key) -> int:
     return min((group.needed_from() for group in key.groups.values()), default=ids.ID_MAX + 1)
 
 
-def enforce(turn: Turn, stream: str, *, exact: bool) -> int:
-    """Cut what the stream's retention no longer keeps; how many entries went.
+def enforce(turn: Turn, stream: str, *, exact: bool, limit: int = turn_entries_max) -> int:
+    """Cut what the stream's retention no longer keeps, `limit` entries at most; how many went.
 
     Not `exact` takes whole nodes only, which costs next to nothing beside an append.
     """
     key = turn.keyspace.keys[stream]
-    plan = max(_plans(turn, key, exact=exact), key=lambda plan: plan.cut, default=TrimPlan(0, (), 0))
-    cut = min(plan.cut, _kept_from(key))
-    before = key.stream.length
-    if before and cut > key.stream.first_id:
+    before, kept_from = key.stream.length, _kept_from(key)
+    if not before or kept_from <= key.stream.first_id:
+        return 0
+    plans = _plans(turn, key, exact=exact, limit=limit)
+    cut = min(max((plan.cut for plan in plans), default=0), kept_from)
+    if cut > key.stream.first_id:
         turn.emit(Cut(stream, cut))
     return before - key.stream.length
 
 
-def _plans(turn: Turn, key: Key, *, exact: bool) -> list[TrimPlan]:
-    stream, kept, limit = key.stream, key.retention, turn_entries_max
+def _plans(turn: Turn, key: Key, *, exact: bool, limit: int) -> list[TrimPlan]:
+    stream, kept = key.stream, key.retention
     plans: list[TrimPlan] = []
     if kept.max_len is not None:
         plans.append(stream.plan_cut(maxlen=kept.max_len, minid=None, approx=not exact, limit=limit))
     if kept.max_age_ms is not None:
         oldest = ids.make(max(0, turn.now_ms - kept.max_age_ms), 0)
-        plans.append(stream.plan_cut(maxlen=None, minid=oldest, approx=not exact, limit=limit))
+        # Looking into the first node may unpack it: not each second for nothing.
+        if stream.first_id < oldest:
+            plans.append(stream.plan_cut(maxlen=None, minid=oldest, approx=not exact, limit=limit))
     if kept.max_bytes is not None:
-        plans.append(stream.plan_bytes(kept.max_bytes, limit))
+        plans.append(stream.plan_bytes(kept.max_bytes, approx=not exact, limit=limit))
     return plans
 
 
