@@ -29,6 +29,8 @@ class Access(Enum):
     """Health, documents: anybody may."""
     PER_COMMAND = "per command"
     """The handler asks for each command."""
+    PER_STREAM = "per stream"
+    """The handler asks for each stream of the body."""
 
 
 Rule = Action | Access

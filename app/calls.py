@@ -5,7 +5,8 @@ asked.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
@@ -13,9 +14,10 @@ from starlette.responses import Response
 from app import auth
 from app.auth import Action, Principal
 from app.errors import Refusal, problem, problem_headers
-from app.gateway import ClientLeft, Gateway, Receive
-from app.wire import media
-from app.wire.media import MediaType
+from app.gateway import ClientLeft, Gateway, Receive, left
+from app.wire import media, members, query
+from app.wire.media import MediaType, Preferences
+from app.wire.members import Members
 from engine import Command, Engine, EngineError, Reply
 
 T = TypeVar("T")
@@ -59,6 +61,38 @@ class Nothing(Answer):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send nothing."""
+
+
+class Pieces(Answer):
+    """An answer that is made while it is sent: the next piece when the last one has left, none for nobody.
+
+    What cannot be finished is broken off, which every client can tell from an end.
+    """
+
+    def __init__(
+        self, pieces: AsyncGenerator[bytes, None], headers: Sequence[Header], *, media_type: bytes
+    ) -> None:
+        super().__init__(204, b"", headers)
+        self.status_code = 200
+        self.raw_headers.append((b"content-type", media_type))
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, no faster than it is read; HEAD gets the head alone."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        leaving = asyncio.ensure_future(left(receive))
+        try:
+            if scope["method"] != "HEAD":
+                async for piece in self._pieces:
+                    if leaving.done():
+                        return
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    # A fast reader never makes `send` wait, and others are there too.
+                    await asyncio.sleep(0)
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            leaving.cancel()
+            await self._pieces.aclose()
 
 
 def refused(refusal: Refusal, request_id: str) -> Answer:
@@ -146,6 +180,32 @@ class Call:
         body = await self.body()
         return reader(body) if len(body) <= _inline_bytes_max else await asyncio.to_thread(reader, body)
 
+    async def members(self, *known: str) -> Members:
+        """The members of a JSON object; there are no query parameters beside it."""
+        members.check_is_json(self.media_type.name)
+        query.parse(self.query, ())
+        depth_max = self.gateway.settings.json_depth_max
+        return await self.read(partial(members.parse, known=known, depth_max=depth_max))
+
+    @property
+    def wishes(self) -> Preferences:
+        """What Prefer asks for."""
+        return media.preferences(self.headers.get(b"prefer", b""))
+
+    async def write(self, *commands: Command) -> list[Reply]:
+        """Run commands that change something as one turn; on disk before the answer where Prefer says so."""
+        synced = self.wishes.synced
+        if len(commands) == 1:
+            return [await self.execute(commands[0], synced=synced)]
+        return await self.transaction(commands, synced=synced)
+
+    def written(self, status: int, body: bytes = b"", headers: Sequence[Header] = ()) -> Answer:
+        """The answer of a call that changed something: it says how safe that is."""
+        synced = self.wishes.synced
+        safe = b"fsync" if synced else self.engine.durability.encode()
+        applied = [(b"preference-applied", b"durability=fsync")] if synced else []
+        return Answer(status, body, [(b"weir-durability", safe), *applied, *headers])
+
     async def execute(self, command: Command, *, synced: bool = False) -> Reply:
         """Run one command. A read that waits ends when the client leaves."""
         work = self.engine.execute(command, synced=synced)
@@ -159,10 +219,10 @@ class Call:
             return [await self.execute(commands[0])]
         return await self.transaction(commands)
 
-    async def transaction(self, commands: Sequence[Command]) -> list[Reply]:
+    async def transaction(self, commands: Sequence[Command], *, synced: bool = False) -> list[Reply]:
         """Run commands as one turn; the first refusal among them is raised."""
         replies: list[Reply] = []
-        for reply in await self.engine.transaction(commands):
+        for reply in await self.engine.transaction(commands, synced=synced):
             if isinstance(reply, EngineError):
                 raise reply
             replies.append(reply)

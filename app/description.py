@@ -1,143 +1,82 @@
-"""The API's description: OpenAPI 3.1, from the routes and the shapes of their bodies.
+"""The API's description: OpenAPI 3.1, from the routes and what `operations` say of each.
 
-Knows: parameters, bodies and answers of each operation, as words. Must never know: how any of it is served.
+Knows: how parameters, bodies, answers, refusals and examples are written in OpenAPI.
+Must never know: how any of it is served.
+
+What cannot be said in JSON Schema without unions that generators of SDKs stumble over is said in words.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from fastapi import FastAPI
 
-from app import schemas
-from app.errors import CODES
+from app import operations, operations_groups, schemas
+from app.errors import CODES, slug
+from app.operation import Example, Json, Operation
 from app.wire.media import JSON
-
-Json = dict[str, Any]
 
 _PROBLEM: Final = "application/problem+json"
 _REF: Final = "#/components/schemas/{name}"
 
+_OPERATIONS: Final[Mapping[str, Operation]] = {**operations.OPERATIONS, **operations_groups.OPERATIONS}
 
-class Operation(NamedTuple):
-    """What there is to say of one operation beside its sentence."""
-
-    tag: str
-    status: int
-    answer: type[msgspec.Struct] | None = None
-    body: type[msgspec.Struct] | None = None
-    query: Sequence[str] = ()
-    headers: Sequence[str] = ()
-    refusals: Sequence[str] = ()
-
-
-_QUERY: Final[Mapping[str, Json]] = {
-    "nomkstream": {"type": "boolean", "default": False, "description": "refuse where the stream is missing"},
-    "maxlen": {"type": "integer", "minimum": 0, "description": "trim to so many entries"},
-    "minid": {"type": "string", "description": "trim entries with smaller IDs"},
-    "approx": {"type": "boolean", "default": True, "description": "trim whole nodes only, which costs less"},
-    "limit": {"type": "integer", "minimum": 0, "description": "trim at most so many; 0 is no limit"},
-    "refs": {
-        "enum": ["keep", "delete", "acked"],
-        "description": "what becomes of references to trimmed entries",
-    },
-    "start": {"type": "string", "default": "-", "description": "`-`, an ID, or `(` and an ID"},
-    "end": {"type": "string", "default": "+", "description": "`+`, an ID, or `(` and an ID"},
-    "since": {"type": "string", "format": "date-time", "description": "`start` as a time"},
-    "until": {"type": "string", "format": "date-time", "description": "`end` as a time"},
-    "reverse": {"type": "boolean", "default": False, "description": "from the end to the start"},
-    "count": {"type": "integer", "minimum": 1, "default": 100, "description": "at most so many entries"},
-    "after": {"type": "string", "description": "a cursor: an ID, `0` or `$`"},
-    "wait": {
-        "type": "integer",
-        "minimum": 0,
-        "description": "milliseconds to wait for entries after the cursor",
-    },
-    "on_gap": {
-        "enum": ["report", "fail"],
-        "default": "report",
-        "description": "`fail`: 410 where entries were lost",
-    },
-    "max_bytes": {"type": "integer", "minimum": 1, "description": "at most so many bytes, but one entry"},
+_NAMES: Final[Mapping[str, Json]] = {
+    "stream": {"description": "The stream's name", "example": "orders"},
+    "group": {"description": "The group's name", "example": "billing"},
+    "consumer": {"description": "The consumer's name", "example": "worker-1"},
+    "id": {"description": "The entry's ID", "example": "1526919030474-0"},
 }
-_HEADERS: Final[Mapping[str, str]] = {
-    "If-Match": 'the stream\'s last ID in quotation marks; `"0-0"` for an empty or missing stream',
-    "Idempotency-Key": "a repeated request with the same key and body answers as the first time",
-    "Prefer": "`return=minimal`, `durability=fsync`, `wait=<seconds>`",
-    "Upstash-Encoding": "`base64`: strings of the answer are base64",
-    "Weir-Encoding": "`base64`: strings of arguments and answer are base64",
+_NAME_SCHEMA: Final = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 512,
+    "pattern": r"^[^/\u0000-\u001f\u007f-\u009f]+$",
 }
-_PUBLISH_REFUSALS: Final = (
-    "malformed_json", "malformed_id", "no_stream", "id_not_increasing", "last_id_mismatch", "body_too_large",
-    "unsupported_media_type", "invalid", "storage_failed", "storage_full",
-)  # fmt: skip
-_ENCODINGS: Final = ("Upstash-Encoding", "Weir-Encoding")
+_ID_SCHEMA: Final = {"type": "string", "pattern": r"^[0-9]+(-[0-9]+)?$"}
+_ANYWHERE: Final = ("unknown_parameter", "invalid_name", "unauthenticated", "forbidden", "origin_refused")
+_WITH_BODY: Final = ("malformed_json", "body_too_large", "unsupported_media_type", "invalid")
+_WITH_ENGINE: Final = ("starting", "draining", "storage_failed")
+_WITH_WRITES: Final = ("storage_full",)
+_ALWAYS_OPEN: Final = ("gateway",)
 
-_OPERATIONS: Final[Mapping[str, Operation]] = {
-    "getRoot": Operation("gateway", 200, schemas.Links),
-    "getVersion": Operation("gateway", 200, schemas.Links),
-    "isLive": Operation("gateway", 200, schemas.Health),
-    "isReady": Operation("gateway", 200, schemas.Health),
-    "runCommand": Operation("commands", 200, headers=_ENCODINGS),
-    "runPipeline": Operation("commands", 200, headers=_ENCODINGS),
-    "runTransaction": Operation("commands", 200, headers=_ENCODINGS),
-    "addEntries": Operation(
-        "entries",
-        201,
-        schemas.Added,
-        schemas.NewEntry,
-        ("nomkstream", "maxlen", "minid", "approx", "limit", "refs"),
-        ("If-Match", "Idempotency-Key", "Prefer"),
-        _PUBLISH_REFUSALS,
-    ),
-    "readEntries": Operation(
-        "entries",
-        200,
-        schemas.Page,
-        None,
-        ("start", "end", "since", "until", "reverse", "count", "after", "wait", "on_gap", "max_bytes"),
-        ("Prefer",),
-        ("malformed_id", "gap", "invalid", "too_many_waiters"),
-    ),
-    "getEntry": Operation("entries", 200, schemas.Entry, refusals=("malformed_id", "no_entry")),
-    "createGroup": Operation(
-        "groups", 201, schemas.Group, schemas.NewGroup, refusals=("no_stream", "group_exists", "invalid")
-    ),
-    "readGroup": Operation(
-        "groups",
-        200,
-        schemas.Deliveries,
-        schemas.GroupRead,
-        refusals=("no_group", "invalid", "too_many_waiters"),
-    ),
-    "ackEntries": Operation(
-        "groups",
-        200,
-        schemas.Acknowledged,
-        schemas.Acknowledgement,
-        refusals=("malformed_id", "no_group", "invalid"),
-    ),
-}
+_TAGS: Final = (
+    ("streams", "Streams: what there is, how much of each is kept, trimming."),
+    ("entries", "Publishing and reading the entries of one stream."),
+    ("many", "Publishing into many streams, and reading from many."),
+    ("groups", "Groups of consumers that share the work of a stream: who got what, and what is done."),
+    ("commands", "The same as Redis's commands, for SDKs that speak them over HTTP."),
+    ("gateway", "The gateway itself."),
+)
+_ABOUT: Final = """\
+Streams in the sense of Redis over plain HTTP: append-only logs of entries, read by ranges, by cursors that
+wait, and by groups of consumers.
+
+* An **entry** has an ID, `<ms>-<seq>`, and ordered fields; values are strings.
+* **One cursor everywhere**: each read answers with `next`; go on with `after=<next>`.
+* **Nothing is lost silently**: a reader whose cursor lies before removed entries is told so (`gap`).
+* **Refusals** are `application/problem+json` with a stable `code`; `/errors/<code>` tells more.
+* Every answer has `Weir-Request-Id`; a problem repeats it, and so does the gateway's log.
+"""
 
 
 def arguments(operation_id: str, path: str) -> Json:
     """What FastAPI is told of an operation beyond its sentence."""
     told = _OPERATIONS[operation_id]
-    refusals = {code.status: code for code in (CODES[name] for name in told.refusals)}
-    extra: Json = {
-        "parameters": [*_in_path(path), *map(_in_query, told.query), *map(_in_header, told.headers)]
-    }
-    if told.tag == "commands":
-        extra["requestBody"] = _commands_body(several=operation_id != "runCommand")
-    elif told.body is not None:
-        extra["requestBody"] = _body(told.body)
+    extra: Json = {"parameters": _parameters(told, path)}
+    body = _request_body(told, operation_id)
+    if body is not None:
+        extra["requestBody"] = body
+    statuses = {told.status: "Done", **told.also}
     return {
         "tags": [told.tag],
         "status_code": told.status,
+        "description": told.description or " ",
         "responses": {
-            told.status: {"description": "Done", "content": {JSON: {"schema": _schema(told)}}},
-            **{status: _problem(code.title) for status, code in sorted(refusals.items())},
-            "default": _problem("Any other refusal"),
+            **{status: _answer(told, status, words) for status, words in statuses.items()},
+            **_refusals(told),
+            "default": _problem("Any other refusal", ("internal",)),
         },
         "openapi_extra": extra,
     }
@@ -146,71 +85,190 @@ def arguments(operation_id: str, path: str) -> Json:
 def document(api: FastAPI) -> bytes:
     """The whole description as JSON."""
     described = api.openapi()
-    named = [told.answer for told in _OPERATIONS.values()] + [told.body for told in _OPERATIONS.values()]
-    kinds = dict.fromkeys([kind for kind in named if kind is not None] + [schemas.NewEntries, schemas.Place])
+    named = [kind for told in _OPERATIONS.values() for kind in (told.answer, told.body) if kind is not None]
+    kinds = dict.fromkeys([*named, schemas.NewEntries, schemas.Place])
     _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     described["components"] = {"schemas": {**components, "Problem": _problem_schema()}}
+    described["info"]["description"] = _ABOUT
+    described["info"]["license"] = {"name": "MIT", "identifier": "MIT"}
+    described["tags"] = [{"name": name, "description": words} for name, words in _TAGS]
+    described["servers"] = [{"url": "/", "description": "this gateway"}]
     return msgspec.json.encode(described)
 
 
-def _in_path(path: str) -> list[Json]:
-    names = [piece[1:-1] for piece in path.split("/") if piece.startswith("{")]
-    schema = {"type": "string", "minLength": 1, "maxLength": 512}
-    return [{"name": name, "in": "path", "required": True, "schema": schema} for name in names]
+# ---- parameters
 
 
-def _in_query(name: str) -> Json:
-    schema = dict(_QUERY[name])
-    return {"name": name, "in": "query", "description": schema.pop("description"), "schema": schema}
+def _parameters(told: Operation, path: str) -> list[Json]:
+    in_path = [piece[1:-1] for piece in path.split("/") if piece.startswith("{")]
+    return [
+        *(_in_path(name, told) for name in in_path),
+        *(_in_query(name, schema, told) for name, schema in told.query.items()),
+        *(_in_header(name, words) for name, words in told.headers.items()),
+    ]
 
 
-def _in_header(name: str) -> Json:
-    return {"name": name, "in": "header", "description": _HEADERS[name], "schema": {"type": "string"}}
+def _in_path(name: str, told: Operation) -> Json:
+    usual = _NAMES[name]
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "description": usual["description"],
+        "schema": _ID_SCHEMA if name == "id" else _NAME_SCHEMA,
+        "examples": _values(name, told) or {"usual": {"value": usual["example"]}},
+    }
 
 
-def _schema(told: Operation) -> Json:
-    return {} if told.answer is None else _ref(told.answer)
+def _in_query(name: str, told_schema: Json, told: Operation) -> Json:
+    schema = dict(told_schema)
+    required = bool(schema.pop("required", False))
+    parameter = {
+        "name": name,
+        "in": "query",
+        "required": required,
+        "description": schema.pop("description"),
+        "schema": schema,
+    }
+    examples = _values(name, told)
+    return {**parameter, "examples": examples} if examples else parameter
 
 
-def _ref(kind: type[msgspec.Struct]) -> Json:
-    return {"$ref": _REF.format(name=kind.__name__)}
+def _values(name: str, told: Operation) -> Json:
+    """The values that the examples give to a parameter, by the examples' names."""
+    return {
+        key: {"value": example.given[name]} for key, example in told.examples.items() if name in example.given
+    }
 
 
-def _body(kind: type[msgspec.Struct]) -> Json:
-    content: Json = {JSON: {"schema": _ref(kind)}}
-    if kind is schemas.NewEntry:
-        content[JSON] = {"schema": {"anyOf": [_ref(schemas.NewEntry), _ref(schemas.NewEntries)]}}
+def _in_header(name: str, words: str) -> Json:
+    return {"name": name, "in": "header", "description": words, "schema": {"type": "string"}}
+
+
+# ---- bodies
+
+
+def _request_body(told: Operation, operation_id: str) -> Json | None:
+    if told.tag == "commands":
+        schema: Json = {
+            "type": "array",
+            "items": {"type": ["string", "number", "boolean"]},
+            "minItems": 1,
+            "description": "a command's words",
+        }
+        if operation_id != "runCommand":
+            schema = {"type": "array", "items": schema}
+        return {"required": True, "content": {JSON: {"schema": schema, **_bodies(told)}}}
+    if told.body is None:
+        return None
+    content: Json = {JSON: {"schema": _ref(told.body), **_bodies(told)}}
+    if told.body is schemas.NewEntry:
+        content[JSON]["schema"] = {"anyOf": [_ref(schemas.NewEntry), _ref(schemas.NewEntries)]}
         content["application/x-ndjson"] = {"schema": {"type": "string", "description": "one entry a line"}}
         content["application/x-www-form-urlencoded"] = {"schema": {"type": "object"}}
         content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
-    return {"required": kind is not schemas.GroupRead, "content": content}
+    return {"required": told.body_required, "content": content}
 
 
-def _commands_body(*, several: bool) -> Json:
-    words: Json = {"type": "array", "items": {"type": ["string", "number", "boolean"]}, "minItems": 1}
-    schema = {"type": "array", "items": words} if several else words
-    return {"required": True, "content": {JSON: {"schema": schema}}}
+def _bodies(told: Operation) -> Json:
+    examples = {
+        key: {"summary": example.summary, "value": example.body}
+        for key, example in told.examples.items()
+        if example.body is not None
+    }
+    return {"examples": examples} if examples else {}
 
 
-def _problem(title: str) -> Json:
-    return {"description": title, "content": {_PROBLEM: {"schema": {"$ref": _REF.format(name="Problem")}}}}
+# ---- answers
+
+
+def _answer(told: Operation, status: int, words: str) -> Json:
+    answer: Json = {"description": words}
+    headers = dict(told.answer_headers)
+    if told.writes:
+        headers["Weir-Durability"] = "`fsync`: the change is on disk; `os`: the operating system has it"
+    if headers:
+        answer["headers"] = {
+            name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()
+        }
+    if status != 204:
+        schema = {} if told.answer is None else _ref(told.answer)
+        answer["content"] = {JSON: {"schema": schema, **_answers(told, status)}, **told.media}
+    return answer
+
+
+def _answers(told: Operation, status: int) -> Json:
+    examples = {
+        key: _with_summary(example)
+        for key, example in told.examples.items()
+        if (example.status or told.status) == status
+    }
+    return {"examples": examples} if examples else {}
+
+
+def _with_summary(example: Example) -> Json:
+    return {"summary": example.summary, "value": example.answer}
+
+
+def _refusals(told: Operation) -> dict[int, Json]:
+    codes = list(told.refusals)
+    if told.tag not in _ALWAYS_OPEN:
+        codes += [*_ANYWHERE, *_WITH_ENGINE]
+    if told.body is not None or told.tag == "commands":
+        codes += _WITH_BODY
+    if told.query or told.headers:
+        codes.append("invalid")
+    if told.writes:
+        codes += _WITH_WRITES
+    by_status: dict[int, list[str]] = {}
+    for code in dict.fromkeys(codes):
+        by_status.setdefault(CODES[code].status, []).append(code)
+    return {
+        status: _problem("; ".join(f"`{code}`: {CODES[code].title}" for code in found), found)
+        for status, found in sorted(by_status.items())
+    }
+
+
+def _problem(words: str, codes: Sequence[str]) -> Json:
+    examples = {code: {"summary": CODES[code].title, "value": _problem_example(code)} for code in codes}
+    schema = {"$ref": _REF.format(name="Problem")}
+    return {"description": words, "content": {_PROBLEM: {"schema": schema, "examples": examples}}}
+
+
+def _problem_example(code: str) -> Json:
+    kind = CODES[code]
+    return {
+        "type": f"/errors/{slug(code)}",
+        "title": kind.title,
+        "status": kind.status,
+        "code": code,
+        "detail": "a sentence about this very request",
+        "retryable": kind.retry_after_s is not None,
+        "request_id": "5f3a9c1e7b20-1f",
+    }
+
+
+def _ref(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {"$ref": _REF.format(name=kind.__name__)}
 
 
 def _problem_schema() -> Json:
     text = {"type": "string"}
     return {
         "type": "object",
-        "description": "A refusal (RFC 9457)",
+        "title": "Problem",
+        "description": "A refusal (RFC 9457). What else it has depends on its code: IDs, counts, names.",
         "required": ["type", "title", "status", "code", "detail", "retryable", "request_id"],
         "properties": {
-            "type": text,
+            "type": {**text, "format": "uri-reference", "description": "a page about this code"},
             "title": text,
             "status": {"type": "integer"},
-            "code": {"type": "string", "enum": list(CODES)},
-            "detail": text,
-            "retryable": {"type": "boolean"},
+            "code": {**text, "enum": list(CODES), "description": "stable: what programs look at"},
+            "detail": {**text, "description": "for people"},
+            "retryable": {"type": "boolean", "description": "whether the same request may work later"},
             "request_id": text,
-            "redis_error": text,
+            "redis_error": {**text, "description": "what Redis would have answered"},
             "errors": {"type": "array", "items": _ref(schemas.Place)},
         },
+        "additionalProperties": True,
     }

@@ -84,7 +84,7 @@ class Gateway:
             work.close()
             raise Refusal("too_many_waiters", "too many reads wait already: try again later")
         waiting = asyncio.ensure_future(work)
-        leaving = asyncio.ensure_future(_left(receive))
+        leaving = asyncio.ensure_future(left(receive))
         self._waits.add(waiting)
         try:
             await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -105,7 +105,8 @@ def draining() -> Refusal:
     return Refusal("draining", "the gateway is shutting down: try again in a moment, here or elsewhere")
 
 
-async def _left(receive: Receive) -> None:
+async def left(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

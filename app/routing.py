@@ -51,6 +51,24 @@ class Routes:
         """Serve POST of `path`."""
         return self._add("POST", path, rule, operation_id, hot=hot, hidden=hidden)
 
+    def put(
+        self, path: str, rule: Rule, operation_id: str, *, hot: bool = False, hidden: bool = False
+    ) -> Callable[[Handler], Handler]:
+        """Serve PUT of `path`."""
+        return self._add("PUT", path, rule, operation_id, hot=hot, hidden=hidden)
+
+    def patch(
+        self, path: str, rule: Rule, operation_id: str, *, hot: bool = False, hidden: bool = False
+    ) -> Callable[[Handler], Handler]:
+        """Serve PATCH of `path`."""
+        return self._add("PATCH", path, rule, operation_id, hot=hot, hidden=hidden)
+
+    def delete(
+        self, path: str, rule: Rule, operation_id: str, *, hot: bool = False, hidden: bool = False
+    ) -> Callable[[Handler], Handler]:
+        """Serve DELETE of `path`."""
+        return self._add("DELETE", path, rule, operation_id, hot=hot, hidden=hidden)
+
     def any(self, methods: Sequence[str], path: str, handler: Handler) -> None:
         """Serve `methods` of `path` outside of the described API."""
         for method in methods:
@@ -130,7 +148,6 @@ def add_to(api: FastAPI, gateway: Gateway, routes: Sequence[Route]) -> None:
             include_in_schema=not route.hidden,
             operation_id=route.operation_id,
             summary=(route.handler.__doc__ or "").strip(),
-            description=" ",
             response_model=None,
             **told,
         )

@@ -5,6 +5,7 @@ for.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -15,7 +16,8 @@ from engine import ids
 idempotency_key_bytes_max: Final = 255
 
 JSON: Final = "application/json"
-NOT_BUILT: Final = ("application/x-ndjson", "text/event-stream", "application/vnd.weir.columns+json")
+NDJSON: Final = "application/x-ndjson"
+NOT_BUILT: Final = ("text/event-stream", "application/vnd.weir.columns+json")
 
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 _QUALITY: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
@@ -51,18 +53,32 @@ def content_type(header: bytes, coding: bytes) -> MediaType:
 
 def check_accepts_json(header: bytes) -> None:
     """Refuse with 501 what the contract has and this version has not, with 406 what nobody has."""
+    accepted(header, (JSON,))
+
+
+def accepted(header: bytes, offered: Sequence[str]) -> str:
+    """Which of the offered media types an Accept likes best, the first one where it does not say.
+
+    Raises `not_implemented` where it likes best what is not built yet, `not_acceptable`.
+    """
     if not header or header == b"*/*":
-        return
+        return offered[0]
     best, quality_best = "", 0.0
     for piece in header.decode("latin-1").lower().split(","):
-        name = piece.partition(";")[0].strip()
-        quality = _quality(piece)
-        if quality > quality_best and (name in NOT_BUILT or name in (JSON, "application/*", "*/*")):
-            best, quality_best = name, quality
+        name, quality = piece.partition(";")[0].strip(), _quality(piece)
+        meant = name if name in NOT_BUILT else _meant(name, offered)
+        if meant and quality > quality_best:
+            best, quality_best = meant, quality
     if best in NOT_BUILT:
         raise not_implemented(f"an answer as {best}")
     if not best:
-        raise Refusal("not_acceptable", f"what can be given is {JSON}")
+        raise Refusal("not_acceptable", f"what can be given is {', '.join(offered)}")
+    return best
+
+
+def _meant(name: str, offered: Sequence[str]) -> str:
+    """The offered type that a name or a pattern of them stands for, empty for none."""
+    return offered[0] if name in ("application/*", "*/*") else name if name in offered else ""
 
 
 def _quality(piece: str) -> float:

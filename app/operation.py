@@ -1,0 +1,78 @@
+"""What there is to say of one operation beside its sentence: the words that the API's description is made of.
+
+Knows: parameters, bodies, answers, refusals and examples as data. Must never know: how anything is served.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+Json = dict[str, Any]
+
+
+class Example(msgspec.Struct, frozen=True, kw_only=True):
+    """A request and its answer, both as they are: a test sends each one to a gateway with a known content.
+
+    `given` are path and query parameters by name; a path parameter that is not given has its usual value.
+    """
+
+    summary: str
+    answer: Any = None
+    body: Any = None
+    given: Mapping[str, Any] = {}
+    status: int | None = None
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """`query` are schemas, each with a description, by parameter name; `headers` their descriptions.
+
+    `also` are further statuses of success with the same answer; `media` further media types of the answer.
+    `writes` adds what every call that changes something may be refused with and answers with.
+    """
+
+    tag: str
+    status: int = 200
+    also: Mapping[int, str] = {}
+    answer: type[msgspec.Struct] | None = None
+    body: type[msgspec.Struct] | None = None
+    body_required: bool = True
+    query: Mapping[str, Json] = {}
+    headers: Mapping[str, str] = {}
+    answer_headers: Mapping[str, str] = {}
+    media: Mapping[str, Json] = {}
+    refusals: Sequence[str] = ()
+    writes: bool = False
+    description: str = ""
+    examples: Mapping[str, Example] = {}
+
+
+def text(description: str, **more: object) -> Json:
+    """The schema of a string."""
+    return {"type": "string", "description": description, **more}
+
+
+def number(description: str, *, least: int = 0, **more: object) -> Json:
+    """The schema of a whole number."""
+    return {"type": "integer", "minimum": least, "description": description, **more}
+
+
+def switch(description: str, *, default: bool) -> Json:
+    """The schema of a boolean."""
+    return {"type": "boolean", "default": default, "description": description}
+
+
+def word(description: str, words: Sequence[str], default: str | None = None) -> Json:
+    """The schema of one of some words."""
+    kept = {} if default is None else {"default": default}
+    return {"type": "string", "enum": list(words), "description": description, **kept}
+
+
+def entry_id(description: str, **more: object) -> Json:
+    """The schema of an ID or a bound."""
+    return {"type": "string", "description": description, **more}
+
+
+DURABILITY = "`durability=fsync`: the answer leaves when the change is on disk"
+WRITES = {"Prefer": DURABILITY}
+"""The headers of calls that change something."""
