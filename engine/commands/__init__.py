@@ -78,6 +78,7 @@ _TABLE: Final[dict[type[Command], _Run]] = {
     own.BuryEntries: managing.bury_entries,
     own.Publish: managing.publish,
     own.KeepHouse: housekeeping.keep_house,
+    own.EndWait: housekeeping.end_wait,
 }
 
 # The commands that never change anything; all others need room in the log before they run.

@@ -5,14 +5,18 @@ Must never know: who looks at them.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from engine import entries, ids
 from engine.commands.turn import Turn
 from engine.groups import Group, Pending
 from engine.records import Append
 
-too_many = "max_deliveries"
+too_many: Final = "max_deliveries"
+# What one turn buries at most: frames stay within the log's reserve, and others get their turns. The entries
+# beyond stay pending and are not delivered.
+turn_letters_max: Final = 1_000
+turn_letters_bytes_max: Final = 4 << 20
 
 
 class Dead(NamedTuple):
@@ -23,32 +27,53 @@ class Dead(NamedTuple):
     pending: Pending
 
 
-def is_dead(group: Group, delivery_count: int) -> bool:
+def is_dead(turn: Turn, group: Group, delivery_count: int) -> bool:
     """Whether one more delivery, which would be number `delivery_count`, is one too many."""
     policy = group.policy
     return (
         policy.dead_letter_stream is not None
         and policy.max_deliveries is not None
         and delivery_count > policy.max_deliveries
+        and takes_letters(turn, policy.dead_letter_stream)
     )
 
 
-def bury(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead], reason: str) -> int:
-    """Append entries, at least one, to the group's dead-letter stream and settle them; the last ID there."""
+def takes_letters(turn: Turn, target: str) -> bool:
+    """Whether the stream has IDs left. Where somebody used them up, entries go on being delivered instead."""
+    key = turn.keyspace.find(target)
+    return key is None or ids.ms_of(key.stream.last_id) < ids.MS_MAX
+
+
+def bury(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead], reason: str) -> list[int]:
+    """Append entries to the group's dead-letter stream and settle them; which of them, as far as the turn has
+    room.
+    """
+    dead = _fitting(turn, dead)
+    if not dead:
+        return []
     target = turn.keyspace.keys[stream].groups[group_name].policy.dead_letter_stream
     assert target is not None, "only a group with a dead-letter stream buries"
     key = turn.keyspace.find(target) or turn.created(target)
-    last_id = key.stream.last_id
     now_ms = max(turn.now_ms, turn.keyspace.floor_ms + 1)
-    first = max(ids.make(now_ms, 0), last_id + 1)
+    first = max(ids.make(now_ms, 0), key.stream.last_id + 1)
     bodies = [_body(stream, group_name, one, reason) for one in dead]
     new_ids = range(first, first + len(bodies))
     turn.emit(Append(target, entries.stored_run(first, bodies), new_ids))
     turn.auto_ms = max(turn.auto_ms, ids.ms_of(new_ids[-1]))
     turn.signal(target)
-    turn.settle(stream, group_name, [one.id for one in dead])
-    turn.buried += [(stream, group_name, one.id, reason) for one in dead]
-    return new_ids[-1]
+    buried = [one.id for one in dead]
+    turn.settle(stream, group_name, buried)
+    turn.buried += [(stream, group_name, entry_id, reason) for entry_id in buried]
+    return buried
+
+
+def _fitting(turn: Turn, dead: Sequence[Dead]) -> Sequence[Dead]:
+    """The first of them, as many as the turn still has room for; one always has."""
+    for place, one in enumerate(dead):
+        turn.letters_bytes += len(one.text)
+        if turn.letters_bytes > turn_letters_bytes_max and (place or turn.buried):
+            return dead[:place]
+    return dead
 
 
 def _body(stream: str, group: str, one: Dead, reason: str) -> bytes:

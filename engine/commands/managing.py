@@ -5,11 +5,12 @@ Must never know: wire formats.
 """
 
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 from engine import errors
 from engine.commands import own, types
-from engine.commands.deadletters import Dead, bury
+from engine.commands.deadletters import Dead, bury, takes_letters
 from engine.commands.entries import Prepared, prepare, store
 from engine.commands.introspection import group_info, stream_info
 from engine.commands.turn import Turn
@@ -126,14 +127,14 @@ def remove_consumer(turn: Turn, command: own.RemoveConsumer) -> int:
 
 
 def _transfer(turn: Turn, command: own.RemoveConsumer, group: Group, heir: str) -> None:
-    """Give the entries to another consumer as they are: nothing was delivered."""
+    """Give the entries to another consumer as they are, in order of delivery: nothing was delivered."""
     turn.seen(command.stream, command.group, heir)
-    for entry_id, _ in list(group.consumers[command.consumer].pending.items()):
-        pending = group.pending.get(entry_id)
-        assert pending is not None, "what a consumer holds is pending in its group"
-        counts = (pending.delivery_count,)
-        time_ms = pending.delivery_time_ms
-        turn.emit(Own(command.stream, command.group, heir, (entry_id,), time_ms, counts))
+    given = group.consumers[command.consumer]
+    rows = [(entry_id, one) for entry_id, one in group.owned_longest_first() if one.consumer is given]
+    for time_ms, together in groupby(rows, key=lambda row: row[1].delivery_time_ms):
+        run = list(together)
+        counts = [one.delivery_count for _, one in run]
+        turn.emit(Own(command.stream, command.group, heir, [one for one, _ in run], time_ms, counts))
 
 
 def bury_entries(turn: Turn, command: own.BuryEntries) -> Buried:
@@ -141,14 +142,14 @@ def bury_entries(turn: Turn, command: own.BuryEntries) -> Buried:
     target = group.policy.dead_letter_stream
     if target is None:
         raise errors.invalid("ERR the group has no dead-letter stream", "set the group's dead_letter first")
+    if not takes_letters(turn, target):
+        raise errors.stream_exhausted()
     wanted = dict.fromkeys(command.ids)
     pending = {entry_id: one for entry_id in wanted if (one := group.pending.get(entry_id))}
     dead = [
         Dead(entry_id, text, one) for entry_id, one in pending.items() if (text := key.stream.get(entry_id))
     ]
-    if dead:
-        bury(turn, command.stream, command.group, dead, command.reason)
-    return Buried(target, [one.id for one in dead])
+    return Buried(target, bury(turn, command.stream, command.group, dead, command.reason))
 
 
 # --- many streams ---------------------------------------------------------------------------------------
@@ -161,6 +162,8 @@ def publish(turn: Turn, command: own.Publish) -> Published:
         if answer.digest != key.digest:
             raise errors.idempotency_mismatch()
         return Published([(name, Added(given)) for name, given in answer.streams], duplicate=True)
+    if len({part.stream for part in command.parts}) < len(command.parts):
+        raise errors.invalid("ERR a stream stands twice", "each stream stands once, with all its entries")
     prepared = [_prepared(turn, part) for part in command.parts]
     added = [(one.command.stream, store(turn, one)) for one in prepared]
     if key is not None:

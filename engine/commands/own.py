@@ -4,7 +4,7 @@ Knows: what each may be asked, as `engine.commands.types` does for Redis's.
 Must never know: how a command was written down, and what it does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from engine.commands.types import Command, Cursor, IdempotencyKey, Ids, XAdd
@@ -87,7 +87,10 @@ class RemoveConsumer(Command, frozen=True, kw_only=True):
 
 
 class BuryEntries(Command, frozen=True, kw_only=True):
-    """Move pending entries to the group's dead-letter stream, by hand. Reply: `Buried`."""
+    """Move pending entries to the group's dead-letter stream, by hand. Reply: `Buried`.
+
+    As many as go into one frame; the others stay pending, for the next call.
+    """
 
     stream: str
     group: str
@@ -105,5 +108,21 @@ class Publish(Command, frozen=True, kw_only=True):
 class KeepHouse(Command, frozen=True, kw_only=True):
     """The gateway's own, once in a while: retention, overdue entries, silent consumers, old productions.
 
-    A bounded part of it in one turn. Reply: whether there is more to do.
+    A bounded part of it in one turn. `waiting` tells which (group, consumer) wait for entries of a stream:
+    they are not silent. Nor does silence count from before `since_ms` (wall clock), while nobody listened.
+    Reply: whether there is more to do.
     """
+
+    waiting: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
+    since_ms: int = 0
+
+
+class EndWait(Command, frozen=True, kw_only=True):
+    """The gateway's own: a read of the group has waited in vain, or gave up. Reply: True.
+
+    Where the group has a `consumer_timeout_ms` it counts from now: the consumer was there until now.
+    """
+
+    streams: Sequence[str]
+    group: str
+    consumer: str

@@ -174,7 +174,7 @@ def _claim_one(
     if pending is not None and pending.consumer is not None and idle_ms < claim.min_idle_ms:
         return None
     count = _claimed_count(before, claim)
-    if pending is not None and count > before and is_dead(key.groups[command.group], count):
+    if pending is not None and count > before and is_dead(turn, key.groups[command.group], count):
         bury(turn, command.stream, command.group, [Dead(entry_id, text, pending)], too_many)
         return None
     turn.emit(Own(command.stream, command.group, command.consumer, (entry_id,), time_ms, (count,)))
@@ -205,12 +205,11 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
             deleted_ids.append(entry_id)
         elif pending.consumer is not None and pending.idle_ms(turn.now_ms) < command.min_idle_ms:
             continue
-        elif not command.just_ids and is_dead(group, pending.delivery_count + 1):
+        elif not command.just_ids and is_dead(turn, group, pending.delivery_count + 1):
             dead.append(Dead(entry_id, text, pending))
         else:
             found.append(_autoclaimed(turn, command, entry_id, pending, text))
-    if dead:
-        bury(turn, command.stream, command.group, dead, too_many)
+    bury(turn, command.stream, command.group, dead, too_many)
     turn.settle(command.stream, command.group, deleted_ids)
     if found:
         claimed = [one.id for one in found]

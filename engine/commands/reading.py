@@ -11,7 +11,7 @@ import msgspec
 
 from engine import errors
 from engine.commands import types
-from engine.commands.deadletters import Dead, bury, is_dead, too_many
+from engine.commands.deadletters import Dead, bury, is_dead, too_many, turn_letters_max
 from engine.commands.turn import Parked, Turn, checked_cursor
 from engine.groups import Consumer, Group
 from engine.keyspace import Key
@@ -103,15 +103,16 @@ def _history(
 ) -> StreamDeliveries:
     key = turn.keyspace.keys[name]
     group = key.groups[command.group]
-    count = len(consumer.pending) if command.count is None else command.count
     found: list[Delivered] = []
     dead: list[Dead] = []
     size = 0
-    for entry_id, _ in consumer.pending.page(cursor + 1, count):
+    for entry_id, _ in consumer.pending.items(cursor + 1):
+        if len(found) == command.count or len(dead) == turn_letters_max:
+            break
         text = key.stream.get(entry_id)
         pending = group.pending.get(entry_id)
         assert pending is not None, "what a consumer holds is pending in its group"
-        if text is not None and is_dead(group, pending.delivery_count + 1):
+        if text is not None and is_dead(turn, group, pending.delivery_count + 1):
             dead.append(Dead(entry_id, text, pending))
             continue
         size += len(text or b"")
@@ -120,8 +121,7 @@ def _history(
         found.append(
             Delivered(entry_id, text, _one_more(pending.delivery_count) if text else pending.delivery_count)
         )
-    if dead:
-        bury(turn, name, command.group, dead, too_many)
+    bury(turn, name, command.group, dead, too_many)
     again = [one for one in found if one.text is not None]
     if again:
         counts = [one.delivery_count for one in again]
@@ -209,14 +209,15 @@ def _claim_idle(
         if text is None:
             continue
         count = pending.delivery_count
-        if is_dead(group, count + 1):
+        if is_dead(turn, group, count + 1):
             dead.append(Dead(entry_id, text, pending))
+            if len(dead) == turn_letters_max:
+                break
             continue
         found.append(Delivered(entry_id, text, _one_more(count), idle_ms, count))
         if len(found) == command.count:
             break
-    if dead:
-        bury(turn, name, command.group, dead, too_many)
+    bury(turn, name, command.group, dead, too_many)
     if found:
         counts = [one.delivery_count for one in found]
         turn.emit(Own(name, command.group, command.consumer, [one.id for one in found], turn.now_ms, counts))

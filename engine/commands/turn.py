@@ -36,7 +36,7 @@ class Turn:
     nothing raises.
     """
 
-    __slots__ = ("auto_ms", "buried", "keyspace", "now_ms", "records", "signalled")
+    __slots__ = ("auto_ms", "buried", "keyspace", "letters_bytes", "now_ms", "records", "signalled")
 
     def __init__(self, keyspace: Keyspace, now_ms: int) -> None:
         self.keyspace = keyspace
@@ -48,6 +48,8 @@ class Turn:
         self.auto_ms = -1
         # Dead letters made: stream, group, ID and reason of each.
         self.buried: list[tuple[str, str, int, str]] = []
+        # The bytes of entries that became dead letters.
+        self.letters_bytes = 0
 
     def emit(self, record: Record) -> None:
         """Change the keyspace, and remember how."""

@@ -8,7 +8,7 @@ Must never know: what any command means, where commands come from, frames.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from engine import errors
 from engine.clock import Clock
 from engine.commands import READS, Parked, Turn, execute, execute_all, is_ready, streams_of
-from engine.commands.own import KeepHouse, Publish
-from engine.commands.types import Command, XAdd, XRead
+from engine.commands.own import EndWait, KeepHouse, Publish
+from engine.commands.types import Command, XAdd, XRead, XReadGroup
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.log import Log, Recovery
@@ -73,6 +73,7 @@ class Engine:
         self._directory: FileStorage | None = None
         self._packing: asyncio.Future[None] | None = None
         self._closing = False
+        self._started_ms = 0
 
     @classmethod
     def open(cls, data: Path | Storage | None, *, clock: Clock, fsync: Fsync = "everysec") -> "Engine":
@@ -99,6 +100,7 @@ class Engine:
 
     async def start(self) -> None:
         """Begin the work that time brings: syncs, deadlines, forgetting."""
+        self._started_ms = self._clock.wall_ms()
         self._writer.start()
         self._keep_house()
 
@@ -189,8 +191,7 @@ class Engine:
     def _commit(self, turn: Turn, start: int) -> int:
         """Stage the turn's frame and serve the readers it woke; the frame's position, 0 without one."""
         position = self._stage(turn, start)
-        if turn.signalled and self._waiters:
-            self._serve(turn)
+        self._serve(turn.signalled, turn.now_ms)
         return position
 
     def _stage(self, turn: Turn, start: int) -> int:
@@ -232,27 +233,32 @@ class Engine:
         finally:
             if not waiter.gone:
                 self._waiters.remove(waiter)
+                self._end_wait(parked.command)
 
     def _retry_at(self, parked: Parked) -> float | None:
         if parked.retry_at_ms is None:
             return None
         return self._clock.monotonic() + max(0, parked.retry_at_ms - self._clock.wall_ms()) / 1000
 
-    def _serve(self, turn: Turn) -> None:
+    def _serve(self, signalled: Mapping[str, None], now_ms: int) -> None:
         """Run the parked reads of the signalled streams again, in order of arrival, those that may find
-        something.
+        something; then those of the streams to which that brought dead letters.
         """
-        for waiter in self._waiters.of(turn.signalled):
-            if is_ready(self._keyspace, waiter.parked, turn.now_ms):
-                self._run_again(waiter, turn.now_ms)
+        while signalled and self._waiters:
+            woken: dict[str, None] = {}
+            for waiter in self._waiters.of(signalled):
+                if is_ready(self._keyspace, waiter.parked, now_ms):
+                    woken |= self._run_again(waiter, now_ms)
+            signalled = woken
 
-    def _run_again(self, waiter: Waiter[_Ticket], now_ms: int) -> None:
+    def _run_again(self, waiter: Waiter[_Ticket], now_ms: int) -> dict[str, None]:
+        """Run a parked read again, and answer it or leave it parked; the streams that it signals."""
         command = waiter.parked.command
         try:
             self._admit((command,))
         except EngineError as refusal:
             self._answer(waiter, refusal, 0)
-            return
+            return {}
         start = self._writer.staged_upto
         outcome = execute(self._keyspace, command, now_ms)
         position = max(self._stage(outcome.turn, start), self._depends_on(command))
@@ -262,6 +268,13 @@ class Engine:
             self._set_deadline()
         else:
             self._answer(waiter, outcome.reply, position)
+        return outcome.turn.signalled
+
+    def _end_wait(self, command: Command) -> None:
+        """Where silence is counted it counts from the end of the wait."""
+        if isinstance(command, XReadGroup):
+            streams = [name for name, _ in command.streams]
+            self._run_own(EndWait(streams=streams, group=command.group, consumer=command.consumer))
 
     def _answer(self, waiter: Waiter[_Ticket], reply: Reply | EngineError, position: int) -> None:
         self._waiters.remove(waiter)
@@ -279,12 +292,15 @@ class Engine:
 
     def _pass_deadlines(self) -> None:
         self._deadline = None
-        now = self._clock.monotonic()
+        now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
+        woken: dict[str, None] = {}
         for waiter in self._waiters.due(now):
             if waiter.deadline <= now:
                 self._answer(waiter, _nothing(waiter.parked), self._depends_on(waiter.parked.command))
+                self._end_wait(waiter.parked.command)
             else:
-                self._run_again(waiter, self._clock.wall_ms())
+                woken |= self._run_again(waiter, now_ms)
+        self._serve(woken, now_ms)
         self._set_deadline()
 
     # --- housekeeping ---------------------------------------------------------------------------------------
@@ -300,16 +316,23 @@ class Engine:
 
     def _tend(self) -> bool:
         """Do what time has brought; whether there is more of it."""
-        command = KeepHouse()
+        return self._run_own(KeepHouse(waiting=self._waiting_for, since_ms=self._started_ms)) is True
+
+    def _waiting_for(self, stream: str) -> set[tuple[str, str]]:
+        """Which (group, consumer) wait for entries of the stream."""
+        commands = (waiter.parked.command for waiter in self._waiters.of((stream,)))
+        return {(one.group, one.consumer) for one in commands if isinstance(one, XReadGroup)}
+
+    def _run_own(self, command: Command) -> object:
+        """Run what nobody asked for; its reply, None if the log takes no writes at present."""
         try:
             self._admit((command,))
         except EngineError:
-            # It waits until the log takes writes again.
-            return False
+            return None
         start = self._writer.staged_upto
         outcome = execute(self._keyspace, command, self._clock.wall_ms())
         self._commit(outcome.turn, start)
-        return outcome.reply is True
+        return outcome.reply
 
     async def _pack_cold(self) -> None:
         """Compress what has gone cold, in a thread: the texts never change, so only the exchange is ours."""

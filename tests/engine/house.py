@@ -1,0 +1,139 @@
+"""A world that also takes Weir's own commands, as they are typed.
+
+Knows: a command → one turn → its reply, and what the log would hold of it.
+Must never know: asyncio, disk, waiting.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from engine import EngineError, Publish, XAdd, entries, ids
+from engine.commands import Parked, Turn, execute
+from engine.commands.own import KeepHouse
+from engine.commands.types import Command
+from engine.keyspace import Key, Keyspace, Retention
+from engine.records import Record, decode, encode, replay, snapshot
+from engine.replies import Added, Published
+from tests.engine.world import World
+
+R = TypeVar("R")
+
+
+def id_of(words: str) -> int:
+    """The ID that the words spell."""
+    found = ids.parse(words)
+    assert found is not None, words
+    return found
+
+
+def adding(stream: str, *entry_ids: str) -> XAdd:
+    """A command that adds entries with these IDs, the clock's where there are none."""
+    bodies = [entries.body([("a", "1")])] * max(1, len(entry_ids))
+    return XAdd(stream=stream, bodies=bodies, ids=[id_of(words) for words in entry_ids])
+
+
+class House(World):
+    """`run` gives the reply, or raises the refusal; `turn` is the last one."""
+
+    turn: Turn
+
+    def run(self, command: Command) -> object:
+        """The reply of one command."""
+        outcome = execute(self.keyspace, command, self.now_ms)
+        self.turn = outcome.turn
+        if self.turn.records:
+            self.payloads.append(encode(self.turn.records))
+        if isinstance(outcome.reply, EngineError):
+            assert not self.turn.records, "a refusal has changed nothing"
+            raise outcome.reply
+        return None if isinstance(outcome.reply, Parked) else outcome.reply
+
+    def of(self, kind: type[R], command: Command) -> R:
+        """The reply, known to be of a kind."""
+        reply = self.run(command)
+        assert isinstance(reply, kind), reply
+        return reply
+
+    def refused(self, command: Command) -> EngineError:
+        """The refusal of a command that must change nothing."""
+        before = state(self.keyspace)
+        try:
+            reply = self.run(command)
+        except EngineError as refusal:
+            assert state(self.keyspace) == before, "a refusal has changed nothing"
+            return refusal
+        raise AssertionError(f"not refused: {reply}")
+
+    def added(self, command: XAdd) -> Added:
+        return self.of(Added, command)
+
+    def published(self, command: Publish) -> Published:
+        return self.of(Published, command)
+
+    def fill(self, stream: str, count: int, first: int = 1) -> None:
+        """Add `first`-0 and so on."""
+        self.run(adding(stream, *[f"{number}-0" for number in range(first, first + count)]))
+
+    def keep_house(self) -> int:
+        """Turns until there is no more to do; how many there were."""
+        turns = 1
+        while self.run(KeepHouse()) is True:
+            turns += 1
+        return turns
+
+    def key(self, stream: str) -> Key:
+        return self.keyspace.keys[stream]
+
+    def live(self, stream: str) -> list[str]:
+        """The IDs of all live entries."""
+        return [ids.text(entry_id) for entry_id in self.key(stream).stream.live_ids()]
+
+    def pairs(self, stream: str) -> list[list[tuple[str, bytes]]]:
+        """The fields of all live entries."""
+        texts = [self.key(stream).stream.get(entry_id) for entry_id in self.key(stream).stream.live_ids()]
+        return [entries.pairs_of(text) for text in texts if text]
+
+    def restart(self) -> None:
+        """Go on from what the log holds."""
+        self.keyspace = replayed(self.payloads)
+
+    def rewrite(self) -> None:
+        """Go on from a snapshot, as the only frame of a new log."""
+        self.payloads = [encode(state(self.keyspace))]
+        self.restart()
+
+    def check(self) -> None:
+        """Assert integrity, that log and snapshot each give the same state, and that both tend what needs
+        it.
+        """
+        self.keyspace.check()
+        now = state(self.keyspace)
+        for copy in (replayed(self.payloads), replayed([encode(now)])):
+            copy.check()
+            assert state(copy) == now, "a restart gives the same state"
+            assert needing(copy) <= set(copy.tended), "what needs tending is tended"
+        assert needing(self.keyspace) <= set(self.keyspace.tended), "what needs tending is tended"
+
+
+def state(keyspace: Keyspace) -> Sequence[Record]:
+    """Everything in the keyspace, in a form to compare."""
+    return decode(encode(list(snapshot(keyspace))))
+
+
+def replayed(payloads: Sequence[bytes]) -> Keyspace:
+    """What a log of these frames gives."""
+    keyspace = Keyspace()
+    for payload in payloads:
+        replay(keyspace, payload)
+    return keyspace
+
+
+def needing(keyspace: Keyspace) -> set[str]:
+    """The streams in which time may change something."""
+    return {
+        name
+        for name, key in keyspace.keys.items()
+        if key.retention != Retention()
+        or key.productions.producers
+        or any(any(group.policy[2:]) for group in key.groups.values())
+    }

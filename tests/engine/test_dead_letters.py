@@ -1,0 +1,370 @@
+"""Entries delivered too often end in a stream of their own, once, with all that they held.
+
+Knows: each way to deliver an entry again, what a dead letter holds, and what is left behind.
+Must never know: doors.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from engine import (
+    AutoClaimed,
+    Buried,
+    BuryEntries,
+    Claim,
+    Claimed,
+    Clock,
+    Cursor,
+    Engine,
+    EnsureGroup,
+    GroupRead,
+    UpdateGroup,
+    XAdd,
+    XAutoClaim,
+    XClaim,
+    XDel,
+    XRange,
+    XReadGroup,
+    XSetId,
+    entries,
+    ids,
+)
+from engine.commands import deadletters
+from engine.commands.types import Command
+from engine.entries import Pairs
+from engine.records import Append, Settle
+from engine.replies import Added, Entries
+from engine.storage.memory import MemoryStorage
+from tests.engine.clocks import HandClock, settle
+from tests.engine.house import House, adding, id_of
+
+ONE = id_of("1-0")
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """An empty house. At the end everything agrees with itself, and nothing would be lost by a restart."""
+    house = House()
+    yield house
+    house.check()
+
+
+def grouped(house: House, *, letters: str = "dead", deliveries: int = 2, stream: str = "s") -> None:
+    """A group that buries what was delivered `deliveries` times."""
+    policy = {"dead_letter_stream": letters, "max_deliveries": deliveries}
+    house.run(EnsureGroup(stream=stream, group="g", start=0, mkstream=True, policy=policy))
+
+
+def reading(consumer: str = "c", cursor: int | Cursor = Cursor.NEW, **more: Any) -> XReadGroup:
+    return XReadGroup(group="g", consumer=consumer, streams=[("s", cursor)], **more)
+
+
+def claiming(*entry_ids: int, consumer: str = "d", **more: Any) -> XClaim:
+    claim = Claim(ids=entry_ids or (ONE,), min_idle_ms=0, **more)
+    return XClaim(stream="s", group="g", consumer=consumer, claim=claim)
+
+
+def autoclaiming(**more: Any) -> XAutoClaim:
+    return XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=0, start=0, **more)
+
+
+AGAIN = {
+    "a read that claims": reading("d", claim_min_idle_ms=0),
+    "a history read": reading("c", 0),
+    "XCLAIM": claiming(),
+    "XAUTOCLAIM": autoclaiming(),
+}
+
+
+def given(reply: object) -> list[int]:
+    """The IDs handed out by any of them."""
+    if isinstance(reply, GroupRead):
+        return [one.id for stream in reply.streams for one in stream.entries]
+    assert isinstance(reply, Claimed | AutoClaimed)
+    return [one.id for one in reply.entries]
+
+
+@pytest.mark.parametrize("way", AGAIN)
+def test_the_delivery_beyond_the_limit_buries(house: House, way: str) -> None:
+    """Up to the limit the entry is delivered; the next one finds it in the dead-letter stream, settled, in
+    one frame.
+    """
+    grouped(house)
+    house.fill("s", 1)
+    house.run(reading())
+    assert given(house.run(AGAIN[way])) == [ONE]
+    pending = house.key("s").groups["g"].pending.get(ONE)
+    assert pending is not None
+    assert pending.consumer is not None
+    owner, count = pending.consumer.name, pending.delivery_count
+    assert count == 2
+    frames = len(house.payloads)
+    assert given(house.run(AGAIN[way])) == []
+    assert len(house.payloads) == frames + 1
+    kinds = [type(record) for record in house.turn.records]
+    assert kinds.index(Append) < kinds.index(Settle)
+    assert len(house.key("s").groups["g"].pending) == 0
+    assert house.live("s") == ["1-0"], "the stream keeps its entry"
+    assert house.pairs("dead") == [[("a", b"1"), *letter("1-0", owner, 2)]]
+    assert house.turn.buried == [("s", "g", ONE, "max_deliveries")]
+    assert "dead" in house.turn.signalled
+    assert given(house.run(AGAIN[way])) == []
+    assert len(house.live("dead")) == 1, "once is enough"
+
+
+def letter(entry_id: str, owner: str, count: int, reason: str = "max_deliveries") -> list[tuple[str, bytes]]:
+    """The fields that a letter has beside the entry's, in order."""
+    return [
+        ("weir-source", b"s"),
+        ("weir-id", entry_id.encode()),
+        ("weir-group", b"g"),
+        ("weir-consumer", owner.encode()),
+        ("weir-deliveries", b"%d" % count),
+        ("weir-reason", reason.encode()),
+    ]
+
+
+@pytest.mark.parametrize("ask", [claiming(just_ids=True), autoclaiming(just_ids=True)])
+def test_justid_is_no_delivery(house: House, ask: Command) -> None:
+    """It neither counts nor buries, however often."""
+    grouped(house, deliveries=1)
+    house.fill("s", 1)
+    house.run(reading())
+    for _ in range(3):
+        assert given(house.run(ask)) == [ONE]
+    assert house.keyspace.find("dead") is None
+
+
+@pytest.mark.parametrize(
+    "policy", [{"dead_letter_stream": "dead"}, {"max_deliveries": 1}, {"dead_letter_stream": None}]
+)
+def test_half_a_policy_buries_nothing(house: House, policy: dict[str, object]) -> None:
+    house.run(EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
+    house.fill("s", 1)
+    house.run(reading())
+    for _ in range(5):
+        assert given(house.run(claiming())) == [ONE]
+
+
+ENTRIES: list[Pairs] = [
+    [("a", "1"), ("a", "2"), ("b", "")],
+    [("a", b"\xff\x00"), ("b", "text")],
+    [("a", b"\xff"), ("a", "ü\U0001f600"), ("weir-source", "mine")],
+    [("", ',{"id":"'), ("weir-id", "0-1")],
+]
+
+
+@pytest.mark.parametrize("pairs", ENTRIES)
+def test_a_letter_holds_the_entry_as_it_was(house: House, pairs: Pairs) -> None:
+    """Repeated names, any bytes, names that look like the letter's own: all in order, then the letter's."""
+    grouped(house, deliveries=1)
+    house.run(XAdd(stream="s", bodies=[entries.body(pairs)], ids=[ONE]))
+    house.run(reading())
+    house.run(reading("c", 0))
+    raw = [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+    assert house.pairs("dead") == [[*raw, *letter("1-0", "c", 1)]]
+
+
+def test_a_released_entry_has_no_consumer(house: House) -> None:
+    grouped(house, deliveries=1)
+    house.fill("s", 1)
+    house.run(reading())
+    house.call("XNACK", "s", "g", "FAIL", "IDS", 1, "1-0")
+    house.run(reading("d", claim_min_idle_ms=10_000))
+    assert house.pairs("dead")[0][1:] == letter("1-0", "", 1)
+
+
+def test_by_hand(house: House) -> None:
+    """Whatever the count: pending entries go, with the reason; others are left alone; each once."""
+    house.fill("s", 5)
+    house.run(EnsureGroup(stream="s", group="g", start=0, policy={"dead_letter_stream": "dead"}))
+    house.run(reading(count=3))
+    house.run(XDel(stream="s", ids=[id_of("3-0")]))
+    wanted = [id_of(f"{number}-0") for number in (2, 1, 2, 3, 4, 9)]
+    buried = house.of(Buried, BuryEntries(stream="s", group="g", ids=wanted, reason="bad ü"))
+    assert buried == Buried("dead", [id_of("2-0"), ONE])
+    assert [pairs[1:] for pairs in house.pairs("dead")] == [
+        letter("2-0", "c", 1, "bad ü"),
+        letter("1-0", "c", 1, "bad ü"),
+    ]
+    assert [each for each, _ in house.key("s").groups["g"].pending.items()] == [id_of("3-0")]
+    again = house.of(Buried, BuryEntries(stream="s", group="g", ids=wanted, reason="again"))
+    assert again == Buried("dead", [])
+
+
+def test_by_hand_without_a_place_to_go(house: House) -> None:
+    house.run(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+    assert house.refused(BuryEntries(stream="s", group="g", ids=[ONE], reason="")).code == "invalid"
+    assert house.refused(BuryEntries(stream="s", group="h", ids=[ONE], reason="")).code == "no_group"
+    assert house.refused(BuryEntries(stream="t", group="g", ids=[ONE], reason="")).code == "no_group"
+
+
+def test_a_poison_that_loops_ends_there_once(house: House) -> None:
+    """Every worker dies of it; the others' work is done, and the poison stands in the letters once."""
+    grouped(house, deliveries=3)
+    house.fill("s", 6)
+    house.run(reading("w0"))
+    done: list[int] = []
+    for number in range(1, 12):
+        for entry_id in given(house.run(reading(f"w{number}", claim_min_idle_ms=0, count=1))):
+            if entry_id == id_of("4-0"):
+                break
+            house.call("XACK", "s", "g", ids.text(entry_id))
+            done.append(entry_id)
+    assert len(house.live("dead")) == 1
+    assert ("weir-id", b"4-0") in house.pairs("dead")[0]
+    assert len(done) == 5
+    assert not house.key("s").groups["g"].pending
+
+
+def test_an_empty_history_is_the_end_of_it(house: House) -> None:
+    """Entries that are buried on the way do not count: what lies behind them is answered."""
+    grouped(house, deliveries=1)
+    house.fill("s", 15)
+    house.run(reading(count=10))
+    house.run(UpdateGroup(stream="s", group="g", policy={"max_deliveries": 2}))
+    house.run(reading("c", 0))
+    house.run(reading())
+    assert given(house.run(reading("c", 0, count=3))) == [id_of(f"{number}-0") for number in (11, 12, 13)]
+    assert len(house.live("dead")) == 10
+
+
+def test_the_letters_may_go_to_the_stream_itself(house: House) -> None:
+    """The entry stands at its end again, as a new one: the count begins anew, nothing is delivered twice."""
+    grouped(house, letters="s", deliveries=1)
+    house.fill("s", 2)
+    house.run(reading())
+    found = given(house.run(reading("d", claim_min_idle_ms=0)))
+    assert len(found) == 2
+    assert min(found) > id_of("2-0")
+    assert [dict(pairs).get("weir-id") for pairs in house.pairs("s")] == [None, None, b"1-0", b"2-0"]
+    assert [each for each, _ in house.key("s").groups["g"].pending.items()] == found
+
+
+def test_letters_without_ids_left_are_not_written(house: House) -> None:
+    """Where somebody used up the stream's IDs the entry goes on being delivered; by hand it is refused."""
+    grouped(house, deliveries=1)
+    house.fill("s", 1)
+    house.run(adding("dead"))
+    house.run(XSetId(stream="dead", last_id=ids.ID_MAX))
+    house.run(reading())
+    for ask in AGAIN.values():
+        assert given(house.run(ask)) == [ONE] or ask is AGAIN["a history read"]
+    refusal = house.refused(BuryEntries(stream="s", group="g", ids=[ONE], reason=""))
+    assert refusal.code == "stream_exhausted"
+
+
+def test_letters_go_behind_an_id_in_the_future(house: House) -> None:
+    grouped(house, deliveries=1)
+    house.fill("s", 1)
+    house.run(adding("dead", f"{house.now_ms + 10_000}-7"))
+    house.run(reading())
+    house.run(claiming())
+    assert house.live("dead")[-1] == f"{house.now_ms + 10_000}-8"
+    assert house.turn.auto_ms == house.now_ms + 10_000
+
+
+@pytest.mark.parametrize("way", AGAIN)
+def test_one_frame_takes_so_many_bytes(house: House, way: str) -> None:
+    """What has no room in the turn is not delivered and stays pending, for the next."""
+    grouped(house, deliveries=1)
+    large = entries.body([("a", "x" * (1 << 20))])
+    numbers = range(1, 8)
+    for number in numbers:
+        house.run(XAdd(stream="s", bodies=[large], ids=[id_of(f"{number}-0")]))
+    house.run(reading())
+    ask = claiming(*[id_of(f"{number}-0") for number in numbers]) if way == "XCLAIM" else AGAIN[way]
+    for buried in (3, 6, 7):
+        assert given(house.run(ask)) == []
+        assert len(house.live("dead")) == buried
+        assert len(house.payloads[-1]) < deadletters.turn_letters_bytes_max + (1 << 20)
+    assert not house.key("s").groups["g"].pending
+
+
+@pytest.mark.parametrize("way", ["a read that claims", "a history read"])
+def test_one_turn_takes_so_many_letters(house: House, way: str) -> None:
+    grouped(house, deliveries=1)
+    house.fill("s", 2_500)
+    house.run(reading())
+    for buried in (1_000, 2_000, 2_500):
+        assert given(house.run(AGAIN[way])) == []
+        assert len(house.live("dead")) == buried
+
+
+# --- in the engine --------------------------------------------------------------------------------------
+
+
+class Running:
+    """An engine in memory under a clock moved by hand."""
+
+    def __init__(self, storage: MemoryStorage, clock: HandClock) -> None:
+        self.storage = storage
+        self.clock = clock
+        self.engine = Engine.open(storage, clock=_as_clock(clock), fsync="everysec")
+        self.told: list[tuple[str, str, int, str]] = []
+        self.engine.on_buried = self.told.extend
+
+    async def run(self, command: Command) -> Any:
+        return await self.engine.execute(command)
+
+
+def _as_clock(clock: HandClock) -> Clock:
+    return clock
+
+
+async def poisoned(running: Running, run: Callable[[Command], Any]) -> None:
+    """A group whose one entry was delivered as often as it may be."""
+    policy = {"dead_letter_stream": "dead", "max_deliveries": 1}
+    await run(EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
+    await run(adding("s", "1-0"))
+    await run(reading())
+
+
+async def test_who_waits_for_letters_is_woken_by_whoever_buries() -> None:
+    """Also where the one who buries was waiting itself, for the entry to be idle long enough."""
+    clock = HandClock()
+    running = Running(MemoryStorage(), clock)
+    await poisoned(running, running.run)
+    clock.drive(asyncio.get_running_loop())
+    await running.engine.start()
+    watching = XReadGroup(group="w", consumer="c", streams=[("dead", Cursor.NEW)], block_ms=60_000)
+    await running.run(EnsureGroup(stream="dead", group="w", start=0, mkstream=True))
+    watcher = asyncio.create_task(running.run(watching))
+    claimer = asyncio.create_task(running.run(reading("d", claim_min_idle_ms=5_000, block_ms=60_000)))
+    await settle()
+    assert running.engine.waiting == 2
+    clock.pass_ms(5_000)
+    await settle()
+    assert given(await watcher) != []
+    assert running.told == [("s", "g", ONE, "max_deliveries")]
+    claimer.cancel()
+    await settle()
+    running.engine.check()
+    await running.engine.close()
+
+
+async def test_ids_of_letters_are_not_given_again_after_a_crash() -> None:
+    """A letter that was shown and then lost in a crash leaves its ID unused."""
+    clock = HandClock()
+    running = Running(MemoryStorage(), clock)
+    await poisoned(running, running.run)
+    await running.run(adding("s", "2-0"))
+    await running.run(reading())
+    assert given(await running.run(claiming())) == []
+    await running.engine.execute(UpdateGroup(stream="s", group="g"), synced=True)
+    assert given(await running.run(claiming(id_of("2-0")))) == []
+    shown = await running.run(XRange(stream="dead", start=0, end=ids.ID_MAX))
+    assert isinstance(shown, Entries)
+    assert shown.count == 2
+    again = Running(running.storage.crash(), clock)
+    kept = await again.run(XRange(stream="dead", start=0, end=ids.ID_MAX))
+    assert isinstance(kept, Entries)
+    assert kept.count == 1, "the second letter is lost"
+    added = await again.run(adding("dead"))
+    assert isinstance(added, Added)
+    assert added.ids[0] > shown.last
+    await again.engine.close()
+    await running.engine.close()

@@ -1,0 +1,397 @@
+"""What time brings: overdue entries are given back, silent consumers go, and nothing is looked at in vain.
+
+Knows: the timeouts of a group's policy, whom they concern, which streams are tended.
+Must never know: doors.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from engine import (
+    ConsumerInfo,
+    Cursor,
+    Engine,
+    EnsureGroup,
+    EnsureStream,
+    GroupRead,
+    PendingList,
+    Trim,
+    UpdateGroup,
+    UpdateStream,
+    XAck,
+    XDel,
+    XGroupCreate,
+    XInfoConsumers,
+    XPendingRange,
+    XReadGroup,
+    XTrim,
+    ids,
+)
+from engine.commands.housekeeping import turn_releases_max, turn_streams_max
+from engine.commands.own import EndWait, KeepHouse
+from engine.commands.types import Command
+from engine.keyspace import Retention
+from engine.records import Cut, Release, SeeConsumer
+from tests.engine.clocks import HandClock, settle
+from tests.engine.house import House, adding, id_of
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """An empty house. At the end everything agrees with itself, and nothing would be lost by a restart."""
+    house = House()
+    yield house
+    house.check()
+
+
+def grouped(house: House, stream: str = "s", **policy: Any) -> None:
+    house.run(EnsureGroup(stream=stream, group="g", start=0, mkstream=True, policy=policy))
+
+
+def reading(consumer: str = "c", **more: Any) -> XReadGroup:
+    return XReadGroup(group="g", consumer=consumer, streams=[("s", Cursor.NEW)], **more)
+
+
+def rows(house: House) -> list[tuple[str, str | None, int]]:
+    """Pending entries in order of delivery: ID, owner, count."""
+    return [
+        (ids.text(entry_id), one.consumer.name if one.consumer else None, one.delivery_count)
+        for entry_id, one in house.key("s").groups["g"].in_order_of_delivery()
+    ]
+
+
+# --- overdue entries ------------------------------------------------------------------------------------
+
+
+def test_overdue_entries_are_released_in_order_with_their_counts(house: House) -> None:
+    """Those idle longest first, to the millisecond; the others stay with whom they are."""
+    grouped(house, ack_timeout_ms=1_000)
+    house.fill("s", 4)
+    house.run(reading(count=3))
+    house.pass_ms(10)
+    house.call("XCLAIM", "s", "g", "d", 0, "1-0")
+    house.pass_ms(989)
+    house.keep_house()
+    assert not house.turn.records
+    house.pass_ms(1)
+    house.keep_house()
+    assert rows(house) == [("2-0", None, 1), ("3-0", None, 1), ("1-0", "d", 2)]
+    assert list(house.turn.signalled) == ["s"]
+    house.pass_ms(10)
+    house.keep_house()
+    assert rows(house) == [("2-0", None, 1), ("3-0", None, 1), ("1-0", None, 2)]
+    house.keep_house()
+    assert not house.turn.records, "once"
+
+
+def test_a_released_entry_counts_on(house: House) -> None:
+    """The next reader that claims gets it at once, as delivery number two."""
+    grouped(house, ack_timeout_ms=1_000)
+    house.fill("s", 1)
+    house.run(reading())
+    house.pass_ms(1_000)
+    house.keep_house()
+    found = house.of(GroupRead, reading("d", claim_min_idle_ms=100_000)).streams[0].entries
+    assert [(one.id, one.delivery_count) for one in found] == [(id_of("1-0"), 2)]
+
+
+def test_what_was_delivered_often_enough_is_buried_and_the_rest_released(house: House) -> None:
+    grouped(house, ack_timeout_ms=1_000, dead_letter_stream="dead", max_deliveries=2)
+    house.fill("s", 2)
+    house.run(reading())
+    house.call("XCLAIM", "s", "g", "d", 0, "2-0")
+    house.pass_ms(1_000)
+    house.keep_house()
+    assert rows(house) == [("1-0", None, 1)]
+    assert dict(house.pairs("dead")[0])["weir-id"] == b"2-0"
+    assert dict(house.pairs("dead")[0])["weir-consumer"] == b"d"
+
+
+@pytest.mark.parametrize(
+    "removing", [XDel(stream="s", ids=[id_of("1-0")]), XTrim(stream="s", trim=Trim(maxlen=1)),
+                 XTrim(stream="s", trim=Trim(maxlen=0))]
+)  # fmt: skip
+def test_overdue_entries_that_are_gone_are_forgotten(house: House, removing: Command) -> None:
+    """Nobody would ever get them: they would stand in the way of retention for good."""
+    grouped(house, ack_timeout_ms=1_000)
+    house.fill("s", 2)
+    house.run(reading())
+    house.run(removing)
+    house.pass_ms(1_000)
+    house.keep_house()
+    assert rows(house) == [(entry_id, None, 1) for entry_id in house.live("s")]
+
+
+def test_many_overdue_entries_go_in_turns(house: House) -> None:
+    """A turn releases 1 000, over all groups together; True while there is more."""
+    for stream in ("s", "t"):
+        grouped(house, stream, ack_timeout_ms=1_000)
+        house.fill(stream, 1_200)
+        house.run(XReadGroup(group="g", consumer="c", streams=[(stream, Cursor.NEW)]))
+    house.pass_ms(1_000)
+    released: list[int] = []
+    more: object = True
+    while more is True:
+        more = house.run(KeepHouse())
+        released.append(sum(len(one.ids) for one in house.turn.records if isinstance(one, Release)))
+    assert sum(released) == 2_400
+    assert max(released) == turn_releases_max
+    assert house.key("t").groups["g"].released_count() == 1_200
+
+
+# --- silent consumers -----------------------------------------------------------------------------------
+
+
+def test_silent_consumers_are_removed_and_what_they_held_released(house: House) -> None:
+    """Not seen for the timeout, to the millisecond; reading is being seen, also when nothing is found."""
+    grouped(house, consumer_timeout_ms=1_000)
+    house.fill("s", 3)
+    house.run(reading("a", count=2))
+    house.run(reading("b", count=1))
+    house.pass_ms(999)
+    house.run(reading("b"))
+    house.keep_house()
+    assert house.consumers("s", "g") == ["a", "b"]
+    house.pass_ms(1)
+    house.keep_house()
+    assert house.consumers("s", "g") == ["b"]
+    assert rows(house) == [("1-0", None, 1), ("2-0", None, 1), ("3-0", "b", 1)]
+    assert "s" in house.turn.signalled
+
+
+def test_a_silent_consumer_with_much_in_hand_goes_in_turns(house: House) -> None:
+    grouped(house, consumer_timeout_ms=1_000)
+    house.fill("s", 2_500)
+    house.run(reading())
+    house.pass_ms(1_000)
+    assert house.keep_house() == 3
+    assert house.consumers("s", "g") == []
+    assert house.key("s").groups["g"].released_count() == 2_500
+
+
+def test_who_waits_is_not_silent(house: House) -> None:
+    """However long; only for the stream and group where it waits."""
+    for stream in ("s", "t"):
+        grouped(house, stream, consumer_timeout_ms=1_000)
+    for command in (reading("a"), reading("b")):
+        house.run(command)
+    house.call("XGROUP", "CREATECONSUMER", "t", "g", "a")
+    house.pass_ms(100_000)
+    waiting = {"s": {("g", "a"), ("h", "b")}, "t": {("g", "b")}}
+    house.run(KeepHouse(waiting=lambda stream: waiting[stream]))
+    assert house.consumers("s", "g") == ["a"]
+    assert house.consumers("t", "g") == []
+
+
+def test_silence_counts_from_the_end_of_a_wait(house: House) -> None:
+    """Nothing is written where silence is not counted, or nobody is there."""
+    grouped(house, consumer_timeout_ms=1_000)
+    house.run(reading("a"))
+    house.pass_ms(5_000)
+    house.run(EndWait(streams=["s", "none"], group="g", consumer="a"))
+    house.keep_house()
+    house.pass_ms(999)
+    house.keep_house()
+    assert house.consumers("s", "g") == ["a"]
+    house.pass_ms(1)
+    house.keep_house()
+    assert house.consumers("s", "g") == []
+    for ending in (("g", "a"), ("none", "a")):
+        house.run(EndWait(streams=["s"], group=ending[0], consumer=ending[1]))
+        assert not house.turn.records
+    house.run(UpdateGroup(stream="s", group="g", policy={"consumer_timeout_ms": None}))
+    house.run(reading("a"))
+    house.pass_ms(1)
+    house.run(EndWait(streams=["s"], group="g", consumer="a"))
+    assert not house.turn.records
+
+
+def test_nobody_is_silent_while_nobody_listens(house: House) -> None:
+    """A gateway that was down for an hour gives everybody the whole timeout to come back."""
+    grouped(house, consumer_timeout_ms=1_000)
+    house.run(reading("a"))
+    house.pass_ms(3_600_000)
+    started = house.now_ms
+    house.run(KeepHouse(since_ms=started))
+    house.pass_ms(999)
+    house.run(KeepHouse(since_ms=started))
+    assert house.consumers("s", "g") == ["a"]
+    house.pass_ms(1)
+    house.run(KeepHouse(since_ms=started))
+    assert house.consumers("s", "g") == []
+
+
+# --- what is tended -------------------------------------------------------------------------------------
+
+
+def test_streams_that_time_does_not_change_cost_nothing(house: House) -> None:
+    """Entries, groups, consumers, pending entries: none of them is a reason to look; nor what was, once."""
+    for number in range(300):
+        house.fill(f"s{number}", 2)
+        house.run(XGroupCreate(stream=f"s{number}", group="g", start=0))
+        house.run(XReadGroup(group="g", consumer="c", streams=[(f"s{number}", Cursor.NEW)]))
+    house.run(EnsureStream(stream="s0"))
+    house.run(EnsureGroup(stream="s1", group="h", start=0))
+    assert not house.keyspace.tended
+    house.run(UpdateStream(stream="s2", archived_up_to=5))
+    grouped(house, "s3", dead_letter_stream="dead", max_deliveries=1)
+    house.run(UpdateStream(stream="s4", retention={"max_len": 1}))
+    house.run(UpdateStream(stream="s4", retention={"max_len": None}))
+    house.keep_house()
+    assert not house.keyspace.tended
+
+
+@pytest.mark.parametrize("again", [House.restart, House.rewrite])
+def test_a_restart_tends_what_needs_it(house: House, again: Any) -> None:
+    """Retention, timeouts and productions; nothing else, after the first round."""
+    house.run(EnsureStream(stream="kept", retention=Retention(max_age_ms=5)))
+    grouped(house, "acked", ack_timeout_ms=5)
+    grouped(house, "seen", consumer_timeout_ms=5)
+    house.call("XADD", "produced", "IDMP", "p", "i", "*", "a", "1")
+    house.fill("plain", 1)
+    house.run(EnsureStream(stream="gone", retention=Retention(max_age_ms=5)))
+    house.call("DEL", "gone")
+    again(house)
+    house.keep_house()
+    assert set(house.keyspace.tended) == {"kept", "acked", "seen", "produced"}
+    house.pass_ms(100_000)
+    house.keep_house()
+    assert set(house.keyspace.tended) == {"kept", "acked", "seen"}
+    assert house.info("produced", "iids-tracked") == 0
+
+
+def test_many_tended_streams_take_turns(house: House) -> None:
+    """A turn looks at 1 000 of them; the others are the next one's."""
+    for number in range(turn_streams_max + 500):
+        house.run(EnsureStream(stream=f"s{number}", retention=Retention(max_len=1)))
+    for number in range(turn_streams_max + 500):
+        house.run(UpdateStream(stream=f"s{number}", retention={"max_len": 2}))
+        house.fill(f"s{number}", 3)
+    cut: list[int] = []
+    for _ in range(3):
+        house.run(KeepHouse())
+        cut.append(sum(isinstance(record, Cut) for record in house.turn.records))
+    assert cut == [turn_streams_max, 500, 0]
+
+
+# --- in the engine --------------------------------------------------------------------------------------
+
+
+class Running:
+    """An engine in memory, its clock and its loop's moved by hand."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.engine = Engine.open(None, clock=self.clock)
+
+    async def run(self, command: Command) -> Any:
+        return await self.engine.execute(command)
+
+    async def pass_ms(self, ms: int) -> None:
+        """Time, second by second, so that housekeeping comes as often as it would."""
+        while ms > 0:
+            self.clock.pass_ms(min(ms, 500))
+            ms -= 500
+            await settle()
+
+    async def consumers(self) -> dict[str, int]:
+        """Names and how long ago each was seen."""
+        found = await self.run(XInfoConsumers(stream="s", group="g"))
+        assert all(isinstance(one, ConsumerInfo) for one in found)
+        return {one.name: one.idle_ms for one in found}
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Running]:
+    """A started engine. At the end it agrees with itself."""
+    running = Running()
+    running.clock.drive(asyncio.get_running_loop())
+    await running.engine.start()
+    yield running
+    running.engine.check()
+    await running.engine.close()
+
+
+def policy(**given: Any) -> EnsureGroup:
+    return EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=given)
+
+
+async def test_a_consumer_in_a_long_poll_is_there(running: Running) -> None:
+    """Removed neither while it waits nor before the timeout is over after its wait; then it is."""
+    await running.run(policy(consumer_timeout_ms=5_000))
+    await running.run(adding("s", "1-0"))
+    await running.run(reading("a"))
+    waiting = asyncio.create_task(running.run(reading("a", block_ms=60_000)))
+    await settle()
+    await running.pass_ms(59_500)
+    assert await running.consumers() == {"a": 59_500}
+    await running.pass_ms(500)
+    assert (await waiting).streams == ()
+    assert await running.consumers() == {"a": 0}
+    await running.pass_ms(4_000)
+    assert list(await running.consumers()) == ["a"]
+    await running.pass_ms(2_000)
+    assert await running.consumers() == {}
+    found = await running.run(XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
+    assert isinstance(found, PendingList)
+    assert [one.consumer for one in found.entries] == [None]
+
+
+async def test_a_consumer_that_gives_up_was_there_until_then(running: Running) -> None:
+    """A connection that closes in the middle of a wait leaves the whole timeout to come back."""
+    await running.run(policy(consumer_timeout_ms=5_000))
+    waiting = asyncio.create_task(running.run(reading("a", block_ms=60_000)))
+    await settle()
+    await running.pass_ms(30_000)
+    waiting.cancel()
+    await settle()
+    await running.pass_ms(4_000)
+    assert list(await running.consumers()) == ["a"]
+    await running.pass_ms(2_000)
+    assert await running.consumers() == {}
+
+
+async def test_where_silence_is_not_counted_a_wait_leaves_no_trace(running: Running) -> None:
+    """As in Redis: seen when it began to wait."""
+    await running.run(policy())
+    waiting = asyncio.create_task(running.run(reading("a", block_ms=1_000)))
+    await settle()
+    await running.pass_ms(2_000)
+    assert (await waiting).streams == ()
+    assert await running.consumers() == {"a": 2_000}
+
+
+async def test_a_waiting_reader_that_claims_gets_what_is_overdue(running: Running) -> None:
+    """Released by the timeout, long before it is idle for as long as the reader would wait."""
+    await running.run(policy(ack_timeout_ms=3_000))
+    await running.run(adding("s", "1-0"))
+    await running.run(reading("a"))
+    waiting = asyncio.create_task(running.run(reading("b", block_ms=60_000, claim_min_idle_ms=50_000)))
+    await settle()
+    await running.pass_ms(2_500)
+    assert not waiting.done()
+    await running.pass_ms(1_500)
+    found = (await waiting).streams[0].entries
+    assert [(one.id, one.delivery_count) for one in found] == [(id_of("1-0"), 2)]
+
+
+async def test_acknowledged_work_is_left_alone(running: Running) -> None:
+    await running.run(policy(ack_timeout_ms=1_000))
+    await running.run(adding("s", "1-0"))
+    await running.run(reading("a"))
+    assert await running.run(XAck(stream="s", group="g", ids=[id_of("1-0")])) == 1
+    await running.pass_ms(5_000)
+    found = await running.run(XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=9))
+    assert found == PendingList([])
+
+
+def test_seeing_is_a_record(house: House) -> None:
+    """What the end of a wait changes is in the log."""
+    grouped(house, consumer_timeout_ms=1_000)
+    house.run(reading("a"))
+    house.pass_ms(7)
+    house.run(EndWait(streams=["s"], group="g", consumer="a"))
+    assert [type(record) for record in house.turn.records] == [SeeConsumer]

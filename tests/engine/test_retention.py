@@ -1,0 +1,426 @@
+"""How much of a stream is kept, and what a trim removes.
+
+Knows: retention by length, age and bytes, what stops it, guarded and dry trims, gaps.
+Must never know: doors.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import (
+    Cursor,
+    EngineError,
+    EnsureStream,
+    GroupRead,
+    Refs,
+    StreamInfo,
+    StreamsRead,
+    Trim,
+    Trimmed,
+    UpdateStream,
+    XAck,
+    XAdd,
+    XDel,
+    XGroupCreate,
+    XInfoStream,
+    XRead,
+    XReadGroup,
+    XTrim,
+    entries,
+)
+from engine.commands.own import KeepHouse
+from engine.commands.retention import turn_entries_max
+from engine.keyspace import Retention
+from engine.replies import Gap
+from tests.engine.house import House, adding, id_of
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """An empty house. At the end everything agrees with itself, and nothing would be lost by a restart."""
+    house = House()
+    yield house
+    house.check()
+
+
+def kept(house: House, stream: str, **retention: Any) -> None:
+    house.run(EnsureStream(stream=stream, retention=Retention(**retention)))
+
+
+def reading(stream: str, count: int | None = None, group: str = "g") -> XReadGroup:
+    return XReadGroup(group=group, consumer="c", streams=[(stream, Cursor.NEW)], count=count)
+
+
+# --- how much is kept -----------------------------------------------------------------------------------
+
+
+def test_length_is_kept_by_whole_nodes_at_once_and_exactly_by_housekeeping(house: House) -> None:
+    """A publish drops full nodes only; what is over is gone after the next housekeeping."""
+    kept(house, "s", max_len=250)
+    for first in range(1, 500):
+        house.fill("s", 1, first)
+        assert 250 <= house.key("s").stream.length < 350 or first < 250
+    house.keep_house()
+    assert house.key("s").stream.length == 250
+    assert house.live("s")[0] == "250-0"
+
+
+def test_age_is_kept_to_the_millisecond(house: House) -> None:
+    """An entry as old as the limit stays; one that is a millisecond older goes."""
+    kept(house, "s", max_age_ms=1_000)
+    for _ in range(4):
+        house.run(adding("s"))
+        house.pass_ms(500)
+    house.keep_house()
+    assert len(house.live("s")) == 2
+    house.pass_ms(1)
+    house.keep_house()
+    assert len(house.live("s")) == 1
+    house.pass_ms(1_000)
+    house.keep_house()
+    assert house.live("s") == []
+
+
+@pytest.mark.parametrize(("node_entries", "node_bytes"), [(100, 4096), (99, 4096), (0, 0)])
+def test_a_stream_that_is_old_all_at_once_goes_in_turns(
+    house: House, node_entries: int, node_bytes: int
+) -> None:
+    """At most 10 000 entries a turn, whatever the nodes; True exactly while there is more."""
+    house.call("CONFIG", "SET", "stream-node-max-entries", node_entries)
+    house.call("CONFIG", "SET", "stream-node-max-bytes", node_bytes)
+    kept(house, "s", max_age_ms=1)
+    for first in range(0, 25_500, 5_100):
+        house.fill("s", 5_100, first + 1)
+    left = 25_500
+    while house.run(KeepHouse()) is True:
+        assert left - house.key("s").stream.length == turn_entries_max
+        left = house.key("s").stream.length
+    assert house.key("s").stream.length == 0
+
+
+def test_the_turn_is_for_all_streams_together(house: House) -> None:
+    """Ten streams old at once are one turn's work only as far as 10 000 entries go, and none is forgotten."""
+    for number in range(10):
+        kept(house, f"s{number}", max_len=1)
+        house.fill(f"s{number}", 1)
+    for number in range(10):
+        house.run(UpdateStream(stream=f"s{number}", retention={"max_len": None}))
+        house.fill(f"s{number}", 3_000, 2)
+        house.run(UpdateStream(stream=f"s{number}", retention={"max_len": 1}))
+    before = sum(key.stream.length for key in house.keyspace.keys.values())
+    while True:
+        more = house.run(KeepHouse())
+        after = sum(key.stream.length for key in house.keyspace.keys.values())
+        assert before - after <= turn_entries_max
+        before = after
+        if more is not True:
+            break
+    assert before == 10
+
+
+@pytest.mark.parametrize(("node_entries", "node_bytes"), [(100, 4096), (0, 0)])
+def test_bytes_are_kept_in_whole_nodes(house: House, node_entries: int, node_bytes: int) -> None:
+    """Never less than the limit stays, and less than a node more; large nodes go in several turns."""
+    house.call("CONFIG", "SET", "stream-node-max-entries", node_entries)
+    house.call("CONFIG", "SET", "stream-node-max-bytes", node_bytes)
+    house.fill("s", 12_000)
+    kept(house, "s", max_bytes=20_000)
+    house.fill("s", 1_000, 20_000)
+    house.keep_house()
+    stream = house.key("s").stream
+    if node_entries:
+        assert 20_000 <= stream.text_bytes < 30_000
+    else:
+        assert stream.length == 13_000, "the only node cannot go without the stream falling below its limit"
+    kept(house, "s", max_bytes=0)
+    house.keep_house()
+    assert stream.length == 0
+
+
+def test_a_publish_keeps_bytes_too(house: House) -> None:
+    kept(house, "s", max_bytes=20_000)
+    for first in range(1, 5_000, 50):
+        house.fill("s", 50, first)
+        assert house.key("s").stream.text_bytes < 30_000
+    assert house.key("s").stream.text_bytes >= 20_000
+
+
+def test_the_strictest_limit_counts(house: House) -> None:
+    kept(house, "s", max_len=50, max_age_ms=10, max_bytes=1_000_000)
+    house.fill("s", 60)
+    house.run(adding("s"))
+    house.keep_house()
+    assert len(house.live("s")) == 1
+
+
+# --- what stops it --------------------------------------------------------------------------------------
+
+
+def test_nothing_goes_that_a_group_has_still_to_read_or_acknowledge(house: House) -> None:
+    """It stops exactly at the lowest ID that any group needs, and goes on when that is acknowledged."""
+    kept(house, "s", max_len=1, keep_unacknowledged=True)
+    house.fill("s", 10)
+    for group in ("g", "h"):
+        house.run(XGroupCreate(stream="s", group=group, start=0))
+    house.run(reading("s", 6))
+    house.run(reading("s", 8, "h"))
+    house.run(XAck(stream="s", group="h", ids=[id_of(f"{number}-0") for number in range(1, 9)]))
+    house.keep_house()
+    assert house.live("s")[0] == "1-0"
+    house.run(XAck(stream="s", group="g", ids=[id_of("1-0"), id_of("2-0"), id_of("4-0")]))
+    house.keep_house()
+    assert house.live("s")[0] == "3-0"
+    house.fill("s", 300, 11)
+    assert house.live("s")[0] == "3-0"
+    house.run(XAck(stream="s", group="g", ids=[id_of(f"{number}-0") for number in range(3, 7)]))
+    house.keep_house()
+    assert house.live("s")[0] == "7-0"
+
+
+def test_without_a_group_nothing_is_unacknowledged(house: House) -> None:
+    kept(house, "s", max_len=1, keep_unacknowledged=True)
+    house.fill("s", 5)
+    house.keep_house()
+    assert house.live("s") == ["5-0"]
+
+
+def test_nothing_goes_that_is_not_archived(house: House) -> None:
+    """Up to and including `archived_up_to` may go, nothing beyond."""
+    kept(house, "s", max_age_ms=1, keep_unarchived=True)
+    house.fill("s", 5)
+    house.keep_house()
+    assert len(house.live("s")) == 5
+    house.run(UpdateStream(stream="s", archived_up_to=id_of("3-0")))
+    house.keep_house()
+    assert house.live("s") == ["4-0", "5-0"]
+
+
+def test_a_change_names_only_what_changes(house: House) -> None:
+    """The rest of the retention stays, the archive's mark too; None takes a limit away; twice logs once."""
+    kept(house, "s", max_len=7, keep_unarchived=True)
+    house.run(UpdateStream(stream="s", retention={"max_age_ms": 5}, archived_up_to=id_of("3-0")))
+    house.run(UpdateStream(stream="s", retention={"max_bytes": 100}))
+    assert house.key("s").retention == Retention(7, 5, 100, keep_unarchived=True)
+    assert house.key("s").archived_up_to == id_of("3-0")
+    house.run(UpdateStream(stream="s", retention={"max_len": None}))
+    assert house.key("s").retention == Retention(None, 5, 100, keep_unarchived=True)
+    logged = len(house.payloads)
+    house.run(UpdateStream(stream="s", retention={"max_len": None}))
+    assert len(house.payloads) == logged
+    info = house.of(StreamInfo, XInfoStream(stream="s"))
+    assert (info.max_len, info.max_age_ms, info.max_bytes, info.keep_unarchived) == (None, 5, 100, True)
+    assert house.refused(UpdateStream(stream="none")).code == "no_stream"
+
+
+@pytest.mark.parametrize("again", [House.restart, House.rewrite])
+def test_retention_goes_on_after_a_restart(house: House, again: Any) -> None:
+    """From the log and from a snapshot: the limits are there, and so is the duty to enforce them."""
+    kept(house, "s", max_len=3, max_age_ms=10_000_000_000_000, keep_unarchived=True)
+    house.fill("s", 10)
+    house.run(UpdateStream(stream="s", archived_up_to=id_of("100-0")))
+    again(house)
+    house.keep_house()
+    assert house.live("s") == ["8-0", "9-0", "10-0"]
+
+
+# --- trims ----------------------------------------------------------------------------------------------
+
+
+def test_a_trim_inside_a_node_whose_last_entry_is_deleted(house: House) -> None:
+    """What is below goes, also when nothing live stays in the node."""
+    house.fill("s", 3)
+    house.run(XDel(stream="s", ids=[id_of("3-0")]))
+    assert house.run(XTrim(stream="s", trim=Trim(minid=id_of("3-0")))) == Trimmed(2)
+    assert house.live("s") == []
+
+
+def test_a_guarded_trim_that_would_pass_a_group_removes_nothing(house: House) -> None:
+    """It refuses at the oldest pending or unread entry, whatever the strategy, and trims up to there."""
+    house.fill("s", 6)
+    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(reading("s", 4))
+    house.run(XAck(stream="s", group="g", ids=[id_of("1-0"), id_of("2-0"), id_of("4-0")]))
+    for trim in (Trim(maxlen=3), Trim(minid=id_of("4-0")), Trim(older_than_ms=1), Trim(maxlen=0)):
+        for refs in Refs:
+            if refs is not Refs.ACKED:
+                asked = XTrim(stream="s", trim=Trim(**{**_fields(trim), "refs": refs}), guard=True)
+                refusal = house.refused(asked)
+                assert (refusal.code, refusal.members) == ("trim_guarded", {"needed_from": "3-0"})
+    assert house.of(Trimmed, XTrim(stream="s", trim=Trim(minid=id_of("3-0")), guard=True)).deleted == 2
+    assert house.of(Trimmed, XTrim(stream="s", trim=Trim(maxlen=4), guard=True)).deleted == 0
+
+
+def _fields(trim: Trim) -> dict[str, Any]:
+    return {name: getattr(trim, name) for name in trim.__struct_fields__}
+
+
+def test_what_a_trim_takes_from_under_the_pending_is_counted_once(house: House) -> None:
+    """An entry lost to a pending list by an earlier trim or delete is not lost again by the next."""
+    house.fill("s", 6)
+    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(reading("s"))
+    assert house.of(Trimmed, XTrim(stream="s", trim=Trim(maxlen=4))).pending_affected == 2
+    house.run(XDel(stream="s", ids=[id_of("4-0")]))
+    assert house.of(Trimmed, XTrim(stream="s", trim=Trim(maxlen=1))).pending_affected == 2
+
+
+fields = st.fixed_dictionaries({"refs": st.sampled_from(Refs), "approx": st.booleans()})
+strategies = st.one_of(
+    st.builds(lambda n: {"maxlen": n}, st.integers(0, 40)),
+    st.builds(lambda n: {"minid": id_of(f"{n}-0")}, st.integers(0, 45)),
+    st.builds(lambda n: {"older_than_ms": n}, st.integers(0, 60)),
+)
+trims = st.builds(lambda a, b, n: Trim(**a, **b, limit=n if b["approx"] else None), strategies, fields,
+                  st.none() | st.integers(0, 20))  # fmt: skip
+some = st.lists(st.integers(1, 40), max_size=12)
+
+
+@given(
+    node=st.integers(0, 7),
+    length=st.integers(0, 40),
+    gone=some,
+    acked=some,
+    read=st.lists(st.integers(0, 40), max_size=3),
+    asked=st.lists(trims, min_size=1, max_size=3),
+    guard=st.booleans(),
+)
+def test_a_dry_run_tells_what_the_trim_then_does(
+    *,
+    node: int,
+    length: int,
+    gone: list[int],
+    acked: list[int],
+    read: list[int],
+    asked: list[Trim],
+    guard: bool,
+) -> None:
+    """Its answer is the real one's, it changes nothing, and no trim removes more than was asked."""
+    house = House(now_ms=45)
+    house.call("CONFIG", "SET", "stream-node-max-entries", node)
+    if length:
+        house.fill("s", length)
+    else:
+        house.run(EnsureStream(stream="s"))
+    for number, count in enumerate(read):
+        house.run(XGroupCreate(stream="s", group=f"g{number}", start=0))
+        if count:
+            house.run(reading("s", count, f"g{number}"))
+        house.run(XAck(stream="s", group=f"g{number}", ids=[id_of(f"{one}-0") for one in acked]))
+    house.run(XDel(stream="s", ids=[id_of(f"{one}-0") for one in gone]))
+    for trim in asked:
+        _trim_both_ways(house, trim, guard=guard)
+    house.check()
+
+
+def _trim_both_ways(house: House, trim: Trim, *, guard: bool) -> None:
+    try:
+        dry = house.of(Trimmed, XTrim(stream="s", trim=trim, dry_run=True, guard=guard))
+    except EngineError as refusal:
+        told = refusal.members
+    else:
+        assert not house.turn.records, "a dry run changes nothing"
+        _trim_as_told(house, trim, dry, guard=guard)
+        return
+    assert house.refused(XTrim(stream="s", trim=trim, guard=guard)).members == told
+
+
+def _trim_as_told(house: House, trim: Trim, dry: Trimmed, *, guard: bool) -> None:
+    before, pending = house.live("s"), _pending_alive(house)
+    assert house.run(XTrim(stream="s", trim=trim, guard=guard)) == dry
+    after = house.live("s")
+    removed = [one for one in before if one not in after]
+    assert len(removed) == dry.deleted
+    assert (after or ["0-0"])[0] == f"{dry.first_id >> 64}-0"
+    assert pending - _pending_alive(house) == dry.pending_affected
+    exact = not trim.approx and trim.refs is not Refs.ACKED
+    if trim.maxlen is not None:
+        assert not removed or len(after) >= trim.maxlen
+        assert not exact or len(after) <= trim.maxlen
+    else:
+        oldest = id_of(f"{max(0, house.now_ms - (trim.older_than_ms or 0))}-0")
+        bound = oldest if trim.minid is None else trim.minid
+        assert all(id_of(one) < bound for one in removed)
+        assert not exact or all(id_of(one) >= bound for one in after)
+    assert not trim.limit or len(removed) <= trim.limit
+
+
+def _pending_alive(house: House) -> int:
+    key = house.key("s")
+    return sum(one in key.stream for group in key.groups.values() for one, _ in group.pending.items())
+
+
+# --- gaps -----------------------------------------------------------------------------------------------
+
+
+def gap_of(house: House, after: str) -> Gap | None:
+    """What a reader that stopped there is told."""
+    found = house.of(StreamsRead, XRead(streams=[("s", id_of(after))])).streams
+    return found[0].gap if found else None
+
+
+def test_a_reader_is_told_of_what_went_from_the_front(house: House) -> None:
+    """Trimmed or deleted: a cursor below what was removed meets a gap; 0 never does, nor one at its edge."""
+    house.fill("s", 10)
+    house.run(XTrim(stream="s", trim=Trim(minid=id_of("4-0"))))
+    assert gap_of(house, "2-0") == Gap(id_of("2-0"), id_of("4-0"), None)
+    assert gap_of(house, "2-9") is not None
+    assert gap_of(house, "3-0") is None
+    assert gap_of(house, "0-0") is None
+    house.run(XDel(stream="s", ids=[id_of("4-0"), id_of("5-0")]))
+    assert gap_of(house, "3-0") == Gap(id_of("3-0"), id_of("6-0"), None)
+    assert gap_of(house, "5-0") is None
+
+
+def test_a_deletion_in_the_middle_is_no_gap(house: House) -> None:
+    """Not by itself, nor when the front reaches it later: nobody was promised that entry."""
+    house.fill("s", 5)
+    house.run(XDel(stream="s", ids=[id_of("3-0")]))
+    assert house.key("s").stream.removed_upto == 0
+    house.run(XDel(stream="s", ids=[id_of("1-0"), id_of("2-0")]))
+    assert house.key("s").stream.removed_upto == id_of("2-0")
+    assert gap_of(house, "2-0") is None
+    assert gap_of(house, "1-0") is not None
+
+
+def test_removed_upto_never_falls_and_survives(house: House) -> None:
+    house.fill("s", 5)
+    house.run(XTrim(stream="s", trim=Trim(maxlen=0)))
+    assert house.key("s").stream.removed_upto == id_of("5-0")
+    house.rewrite()
+    house.fill("s", 2, 6)
+    assert house.key("s").stream.removed_upto == id_of("5-0")
+    assert gap_of(house, "4-0") == Gap(id_of("4-0"), id_of("6-0"), None)
+
+
+@pytest.mark.parametrize(("deleting", "lost"), [(False, 3), (True, None)])
+def test_a_group_is_told_how_many_it_lost(house: House, *, deleting: bool, lost: int | None) -> None:
+    """The number where both counts are known, else null; told once, with the entries that follow."""
+    house.fill("s", 8)
+    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(reading("s", 2))
+    house.run(XTrim(stream="s", trim=Trim(minid=id_of("6-0"))))
+    if deleting:
+        house.run(XDel(stream="s", ids=[id_of("7-0")]))
+    first = house.of(GroupRead, reading("s", 1)).streams[0]
+    assert first.gap == Gap(id_of("2-0"), id_of("6-0"), lost)
+    assert house.of(GroupRead, reading("s", 1)).streams[0].gap is None
+
+
+def test_a_new_group_has_no_gap(house: House) -> None:
+    house.fill("s", 8)
+    house.run(XTrim(stream="s", trim=Trim(maxlen=2)))
+    house.run(XGroupCreate(stream="s", group="g", start=0))
+    assert house.of(GroupRead, reading("s")).streams[0].gap is None
+
+
+def test_a_publish_that_trims_and_keeps_at_once(house: House) -> None:
+    """The publisher's own trim and the stream's retention both hold."""
+    kept(house, "s", max_len=100)
+    house.fill("s", 250)
+    body = [entries.body([("a", "1")])]
+    house.run(XAdd(stream="s", bodies=body, ids=[id_of("999-0")], trim=Trim(maxlen=5)))
+    assert len(house.live("s")) == 5
