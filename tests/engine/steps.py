@@ -335,6 +335,20 @@ def grouping(key: str, group: str, start: str) -> Step:
     return _step("XGROUP CREATE", key, group, start, "MKSTREAM", play=play)
 
 
+def consumer_made(step: Step) -> list[Step]:
+    """The consumer of a read or a claim, made before it."""
+    words = step.words
+    if words[0] == "XREADGROUP":
+        streams = words[words.index("STREAMS") + 1 :]
+        return [_making(key, words[2], words[3]) for key in streams[: len(streams) // 2]]
+    return [_making(words[1], words[2], words[3])] if words[0] in {"XCLAIM", "XAUTOCLAIM"} else []
+
+
+def _making(key: str, group: str, consumer: str) -> Step:
+    play = _model("xgroup_createconsumer", key, group, consumer)
+    return _step("XGROUP CREATECONSUMER", key, group, consumer, play=play)
+
+
 def blocking(*, newest: bool) -> st.SearchStrategy[Step]:
     """Reads that may wait."""
     return xread(newest=newest, streams_max=1) | xreadgroup(newest=newest, streams_max=1)
