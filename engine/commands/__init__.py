@@ -160,6 +160,8 @@ def streams_of(command: Command) -> tuple[str, ...] | None:
     if isinstance(command, types.Delete | types.Exists):
         return tuple(command.streams)
     if isinstance(command, own.Publish):
-        return tuple(part.stream for part in command.parts)
+        # What a key was used for hangs on no stream, as the records that name none.
+        keyed = ("",) if command.idempotency is not None else ()
+        return (*(part.stream for part in command.parts), *keyed)
     stream = getattr(command, "stream", None)
     return None if stream is None else (stream,)

@@ -48,10 +48,11 @@ def prepare(turn: Turn, command: types.XAdd) -> Prepared | Added | None:
     key = turn.keyspace.find(command.stream)
     if key is None and not command.mkstream:
         return None
-    _expect_last_id(key, command.expected_last_id)
+    # A repeated request is answered as the first time, although that has moved the last ID.
     repeated = _repeated(turn, key, command)
     if repeated is not None:
         return repeated
+    _expect_last_id(key, command.expected_last_id)
     return Prepared(command, *_new_ids(turn, key, command))
 
 

@@ -26,7 +26,6 @@ IdsInTexts = Annotated[Sequence[int], "in the texts"]
 answer_age_ms_max: Final = 24 * 3600 * 1000
 answers_max: Final = 10_000
 
-
 A = TypeVar("A", Answer, PublishAnswer)
 
 
@@ -326,12 +325,7 @@ class RememberAnswer(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         answers = keyspace.keys[self.stream].answers
-        answers.pop(self.key, None)
-        answers[self.key] = Answer(self.digest, tuple(self.ids), self.at_ms)
-        while (
-            len(answers) > answers_max or next(iter(answers.values())).at_ms < self.at_ms - answer_age_ms_max
-        ):
-            del answers[next(iter(answers))]
+        _remember(answers, self.key, Answer(self.digest, tuple(self.ids), self.at_ms))
 
 
 class PublishChunk(Record, frozen=True):
@@ -390,10 +384,4 @@ class RememberPublish(Record, frozen=True):
     def apply(self, keyspace: Keyspace) -> None:
         rest = iter(self.ids)
         streams = [(name, tuple(islice(rest, n))) for name, n in zip(self.names, self.counts, strict=True)]
-        answers = keyspace.answers
-        answers.pop(self.key, None)
-        answers[self.key] = PublishAnswer(self.digest, tuple(streams), self.at_ms)
-        while (
-            len(answers) > answers_max or next(iter(answers.values())).at_ms < self.at_ms - answer_age_ms_max
-        ):
-            del answers[next(iter(answers))]
+        _remember(keyspace.answers, self.key, PublishAnswer(self.digest, tuple(streams), self.at_ms))

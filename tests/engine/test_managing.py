@@ -1,0 +1,251 @@
+"""Streams and groups as resources: ensured, changed, described, removed.
+
+Knows: what is refused while something is pending, what a transfer keeps, pages of streams.
+Must never know: doors.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from engine import (
+    Cursor,
+    DescribeGroup,
+    EngineError,
+    EnsureGroup,
+    EnsureStream,
+    GroupInfo,
+    RemoveConsumer,
+    RemoveGroup,
+    StreamInfos,
+    StreamPage,
+    UpdateGroup,
+    XAck,
+    XDel,
+    XReadGroup,
+    ids,
+)
+from engine.commands import Parked, execute
+from engine.commands.types import Command
+from engine.keyspace import Retention
+from tests.engine.house import House, adding, id_of
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """An empty house. At the end everything agrees with itself, and nothing would be lost by a restart."""
+    house = House()
+    yield house
+    house.check()
+
+
+def reading(consumer: str = "c", **more: Any) -> XReadGroup:
+    return XReadGroup(group="g", consumer=consumer, streams=[("s", Cursor.NEW)], **more)
+
+
+def removing(consumer: str = "c", **more: Any) -> RemoveConsumer:
+    return RemoveConsumer(stream="s", group="g", consumer=consumer, **more)
+
+
+def ensuring(start: int | Cursor = 0, **more: Any) -> EnsureGroup:
+    return EnsureGroup(stream="s", group="g", start=start, **more)
+
+
+def described(house: House) -> GroupInfo:
+    return house.of(GroupInfo, DescribeGroup(stream="s", group="g"))
+
+
+def rows(house: House) -> list[tuple[str, str | None, int, int]]:
+    """Pending entries in order of delivery: ID, owner, time, count."""
+    return [
+        (
+            ids.text(entry_id),
+            one.consumer.name if one.consumer else None,
+            one.delivery_time_ms,
+            one.delivery_count,
+        )
+        for entry_id, one in house.key("s").groups["g"].in_order_of_delivery()
+    ]
+
+
+# --- streams --------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_created_once(house: House) -> None:
+    """True the first time; then its retention is set, and everything else is left alone."""
+    assert house.run(EnsureStream(stream="s", retention=Retention(max_len=5))) is True
+    house.fill("s", 3)
+    generation = house.key("s").generation
+    assert house.run(EnsureStream(stream="s", retention=Retention(max_age_ms=7))) is False
+    assert house.key("s").retention == Retention(max_age_ms=7)
+    assert (len(house.live("s")), house.key("s").generation) == (3, generation)
+    house.run(EnsureStream(stream="s", retention=Retention(max_age_ms=7)))
+    assert not house.turn.records
+
+
+def test_streams_are_listed_in_pages(house: House) -> None:
+    """In order of names, each once, whatever the limit; `next` is None at the end."""
+    names = sorted(f"{prefix}{number}" for prefix in "abü" for number in range(5))
+    for name in names:
+        house.run(EnsureStream(stream=name))
+    for limit in (1, 2, 5, 15, 100):
+        found: list[str] = []
+        after: str | None = None
+        while True:
+            page = house.of(StreamPage, StreamInfos(after=after, limit=limit))
+            found += [name for name, _ in page.streams]
+            assert len(page.streams) <= limit
+            if (after := page.next) is None:
+                break
+        assert found == names
+    page = house.of(StreamPage, StreamInfos(prefix="b", after="b2"))
+    assert [name for name, _ in page.streams] == ["b3", "b4"]
+    assert house.of(StreamPage, StreamInfos(prefix="c")) == StreamPage([], None)
+
+
+# --- groups ---------------------------------------------------------------------------------------------
+
+
+def test_a_group_is_created_once(house: House) -> None:
+    """True the first time; one that is there keeps its position and its policy."""
+    assert house.refused(ensuring()).code == "no_stream"
+    assert house.run(ensuring(mkstream=True, policy={"ack_timeout_ms": 5})) is True
+    house.fill("s", 3)
+    house.run(reading(count=2))
+    assert house.run(ensuring(Cursor.LATEST, policy={"ack_timeout_ms": 9, "max_deliveries": 1})) is False
+    assert not house.turn.records
+    info = described(house)
+    assert (ids.text(info.last_delivered_id), info.ack_timeout_ms, info.max_deliveries) == ("2-0", 5, None)
+
+
+def test_a_group_starts_where_it_is_told(house: House) -> None:
+    house.fill("s", 3)
+    assert house.run(ensuring(Cursor.LATEST, entries_read=99)) is True
+    info = described(house)
+    assert (ids.text(info.last_delivered_id), info.entries_read, info.lag) == ("3-0", 3, 0)
+
+
+def test_a_change_of_a_group_names_only_what_changes(house: House) -> None:
+    """Position, count and each part of the policy, each by itself; None takes a part away."""
+    house.fill("s", 5)
+    house.run(ensuring(policy={"dead_letter_stream": "d", "max_deliveries": 3}))
+    house.run(UpdateGroup(stream="s", group="g", policy={"ack_timeout_ms": 7}))
+    house.run(UpdateGroup(stream="s", group="g", start=id_of("2-0"), entries_read=2))
+    house.run(UpdateGroup(stream="s", group="g", policy={"max_deliveries": None}))
+    assert described(house) == GroupInfo(
+        name="g", consumers=0, pending=0, last_delivered_id=id_of("2-0"), entries_read=2, lag=3,
+        dead_letter_stream="d", ack_timeout_ms=7,
+    )  # fmt: skip
+    house.run(UpdateGroup(stream="s", group="g", entries_read=1))
+    assert described(house).entries_read == 1
+    house.run(UpdateGroup(stream="s", group="g", start=Cursor.LATEST))
+    assert (described(house).last_delivered_id, described(house).lag) == (id_of("5-0"), 0)
+    house.run(UpdateGroup(stream="s", group="g"))
+    assert not house.turn.records
+    assert house.refused(UpdateGroup(stream="s", group="h")).code == "no_group"
+
+
+def test_a_group_with_pending_entries_is_not_removed(house: House) -> None:
+    """Unless they are to be dropped; its waiting readers are told."""
+    house.fill("s", 2)
+    house.run(ensuring())
+    house.run(reading())
+    refusal = house.refused(RemoveGroup(stream="s", group="g"))
+    assert (refusal.code, refusal.members) == ("group_has_pending", {"pending": 2})
+    waiting = execute(house.keyspace, reading(consumer="c", block_ms=9), house.now_ms).reply
+    assert isinstance(waiting, Parked)
+    assert house.run(RemoveGroup(stream="s", group="g", drop=True)) is True
+    assert list(house.turn.signalled) == ["s"]
+    told = execute(house.keyspace, waiting.command, house.now_ms).reply
+    assert isinstance(told, EngineError)
+    assert told.code == "no_group"
+    assert house.refused(RemoveGroup(stream="s", group="g")).code == "no_group"
+
+
+def test_a_group_with_nothing_pending_is_removed(house: House) -> None:
+    house.fill("s", 1)
+    house.run(ensuring())
+    house.run(reading())
+    house.run(XAck(stream="s", group="g", ids=[id_of("1-0")]))
+    assert house.run(RemoveGroup(stream="s", group="g")) is True
+
+
+# --- consumers ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared(house: House) -> House:
+    """A group of two; `c` holds entries delivered at several times, not in order of their IDs."""
+    house.fill("s", 6)
+    house.run(ensuring())
+    house.run(reading("c", count=3))
+    house.pass_ms(10)
+    house.run(reading("d", count=2))
+    house.pass_ms(10)
+    house.run(reading("c", count=1))
+    house.call("XCLAIM", "s", "g", "c", 0, "5-0", "2-0")
+    return house
+
+
+def test_a_consumer_with_pending_entries_is_not_removed(shared: House) -> None:
+    refusal = shared.refused(removing())
+    assert (refusal.code, refusal.members) == ("consumer_has_pending", {"pending": 5})
+    assert shared.refused(removing("x")).code == "no_consumer"
+    assert shared.refused(removing("x", transfer_to="d")).code == "no_consumer"
+    group_gone = RemoveConsumer(stream="s", group="h", consumer="c")
+    assert shared.refused(group_gone).code == "no_group"
+
+
+def test_dropped_entries_are_pending_no_more(shared: House) -> None:
+    assert shared.run(removing(drop=True)) == 5
+    assert [row[:2] for row in rows(shared)] == [("4-0", "d")]
+    assert shared.consumers("s", "g") == ["d"]
+
+
+@pytest.mark.parametrize("heir", ["d", "new"])
+def test_transferred_entries_stay_as_they_are(shared: House, heir: str) -> None:
+    """Counts, times and order are kept: nothing was delivered. An heir that is missing is made."""
+    shared.run(XDel(stream="s", ids=[id_of("3-0")]))
+    shared.pass_ms(50)
+    before = rows(shared)
+    active = shared.key("s").groups["g"].consumers["d"].active_time_ms
+    assert shared.run(removing(transfer_to=heir)) == 5
+    assert rows(shared) == [(each, heir if owner == "c" else owner, at, n) for each, owner, at, n in before]
+    assert [each for each, *_ in before] == ["1-0", "3-0", "4-0", "6-0", "5-0", "2-0"]
+    assert shared.consumers("s", "g") == sorted({"d", heir})
+    consumers = shared.key("s").groups["g"].consumers
+    assert consumers[heir].active_time_ms == (active if heir == "d" else -1)
+    assert consumers[heir].seen_time_ms == shared.now_ms
+
+
+def test_released_entries_are_nobodys_to_give(shared: House) -> None:
+    shared.call("XNACK", "s", "g", "FAIL", "IDS", 2, "1-0", "2-0")
+    assert shared.run(removing(transfer_to="d")) == 3
+    assert [owner for _, owner, *_ in rows(shared)].count(None) == 2
+
+
+def test_a_consumer_that_is_its_own_heir_stays(shared: House) -> None:
+    assert shared.run(removing(transfer_to="c")) == 5
+    assert not shared.turn.records
+
+
+@pytest.mark.parametrize("options", [{}, {"drop": True}, {"transfer_to": "heir"}])
+def test_a_consumer_with_nothing_pending_is_removed(house: House, options: dict[str, Any]) -> None:
+    """And nobody is made to inherit nothing."""
+    house.run(ensuring(mkstream=True))
+    house.run(reading())
+    assert house.run(removing(**options)) == 0
+    assert house.consumers("s", "g") == []
+
+
+def test_refusals_come_before_any_change(house: House) -> None:
+    """Commands on streams that are missing create nothing."""
+    asked: list[Command] = [
+        UpdateGroup(stream="s", group="g"), DescribeGroup(stream="s", group="g"), removing(),
+        RemoveGroup(stream="s", group="g"), ensuring(policy={"max_deliveries": 1}),
+    ]  # fmt: skip
+    for command in asked:
+        assert house.refused(command).code in {"no_group", "no_stream"}
+    assert not house.keyspace.keys
+    house.run(adding("t"))
