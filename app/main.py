@@ -20,7 +20,7 @@ from app.gateway import Gateway, Receive
 from app.middleware.envelope import Envelope
 from app.middleware.origins import Origins
 from app.middleware.paths import Paths
-from app.routes import commands, entries, future, groups, health, root
+from app.routes import commands, docs, entries, future, groups, health, root
 from app.routing import Route, Thin, add_to
 from app.settings import Settings
 from app.version import VERSION
@@ -28,6 +28,7 @@ from engine import Clock
 
 ROUTES: Final[Sequence[Route]] = [
     *root.routes.all,
+    *docs.routes.all,
     *health.routes.all,
     *commands.routes.all,
     *entries.routes.all,
