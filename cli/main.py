@@ -1,42 +1,38 @@
-"""`weir`: the commands, their flags, what they print, their exit codes.
+"""`weir`: which commands there are, in which order they are shown, and how they end.
 
-Knows: how to ask for what `app` does. Must never know: how it does it.
+Knows: the commands by name. Must never know: what they do.
+
+What a command needs is imported when it runs, so that `weir --help` and shell completion wait for nothing.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-if TYPE_CHECKING:
-    from app.settings import Settings
+from cli import groups, publish, read, serve, streams, tail
+from cli.failure import Failure
+from cli.output import plain
 
-_USAGE: Final = 2
+_SERVER: Final = "Server"
+_ENTRIES: Final = "Entries"
+_OPERATIONS: Final = "Streams and groups"
 
 cli = typer.Typer(
     name="weir",
     help="A stream gateway: Redis Streams semantics over HTTP, from one small service.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Host = Annotated[str | None, typer.Option(help="address to listen on [127.0.0.1]")]
-Port = Annotated[int | None, typer.Option(help="port to listen on, 0 for any free one [8080]")]
-Data = Annotated[Path | None, typer.Option(help="directory of the log [./weir-data]")]
-Fsync = Annotated[str | None, typer.Option(help="always, everysec or no [everysec]")]
-Insecure = Annotated[
-    bool | None, typer.Option("--insecure", help="listen beyond loopback, open to everybody")
-]
-Config = Annotated[Path | None, typer.Option(help="TOML file with settings; also WEIR_CONFIG")]
-Others = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="any other setting")]
 
 
 @cli.callback(invoke_without_command=True)
 def root(version: Annotated[bool | None, typer.Option("--version", help="print the version")] = None) -> None:
-    """A stream gateway: Redis Streams semantics over HTTP, from one small service."""
+    """A stream gateway: Redis Streams semantics over HTTP, from one small service.
+
+    `serve` and `config` are about a server; all others talk to one, at --url or WEIR_URL. Exit codes: 0 fine,
+    1 failed, 2 usage.
+    """
     if version:
         from app.version import VERSION
 
@@ -44,86 +40,26 @@ def root(version: Annotated[bool | None, typer.Option("--version", help="print t
         raise typer.Exit
 
 
-@cli.command()
-def serve(
-    host: Host = None,
-    port: Port = None,
-    data: Data = None,
-    fsync: Fsync = None,
-    insecure: Insecure = None,
-    config: Config = None,
-    others: Others = None,
-) -> None:
-    """Serve until SIGTERM or Ctrl-C.
-
-    Every setting is also WEIR_NAME in the environment and a key of the TOML file: see `weir config`.
-    Exit codes: 0 stopped, 1 failed, 2 usage, 3 data refused, 4 data in use by another process.
-    """
-    settings, _ = _settings(
-        {"host": host, "port": port, "data": data, "fsync": fsync, "insecure": insecure}, others, config
-    )
-    from app import logs, server
-    from engine import SystemClock
-
-    logs.configure(settings.log_level, settings.log_format)
-    server.prepare()
-    try:
-        server.run(settings, SystemClock(), _say)
-    except server.Stopped as stopped:
-        print(f"weir: {stopped}", file=sys.stderr)
-        raise typer.Exit(stopped.exit_code) from None
-
-
-@cli.command("config")
-def show_config(
-    host: Host = None,
-    port: Port = None,
-    data: Data = None,
-    fsync: Fsync = None,
-    insecure: Insecure = None,
-    config: Config = None,
-    others: Others = None,
-) -> None:
-    """Print the effective settings as TOML, each with where it comes from and what it is for."""
-    flags = {"host": host, "port": port, "data": data, "fsync": fsync, "insecure": insecure}
-    settings, sources = _settings(flags, others, config)
-    from app.settings import toml_line
-
-    for name, field in type(settings).model_fields.items():
-        print(f"# {field.description} ({sources[name]})")
-        print(toml_line(name, getattr(settings, name)))
-
-
-def _settings(
-    flags: Mapping[str, object], others: Sequence[str] | None, config: Path | None
-) -> "tuple[Settings, dict[str, str]]":
-    from app.settings import SettingsError, load
-
-    given = {name: value for name, value in flags.items() if value is not None}
-    try:
-        return load({**_pairs(others or ()), **given}, config)
-    except SettingsError as error:
-        print(f"weir: {error}", file=sys.stderr)
-        raise typer.Exit(_USAGE) from None
-
-
-def _pairs(words: Sequence[str]) -> dict[str, object]:
-    """`--set name=value`, as in the environment: names in any case."""
-    split = [word.partition("=") for word in words]
-    for word, (_, equals, _) in zip(words, split, strict=True):
-        if not equals:
-            print(f"weir: --set {word}: it is NAME=VALUE", file=sys.stderr)
-            raise typer.Exit(_USAGE)
-    return {name.strip().lower(): value for name, _, value in split}
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
+cli.command("serve", rich_help_panel=_SERVER)(serve.serve)
+cli.command("config", rich_help_panel=_SERVER)(serve.show_config)
+cli.command("publish", rich_help_panel=_ENTRIES)(publish.publish)
+cli.command("tail", rich_help_panel=_ENTRIES)(tail.tail)
+cli.command("read", rich_help_panel=_ENTRIES)(read.read)
+cli.command("streams", rich_help_panel=_OPERATIONS)(streams.streams)
+cli.command("info", rich_help_panel=_OPERATIONS)(streams.info)
+cli.command("trim", rich_help_panel=_OPERATIONS)(streams.trim)
+cli.command("groups", rich_help_panel=_OPERATIONS)(groups.groups)
+cli.command("pending", rich_help_panel=_OPERATIONS)(groups.pending)
+cli.command("claim", rich_help_panel=_OPERATIONS)(groups.claim)
 
 
 def main() -> None:
     """The console script."""
-    cli()
+    try:
+        cli()
+    except Failure as failure:
+        print(f"weir: {plain(str(failure))}", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,170 @@
+"""`weir groups`, `weir pending`, `weir claim`: who works on a stream, with what, and taking it over.
+
+Knows: which members of groups and pending entries people look at.
+Must never know: HTTP, how a table is drawn.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cli import options, output
+
+if TYPE_CHECKING:
+    from cli.client import Gateway
+
+_GROUPS: Final = ("name", "consumers", "pending", "last_delivered_id", "entries_read", "lag")
+_PENDING: Final = ("id", "consumer", "idle_ms", "delivery_count")
+_count_default: Final = 100
+_claim_idle_ms_default: Final = 60_000
+# Of one request; far below what a gateway allows.
+_claim_entries_max: Final = 1_000
+_NONE_LEFT: Final = "0-0"
+
+
+def groups(
+    stream: options.Stream,
+    *,
+    as_json: options.Json = False,
+    url: options.Url = options.DEFAULT_URL,
+    token_file: options.TokenFile = None,
+) -> None:
+    """List the groups of a stream: how many consumers, how much is pending, how far behind."""
+    from cli.client import Gateway, of_stream
+
+    with Gateway(url, token_file) as gateway:
+        answer = gateway.get(f"{of_stream(stream)}/groups")
+    output.rows(answer["groups"], _GROUPS, as_json=as_json)
+
+
+def pending(  # noqa: PLR0913 - a command's options are its parameters
+    stream: options.Stream,
+    group: options.Group,
+    *,
+    listed: Annotated[bool, typer.Option("--list", help="the entries, as any option below does too")] = False,
+    consumer: Annotated[str | None, typer.Option(help="this consumer's only")] = None,
+    min_idle: Annotated[
+        int | None,
+        typer.Option(parser=options.duration_ms, metavar="DURATION", help="idle at least so long"),
+    ] = None,
+    start: Annotated[str | None, typer.Option(help="first ID")] = None,
+    end: Annotated[str | None, typer.Option(help="last ID")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="how many entries [100]")] = None,
+    as_json: options.Json = False,
+    url: options.Url = options.DEFAULT_URL,
+    token_file: options.TokenFile = None,
+) -> None:
+    """Tell what a group has been given and has not acknowledged: in sum, or entry by entry."""
+    from cli.client import Gateway, of_group
+
+    query: dict[str, object] = {
+        "consumer": consumer,
+        "min_idle_ms": min_idle,
+        "start": start,
+        "end": end,
+        "count": count,
+    }
+    is_list = listed or any(value is not None for value in query.values())
+    with Gateway(url, token_file) as gateway:
+        path = f"{of_group(stream, group)}/pending"
+        if is_list:
+            answer = gateway.get(path, {**query, "count": count or _count_default})
+        else:
+            answer = gateway.get(path)
+    if is_list:
+        output.rows(answer["pending"], _PENDING, as_json=as_json)
+        if answer.get("more") and not as_json:
+            output.say(f"there are more: --start '({answer['next']}' goes on")
+    elif as_json:
+        output.lines([output.json_line(answer)])
+    else:
+        _summary(answer)
+
+
+def _summary(answer: dict[str, Any]) -> None:
+    if not answer["count"]:
+        output.lines(["nothing is pending"])
+        return
+    what = output.counted(answer["count"], "entry", "entries")
+    output.lines([f"{what} pending, {answer['first_id']} to {answer['last_id']}", ""])
+    rows = [{"consumer": one["name"], "pending": one["count"]} for one in answer["consumers"]]
+    output.rows(rows, ("consumer", "pending"), as_json=False)
+
+
+def claim(  # noqa: PLR0913 - a command's options are its parameters
+    stream: options.Stream,
+    group: options.Group,
+    consumer: Annotated[str, typer.Argument(help="who takes over", show_default=False)],
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(help="these pending entries; without: whatever is idle long enough"),
+    ] = None,
+    *,
+    min_idle: Annotated[
+        int,
+        typer.Option(
+            parser=options.duration_ms, metavar="DURATION", help="leave alone what is idle for less [1m]"
+        ),
+    ] = _claim_idle_ms_default,
+    count: Annotated[int, typer.Option(min=1, help="without IDs: how many entries")] = _count_default,
+    just_ids: Annotated[
+        bool, typer.Option("--just-ids", help="print IDs only, and count no delivery")
+    ] = False,
+    as_json: options.Json = False,
+    url: options.Url = options.DEFAULT_URL,
+    token_file: options.TokenFile = None,
+) -> None:
+    """Take over pending entries from consumers that have not acknowledged them for too long."""
+    from cli.client import Gateway
+
+    with Gateway(url, token_file) as gateway:
+        place = (gateway, stream, group)
+        body: dict[str, object] = {"consumer": consumer, "min_idle_ms": min_idle, "just_ids": just_ids}
+        answers = _claimed(*place, {**body, "ids": ids}) if ids else _autoclaimed(*place, body, count)
+        total = 0
+        for answer in answers:
+            found = answer["ids"] if just_ids else answer["entries"]
+            total += len(found)
+            _show(found, answer.get("deleted_ids") or [], just_ids=just_ids, as_json=as_json)
+    if not total:
+        output.say("nothing to claim")
+
+
+def _claimed(
+    gateway: "Gateway", stream: str, group: str, body: dict[str, object]
+) -> Iterator[dict[str, Any]]:
+    from cli.client import of_group
+
+    yield gateway.post(f"{of_group(stream, group)}/claim", body)
+
+
+def _autoclaimed(
+    gateway: "Gateway", stream: str, group: str, body: dict[str, object], count: int
+) -> Iterator[dict[str, Any]]:
+    """Goes through the pending list until so many are claimed, or it has been seen whole."""
+    from cli.client import of_group
+
+    start, left = _NONE_LEFT, count
+    while left > 0:
+        answer = gateway.post(
+            f"{of_group(stream, group)}/autoclaim",
+            {**body, "start": start, "count": min(left, _claim_entries_max)},
+        )
+        yield answer
+        left -= len(answer.get("entries") or answer.get("ids") or ())
+        start = answer["next_start"]
+        if start == _NONE_LEFT:
+            return
+
+
+def _show(found: list[Any], deleted_ids: list[str], *, just_ids: bool, as_json: bool) -> None:
+    if not just_ids:
+        output.entries(found, as_json=as_json)
+    elif as_json:
+        output.lines(output.json_line({"id": entry_id}) for entry_id in found)
+    else:
+        output.lines(found)
+    if deleted_ids:
+        what = output.counted(len(deleted_ids), "entry that is", "entries that are")
+        output.say(f"{what} deleted no longer count as pending")

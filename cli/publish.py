@@ -1,0 +1,235 @@
+"""`weir publish`: a file or standard input into a stream, nothing twice and nothing lost.
+
+Knows: which key a batch is sent under, and what to say about the outcome.
+Must never know: HTTP, how the input is written.
+
+The key of a batch is the run's name and the batch's number. The run is named by --resume-key, else by the
+content of the file. So the same command sends the same batches under the same keys, and the gateway stores
+each of them once, for as long as it remembers: a day, and 10 000 batches of a stream. Another body under a
+known key is refused, so a changed input, --batch or --format is told instead of being mixed in.
+"""
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+import typer
+
+from cli import options, output
+from cli.failure import Failure
+
+if TYPE_CHECKING:
+    from cli.client import Gateway
+    from cli.sources import Batch
+
+_STANDARD_INPUT: Final = Path("-")
+_batch_entries_default: Final = 1_000
+_batch_entries_max: Final = 1_000_000
+# What the gateway remembers of a stream, the oldest forgotten first.
+remembered_keys_max: Final = 10_000
+_FORMATS: Final = ("auto", "ndjson", "csv", "lines")
+
+
+class Run(NamedTuple):
+    """`name` is what the keys are made of; `resumable` if the same command makes the same name again."""
+
+    name: str
+    resumable: bool
+    bytes_total: int | None
+
+    def key(self, position: int) -> str:
+        """The batch's Idempotency-Key."""
+        import hashlib
+
+        return f"weir-publish-{hashlib.blake2b(self.name.encode(), digest_size=16).hexdigest()}-{position}"
+
+
+class Outcome:
+    """What became of the batches so far."""
+
+    def __init__(self) -> None:
+        self.stored = 0
+        self.repeated = 0
+        self.batches = 0
+        self.last_id: str | None = None
+
+    def add(self, count: int, last_id: str, *, duplicate: bool) -> None:
+        """Count an answer."""
+        self.batches += 1
+        self.last_id = last_id
+        if duplicate:
+            self.repeated += count
+        else:
+            self.stored += count
+
+    def __str__(self) -> str:
+        line = f"stored {output.counted(self.stored, 'entry', 'entries')}"
+        if self.repeated:
+            line += f", {self.repeated:,} were stored before"
+        return line
+
+
+def _written(text: str) -> str:
+    if text not in _FORMATS:
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(_FORMATS)}")
+    return text
+
+
+def publish(  # noqa: PLR0913 - a command's options are its parameters
+    stream: options.Stream,
+    file: Annotated[
+        Path, typer.Argument(help="what to publish; - is standard input", show_default=False)
+    ] = _STANDARD_INPUT,
+    *,
+    written: Annotated[
+        str, typer.Option("--format", callback=_written, metavar="FORMAT", help=" | ".join(_FORMATS))
+    ] = "auto",
+    batch: Annotated[
+        int, typer.Option(min=1, max=_batch_entries_max, help="entries that are stored together")
+    ] = _batch_entries_default,
+    resume_key: Annotated[
+        str | None, typer.Option(help="names this run; the same input under the same name is stored once")
+    ] = None,
+    as_json: options.Json = False,
+    patience_ms: options.Patience = 60_000,
+    url: options.Url = options.DEFAULT_URL,
+    token_file: options.TokenFile = None,
+) -> None:
+    """Publish NDJSON, CSV with a header, or plain lines (as the field `data`).
+
+    A file, also as `< FILE`, is stored once: when the command was interrupted, run it again and it goes on.
+    What comes through a pipe is sent as it comes; with --resume-key it is stored once too. A name not used
+    before publishes the same file again.
+    """
+    if resume_key == "":
+        raise typer.BadParameter("it is not empty", param_hint="--resume-key")
+    from cli.client import Gateway
+    from cli.sources import Format, Lines, batches, rows
+
+    with _opened(file) as descriptor:
+        run = _run(descriptor, resume_key)
+        lines = Lines(descriptor, live=not run.resumable)
+        found = batches(lines, rows(lines, Format(written), file.name), batch)
+        outcome = Outcome()
+        with (
+            _explained(run, outcome),
+            _progress(run.bytes_total) as (advance, tell),
+            Gateway(url, token_file, patience_ms=patience_ms, tell=tell) as gateway,
+        ):
+            for one in found:
+                _send(gateway, stream, run, one, outcome)
+                advance(one.bytes_read, outcome.stored + outcome.repeated)
+                if one.position == remembered_keys_max:
+                    tell(f"more than {remembered_keys_max:,} batches: the same again would store some twice")
+    output.lines([_summary(outcome, as_json=as_json)])
+
+
+def _send(gateway: "Gateway", stream: str, run: Run, batch: "Batch", outcome: Outcome) -> None:
+    """Store a batch; a refusal names the line of the input, where it names an entry."""
+    try:
+        answer = gateway.publish(stream, batch.body, run.key(batch.position))
+    except Failure as failure:
+        index = failure.members.get("index")
+        if failure.code == "idempotency_mismatch":
+            sentence = "under this name other input was published before, or with another --batch or --format"
+            raise Failure(sentence, code=failure.code) from None
+        if not isinstance(index, int) or index >= len(batch.numbers):
+            raise
+        # The gateway counts the lines of the batch, people those of their file.
+        sentence = failure.sentence.removeprefix(f"/{index}").lstrip(":/ ")
+        raise Failure(f"line {batch.numbers[index]}: {sentence}", code=failure.code) from None
+    outcome.add(answer["count"], answer["last_id"], duplicate=answer["duplicate"])
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[int]:
+    """The input's file descriptor."""
+    if file == _STANDARD_INPUT:
+        yield sys.stdin.fileno()
+        return
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="FILE") from None
+    try:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise typer.BadParameter(f"{file} is a directory", param_hint="FILE")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _run(descriptor: int, resume_key: str | None) -> Run:
+    import hashlib
+    import secrets
+
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        return Run(resume_key or secrets.token_hex(16), resume_key is not None, None)
+    begin = os.lseek(descriptor, 0, os.SEEK_CUR)
+    total = max(0, status.st_size - begin)
+    if resume_key is not None:
+        return Run(resume_key, resumable=True, bytes_total=total)
+    with open(descriptor, "rb", closefd=False) as content:
+        digest = hashlib.file_digest(content, "blake2b").hexdigest()[:32]
+    os.lseek(descriptor, begin, os.SEEK_SET)
+    return Run(digest, resumable=True, bytes_total=total)
+
+
+@contextmanager
+def _explained(run: Run, outcome: Outcome) -> Iterator[None]:
+    """Says what is stored when it cannot go on, and how to."""
+    try:
+        yield
+    except (Failure, KeyboardInterrupt) as error:
+        is_interrupted = isinstance(error, KeyboardInterrupt)
+        if run.resumable and (is_interrupted or outcome.batches):
+            name = output.word(run.name)
+            output.say(
+                f"{outcome}; to go on: the same again, with --resume-key {name} if the input is mended"
+            )
+        elif is_interrupted or outcome.batches:
+            output.say(str(outcome))
+        if is_interrupted:
+            raise typer.Exit(1) from None
+        raise
+
+
+@contextmanager
+def _progress(
+    bytes_total: int | None,
+) -> Iterator[tuple[Callable[[int, int], None], Callable[[str], None]]]:
+    """How far it is, on a terminal: `advance(bytes_read, entries)`; and how to say a line meanwhile."""
+    if not sys.stderr.isatty():
+        yield lambda _bytes, _entries: None, output.say
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    columns = (
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TextColumn("{task.fields[entries]:,} entries"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=bytes_total, entries=0)
+
+        def advance(bytes_read: int, count: int) -> None:
+            progress.update(task, completed=bytes_read, entries=count)
+
+        def tell(line: str) -> None:
+            progress.console.print(Text(f"weir: {output.plain(line)}"))
+
+        yield advance, tell
+
+
+def _summary(outcome: Outcome, *, as_json: bool) -> str:
+    if as_json:
+        return output.json_line(vars(outcome))
+    return f"{outcome}; the last ID is {outcome.last_id}" if outcome.last_id else str(outcome)

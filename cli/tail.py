@@ -1,0 +1,130 @@
+"""`weir tail`: what is published, as it is published; as a member of a group if told to.
+
+Knows: where to begin, where to go on, what was missed. Must never know: HTTP, how an entry looks.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cli import options, output
+from cli.failure import Unanswered
+from cli.read import pages
+
+if TYPE_CHECKING:
+    from cli.client import Gateway
+
+_wait_ms: Final = 20_000
+_page_entries_max: Final = 1_000
+# Acknowledged together once they are printed; what a crash leaves unacknowledged is shown again.
+_delivered_entries_max: Final = 100
+_last_default: Final = 10
+_last_max: Final = 10_000
+
+
+def tail(  # noqa: PLR0913 - a command's options are its parameters
+    stream: options.Stream,
+    *,
+    last: Annotated[
+        int | None,
+        typer.Option("-n", "--last", min=0, max=_last_max, help="begin so many entries back [10]"),
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option(help="begin after this ID; 0: at the oldest; $: with the next")
+    ] = None,
+    group: Annotated[str | None, typer.Option(help="as a consumer of this group; acknowledges")] = None,
+    consumer: Annotated[str | None, typer.Option(help="the consumer's name, with --group")] = None,
+    as_json: options.Json = False,
+    patience_ms: options.Patience = 60_000,
+    url: options.Url = options.DEFAULT_URL,
+    token_file: options.TokenFile = None,
+) -> None:
+    """Print entries as they come, one a line, until Ctrl-C.
+
+    With --group and --consumer it shares the stream with the group's other consumers: first what this
+    consumer has not acknowledged yet, then new entries; each is acknowledged once it is printed.
+    """
+    if (group is None) != (consumer is None):
+        raise typer.BadParameter("--group and --consumer go together")
+    if last is not None and after is not None:
+        raise typer.BadParameter("-n and --after are two places to begin")
+    if group is not None and (last is not None or after is not None):
+        raise typer.BadParameter("a group knows where to begin: -n and --after do not go with --group")
+    with _until_interrupted():
+        from cli.client import Gateway
+
+        with Gateway(url, token_file, patience_ms=patience_ms, tell=output.say) as gateway:
+            if group is not None and consumer is not None:
+                _consume(gateway, stream, group, consumer, as_json=as_json)
+            else:
+                begin = _last_default if last is None else last
+                cursor = after if after is not None else _show_last(gateway, stream, begin, as_json=as_json)
+                _follow(gateway, stream, cursor, as_json=as_json)
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[None]:
+    """Ctrl-C is how this ends, so it is no failure."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+def _show_last(gateway: "Gateway", stream: str, count: int, *, as_json: bool) -> str:
+    """Print the newest `count` entries; where to go on."""
+    if count == 0:
+        return "$"
+    found = [entry for page in pages(gateway, stream, {}, count=count, reverse=True) for entry in page]
+    found.reverse()
+    output.entries(found, as_json=as_json)
+    # Whatever an empty stream gets from now on, its first entry too: `$` would be resolved too late.
+    return str(found[-1]["id"]) if found else "0"
+
+
+def _follow(gateway: "Gateway", stream: str, cursor: str, *, as_json: bool) -> None:
+    from cli.client import of_stream
+
+    path = f"{of_stream(stream)}/entries"
+    if cursor == "$":
+        # Resolved once: sent twice, it would skip what came between.
+        cursor = gateway.get(path, {"after": cursor})["next"]
+    while True:
+        query = {"after": cursor, "wait": _wait_ms, "count": _page_entries_max}
+        answer = gateway.get(path, query, wait_ms=_wait_ms)
+        _show(answer, as_json=as_json)
+        cursor = answer["next"]
+
+
+def _consume(gateway: "Gateway", stream: str, group: str, consumer: str, *, as_json: bool) -> None:
+    from cli.client import of_consumer, of_group
+
+    path, ack = f"{of_consumer(stream, group, consumer)}/read", f"{of_group(stream, group)}/ack"
+    history = {"count": _delivered_entries_max, "after": "0-0"}
+    new = {"count": _delivered_entries_max, "wait": _wait_ms}
+    owed = True
+    while True:
+        try:
+            answer = gateway.post(path, history if owed else new, wait_ms=_wait_ms, repeatable=owed)
+        except Unanswered:
+            if owed:
+                raise
+            # An answer that was lost has delivered its entries all the same: they are in the history.
+            owed = True
+            continue
+        _show(answer, as_json=as_json)
+        ids = [entry["id"] for entry in answer["entries"]]
+        if ids:
+            gateway.post(ack, {"ids": ids}, repeatable=True)
+        owed = owed and bool(ids)
+
+
+def _show(answer: dict[str, Any], *, as_json: bool) -> None:
+    gap = answer.get("gap")
+    if gap is not None and as_json:
+        output.lines([output.json_line({"gap": gap})])
+    elif gap is not None:
+        output.say(output.gap_line(gap))
+    output.entries(answer["entries"], as_json=as_json)

@@ -1,0 +1,91 @@
+"""`weir` as a process of its own, and what it is tried with.
+
+Knows: how to run it against a server, to its end or on the side. Must never know: what is tested with it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+command_s_max: Final = 60
+WEIR: Final = (sys.executable, "-m", "cli.main")
+ROOT: Final = Path(__file__).parent.parent.parent
+
+
+class Ended(NamedTuple):
+    """A command's exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def objects(self) -> list[Any]:
+        return [json.loads(line) for line in self.lines]
+
+
+def environment(url: str) -> dict[str, str]:
+    """The environment of people with one gateway and a terminal without colours."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("WEIR_")}
+    return {
+        **kept,
+        "WEIR_URL": url,
+        "PYTHONPATH": str(ROOT),
+        "TERM": "dumb",
+        "COLUMNS": "200",
+        "LC_ALL": "C.UTF-8",
+    }
+
+
+def weir(url: str, *words: str, given: bytes = b"") -> Ended:
+    """Run to the end. Standard input is a pipe with `given` in it."""
+    done = subprocess.run(
+        [*WEIR, *words],
+        input=given,
+        capture_output=True,
+        timeout=command_s_max,
+        env=environment(url),
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def begun(url: str, *words: str) -> subprocess.Popen[str]:
+    """Start, and leave running: standard input, output and error are pipes."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [*WEIR, *words], stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1, env=environment(url)
+    )
+
+
+def redis(url: str, *command: object) -> Any:
+    """A Redis command through the command door; its result."""
+    return call(url, "/v1/commands", [str(word) for word in command])["result"]
+
+
+def call(url: str, path: str, body: object) -> Any:
+    """POST JSON; the JSON answer."""
+    request = urllib.request.Request(
+        f"{url}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.loads(answer.read())
+
+
+def values(url: str, stream: str, field: str) -> list[str]:
+    """One field of all entries of a stream, in order."""
+    return [dict(pairs(flat))[field] for _, flat in redis(url, "XRANGE", stream, "-", "+")]
+
+
+def pairs(flat: Sequence[str]) -> list[tuple[str, str]]:
+    """`[name, value, name, value]` → pairs."""
+    return list(zip(flat[::2], flat[1::2], strict=True))

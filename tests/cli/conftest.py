@@ -1,0 +1,30 @@
+"""One gateway for all tests of the command line; each test takes streams of its own.
+
+Knows: when it starts and stops. Must never know: what a test does with it.
+"""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.server import Server
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A running gateway; who kills one takes one of his own."""
+    with Server(tmp_path_factory.mktemp("cli") / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def url(server: Server) -> str:
+    """Where it is."""
+    return server.url
+
+
+@pytest.fixture
+def stream(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses, with what names may have: a colon, a blank, a letter beyond ASCII."""
+    return f"cli:ü {re.sub(r'[^a-z0-9_]', '-', request.node.name.lower())}"

@@ -1,0 +1,86 @@
+"""A link to a gateway that goes wrong as it is told to.
+
+Knows: HTTP/1.1 enough to pass one request on, and two ways to fail.
+Must never know: what is tested with it.
+"""
+
+import http.client
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+
+PASS: Final = "pass"
+LOSE: Final = "lose the answer"
+BUSY: Final = 429
+STARTING: Final = 503
+BAD_GATEWAY: Final = 502
+_HOP: Final = ("content-length", "transfer-encoding", "connection", "host")
+
+
+class Link(ThreadingHTTPServer):
+    """`plan` is what becomes of requests in turn; what is beyond it passes. `seen` has their keys."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, plan: list[str | int]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.behind = port
+        self.plan = plan
+        self.seen: list[str | None] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Link
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", "0")))
+        self.server.seen.append(self.headers.get("idempotency-key"))
+        step = self.server.plan.pop(0) if self.server.plan else PASS
+        if isinstance(step, int):
+            self._answer(step, b"<html>not for you</html>", {"retry-after": "0"})
+            return
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.behind, timeout=30)
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
+        connection.request(self.command, self.path, body or None, headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        if step == LOSE:
+            self.close_connection = True
+            return
+        self._answer(answer.status, content, {"content-type": answer.headers["content-type"]})
+
+    def do_GET(self) -> None:
+        self.do_POST()
+
+    def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Says nothing."""
+
+
+@contextmanager
+def link(port: int, *plan: str | int) -> Iterator[Link]:
+    """A link to the gateway at `port`."""
+    server = Link(port, list(plan))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,64 @@
+"""`weir read`: ranges, from either end, however long.
+
+Knows: what must have been printed. Must never know: pages.
+"""
+
+from typing import Final
+
+import pytest
+
+from tests.cli.command import call, redis, weir
+
+beyond_a_page: Final = 2_345
+
+
+def test_a_range_is_read_across_pages(url: str, stream: str) -> None:
+    """--all and a large --count give everything in order, whatever one answer holds; --count is exact."""
+    entries = [{"id": f"{number}-0", "fields": {"n": str(number)}} for number in range(1, beyond_a_page + 1)]
+    redis(url, "XGROUP", "CREATE", stream, "g", "0", "MKSTREAM")
+    call(
+        url, f"/v1/streams/{stream.replace(' ', '%20').replace('ü', '%C3%BC')}/entries", {"entries": entries}
+    )
+    assert weir(url, "read", stream, "--all", "--json").objects == entries
+    assert weir(url, "read", stream, "--all", "--reverse", "--json").objects == entries[::-1]
+    assert weir(url, "read", stream, "--count", "2000", "--json").objects == entries[:2000]
+    assert weir(url, "read", stream, "--json").objects == entries[:100]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--start", "2-0"], [2, 3]),
+        (["--start", "(2-0"], [3]),
+        (["--end", "(2-0"], [1]),
+        (["--start", "2", "--end", "2"], [2]),
+        (["--reverse", "--count", "2"], [3, 2]),
+        (["--since", "1970-01-01T00:00:00.002Z"], [2, 3]),
+        (["--until", "1970-01-01T00:00:00.002+00:00"], [1, 2]),
+        (["--start", "9"], []),
+    ],
+)
+def test_bounds_are_as_everywhere(url: str, stream: str, words: list[str], found: list[int]) -> None:
+    """IDs, incomplete ones, exclusive ones, and times."""
+    for number in (1, 2, 3):
+        redis(url, "XADD", stream, f"{number}-0", "n", number)
+    assert weir(url, "read", stream, *words).lines == [f"{number}-0 n={number}" for number in found]
+
+
+def test_a_stream_that_is_not_there_is_empty(url: str, stream: str) -> None:
+    """Reading is no way to find out whether a stream exists."""
+    assert weir(url, "read", stream) == (0, "", "")
+
+
+def test_a_refusal_is_one_line_with_its_code(url: str, stream: str) -> None:
+    """What the gateway refuses is told in its words."""
+    done = weir(url, "read", stream, "--start", "\x1b[31m")
+    assert done.code == 1
+    assert done.err.count("\n") == 1
+    assert done.err.endswith("(malformed_id)\n")
+    assert "\x1b" not in done.err
+
+
+def test_a_bound_is_given_once(url: str, stream: str) -> None:
+    """A time and an ID for the same end contradict each other."""
+    assert weir(url, "read", stream, "--start", "1", "--since", "1970-01-01T00:00:00Z").code == 2
