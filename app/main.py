@@ -20,7 +20,7 @@ from app.gateway import Gateway, Receive
 from app.middleware.envelope import Envelope
 from app.middleware.origins import Origins
 from app.middleware.paths import Paths
-from app.routes import commands, docs, entries, future, groups, health, root
+from app.routes import commands, consumers, docs, entries, future, groups, health, pending, root, streams
 from app.routing import Route, Thin, add_to
 from app.settings import Settings
 from app.version import VERSION
@@ -31,8 +31,11 @@ ROUTES: Final[Sequence[Route]] = [
     *docs.routes.all,
     *health.routes.all,
     *commands.routes.all,
+    *streams.routes.all,
     *entries.routes.all,
     *groups.routes.all,
+    *consumers.routes.all,
+    *pending.routes.all,
     *future.routes.all,
 ]
 

@@ -6,8 +6,8 @@ Knows: their parameters, bodies, answers, refusals and examples. Must never know
 from collections.abc import Mapping
 from typing import Final
 
-from app import schemas
-from app.operation import Json, Operation, number, switch, text, word
+from app import schemas, schemas_streams
+from app.operation import DURABILITY, WRITES, Json, Operation, number, switch, text, word
 from app.operation import entry_id as an_id
 
 _ENCODINGS: Final = {
@@ -40,6 +40,83 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "runCommand": Operation(tag="commands", headers=_ENCODINGS),
     "runPipeline": Operation(tag="commands", headers=_ENCODINGS),
     "runTransaction": Operation(tag="commands", headers=_ENCODINGS),
+    "listStreams": Operation(
+        tag="streams",
+        answer=schemas_streams.Streams,
+        query={
+            "prefix": text("only names that begin so"),
+            "after": text("names above this one: the `next` of the page before"),
+            "limit": number("at most so many", least=1, default=100, maximum=1_000),
+        },
+        refusals=("not_acceptable",),
+    ),
+    "getStream": Operation(
+        tag="streams",
+        answer=schemas_streams.StreamDetails,
+        query={
+            "full": switch("with entries, groups, consumers and what is pending", default=False),
+            "count": number(
+                "with `full`: at most so many entries, and of each pending list",
+                least=1,
+                default=10,
+                maximum=1_000,
+            ),
+        },
+        refusals=("no_stream", "not_acceptable"),
+    ),
+    "putStream": Operation(
+        tag="streams",
+        status=201,
+        also={200: "It was there; its retention is set"},
+        answer=schemas_streams.Stream,
+        body=schemas_streams.NewStream,
+        body_required=False,
+        headers=WRITES,
+        writes=True,
+    ),
+    "updateStream": Operation(
+        tag="streams",
+        answer=schemas_streams.Stream,
+        body=schemas_streams.StreamChanges,
+        headers=WRITES,
+        refusals=("malformed_id", "no_stream"),
+        writes=True,
+    ),
+    "deleteStream": Operation(
+        tag="streams", status=204, headers=WRITES, refusals=("no_stream",), writes=True
+    ),
+    "setLastId": Operation(
+        tag="streams",
+        answer=schemas_streams.Stream,
+        body=schemas_streams.NewLastId,
+        headers=WRITES,
+        refusals=("malformed_id", "no_stream", "last_id_too_small"),
+        writes=True,
+    ),
+    "trimStream": Operation(
+        tag="streams",
+        answer=schemas_streams.Trimmed,
+        body=schemas_streams.Trimming,
+        headers=WRITES,
+        refusals=("malformed_id", "no_stream", "trim_guarded"),
+        writes=True,
+    ),
+    "deleteEntry": Operation(
+        tag="entries",
+        status=204,
+        query={"refs": _REFS},
+        headers=WRITES,
+        refusals=("malformed_id", "no_stream", "no_entry", "trim_guarded"),
+        writes=True,
+    ),
+    "deleteEntries": Operation(
+        tag="entries",
+        answer=schemas_streams.Deleted,
+        body=schemas_streams.Deletion,
+        headers={"Prefer": f"`return=minimal`: without `results`; {DURABILITY}"},
+        refusals=("malformed_id", "no_stream"),
+        writes=True,
+    ),
     "addEntries": Operation(
         tag="entries",
         status=201,
@@ -56,7 +133,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         headers={
             "If-Match": 'the stream\'s last ID in quotation marks; `"0-0"` for an empty or missing stream',
             "Idempotency-Key": "a repeated request with the same key and body answers as the first time",
-            "Prefer": "`return=minimal`: without `ids`; `durability=fsync`: answer when it is on disk",
+            "Prefer": f"`return=minimal`: without `ids`; {DURABILITY}",
         },
         refusals=(
             "malformed_id", "no_stream", "id_not_increasing", "stream_exhausted", "last_id_mismatch",

@@ -17,6 +17,11 @@ EntryId = Annotated[
 ]
 Count = Annotated[int, Meta(ge=0)]
 Milliseconds = Annotated[int, Meta(ge=0)]
+Limit = Annotated[int, Meta(ge=0)] | None
+Refs = Annotated[
+    Literal["keep", "delete", "acked"],
+    Meta(description="what becomes of references in pending lists: they stay, go too, or forbid the removal"),
+]
 
 
 class NewEntry(Struct, omit_defaults=True):
@@ -77,26 +82,6 @@ class Page(Struct, omit_defaults=True):
     next: EntryId | None
     more: bool
     gap: Gap | None = None
-
-
-class NewGroup(Struct, omit_defaults=True):
-    """A group to make. `start` is `$`, `0` or an ID: the group reads what comes after it."""
-
-    name: str
-    start: str = "$"
-    mkstream: bool = False
-    entries_read: Count | None = None
-
-
-class Group(Struct):
-    """A group of a stream."""
-
-    name: str
-    consumers: Count
-    pending: Count
-    last_delivered_id: EntryId
-    entries_read: Count | None
-    lag: Count | None
 
 
 class GroupRead(Struct, omit_defaults=True):

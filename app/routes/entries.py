@@ -7,8 +7,9 @@ from urllib.parse import quote
 from app.auth import Action
 from app.calls import Answer, Call, Header
 from app.errors import Refusal, not_implemented
+from app.routes.streams import change
 from app.routing import Routes
-from app.wire import media, options, publish, query
+from app.wire import media, options, publish, query, removals
 from app.wire import read as reading
 from app.wire.media import Preferences
 from app.wire.options import Demands
@@ -89,3 +90,24 @@ async def get_entry(call: Call) -> Answer:
     if not isinstance(found, Entries) or not found.count:
         raise Refusal("no_entry", f"there is no entry {ids.text(entry_id)} in the stream")
     return Answer(200, found.json())
+
+
+@routes.delete("/v1/streams/{stream}/entries/{id}", Action.WRITE, "deleteEntry")
+async def delete_entry(call: Call) -> Answer:
+    """Delete one entry."""
+    command = removals.delete_one(call.names["stream"], call.names["id"], call.query)
+    became = removals.result(await change(call, command))
+    if became == "absent":
+        raise Refusal("no_entry", f"there is no entry {call.names['id']} in the stream")
+    if became == "kept":
+        raise Refusal("trim_guarded", "a group has still to read or to acknowledge the entry: it is kept")
+    return call.written(204)
+
+
+@routes.post("/v1/streams/{stream}/entries/delete", Action.WRITE, "deleteEntries")
+async def delete_entries(call: Call) -> Answer:
+    """Delete entries, and tell what became of each (XDEL, XDELEX)."""
+    given = await call.members(*removals.DELETE)
+    command = removals.delete(call.names["stream"], given, call.gateway.settings.ids_max)
+    reply = await change(call, command)
+    return call.written(200, removals.deleted(command, reply, results_wanted=not call.wishes.minimal))

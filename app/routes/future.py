@@ -9,27 +9,9 @@ from app.routing import Routes
 
 routes: Final = Routes()
 
-_GROUP: Final = "/v1/streams/{stream}/groups/{group}"
-_CONSUMER: Final = _GROUP + "/consumers/{consumer}"
-
 _NOT_BUILT: Final[Sequence[tuple[str, Sequence[str]]]] = (
-    ("/v1/streams", ("GET",)),
-    ("/v1/streams/{stream}", ("GET", "PUT", "PATCH", "DELETE")),
-    ("/v1/streams/{stream}/entries/{id}", ("DELETE",)),
-    ("/v1/streams/{stream}/entries/delete", ("POST",)),
-    ("/v1/streams/{stream}/trim", ("POST",)),
     ("/v1/streams/{stream}/tail", ("GET",)),
-    ("/v1/streams/{stream}/last-id", ("POST",)),
-    ("/v1/streams/{stream}/groups", ("GET",)),
-    (_GROUP, ("GET", "PUT", "PATCH", "DELETE")),
-    (_GROUP + "/nack", ("POST",)),
-    (_GROUP + "/pending", ("GET",)),
-    (_GROUP + "/claim", ("POST",)),
-    (_GROUP + "/autoclaim", ("POST",)),
-    (_GROUP + "/dead-letter", ("POST",)),
-    (_GROUP + "/consumers", ("GET",)),
-    (_CONSUMER, ("GET", "PUT", "DELETE")),
-    (_CONSUMER + "/stream", ("GET",)),
+    ("/v1/streams/{stream}/groups/{group}/consumers/{consumer}/stream", ("GET",)),
     ("/v1/read", ("POST",)),
     ("/v1/tail", ("GET",)),
     ("/v1/plan", ("POST",)),

@@ -14,7 +14,7 @@ async def test_the_description_is_whole(http: httpx.AsyncClient) -> None:
     document = answer.json()
     assert document["openapi"].startswith("3.1")
     operations = [told for methods in document["paths"].values() for told in methods.values()]
-    assert {told["operationId"] for told in operations} == IDS
+    assert {told["operationId"] for told in operations} >= IDS
     assert all(told["summary"] for told in operations)
     schemas = document["components"]["schemas"]
     references = {piece.partition('"')[0] for piece in answer.text.split("#/components/schemas/")[1:]}

@@ -1,0 +1,92 @@
+"""Deleting and trimming: bodies → XDELEX and XTRIM, and what they answer.
+
+Knows: the shapes of api.md for both. Must never know: statuses, sockets, what becomes of an entry's memory.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from app.errors import invalid
+from app.wire import members, query
+from app.wire.members import Members
+from engine import Deletions, Refs, Reply, Trim, Trimmed, XDelEx, XTrim, ids
+
+DELETE: Final = ("ids", "refs")
+TRIM: Final = ("maxlen", "minid", "older_than_ms", "approx", "limit", "refs", "dry_run", "guard")
+
+_WAYS: Final = TRIM[:3]
+_REFS: Final = tuple(refs.value for refs in Refs)
+RESULTS: Final = {1: "deleted", -1: "absent", 2: "kept"}
+
+
+def delete_one(stream: str, entry_id: str, query_string: bytes) -> XDelEx:
+    """DELETE …/entries/{id}."""
+    refs = Refs(query.word(query.parse(query_string, ("refs",)), "refs", _REFS, Refs.KEEP.value))
+    return XDelEx(stream=stream, ids=[query.entry_id(entry_id, "id")], numids=1, refs=refs)
+
+
+def delete(stream: str, given: Members, ids_max: int) -> XDelEx:
+    """POST …/entries/delete."""
+    wanted = members.entry_ids(given, ids_max)
+    return XDelEx(stream=stream, ids=wanted, numids=len(wanted), refs=_refs(given))
+
+
+def trim(stream: str, given: Members) -> XTrim:
+    """POST …/trim: exact unless told otherwise."""
+    ways = [name for name in _WAYS if name in given]
+    if len(ways) != 1:
+        pointer = f"/{ways[1]}" if ways else ""
+        raise invalid(pointer, f"a trim has one of {', '.join(_WAYS)}")
+    approx = members.boolean(given, "approx")
+    limit = members.integer(given, "limit", least=0)
+    if limit is not None and not approx:
+        raise invalid("/limit", "it goes with approximate trimming")
+    (way,) = ways
+    upto = given[way]
+    if upto is None:
+        raise invalid(f"/{way}", "it is not null")
+    wanted = Trim(
+        maxlen=members.integer(given, "maxlen", least=0),
+        minid=members.entry_id(upto, "/minid") if way == "minid" else None,
+        older_than_ms=members.integer(given, "older_than_ms", least=0),
+        approx=approx,
+        limit=limit,
+        refs=_refs(given),
+    )
+    dry_run, guard = members.boolean(given, "dry_run"), members.boolean(given, "guard")
+    return XTrim(stream=stream, trim=wanted, dry_run=dry_run, guard=guard)
+
+
+def _refs(given: Members) -> Refs:
+    return Refs(members.word(given, "refs", _REFS)) if "refs" in given else Refs.KEEP
+
+
+def result(reply: Reply) -> str:
+    """What became of one entry."""
+    assert isinstance(reply, Deletions), "XDELEX tells what became of each"
+    return RESULTS[reply.results[0]]
+
+
+def deleted(command: XDelEx, reply: Reply, *, results_wanted: bool) -> bytes:
+    """What became of each ID."""
+    assert isinstance(reply, Deletions), "XDELEX tells what became of each"
+    assert isinstance(command.ids, Sequence), "the doors made the IDs themselves"
+    words = [RESULTS[one] for one in reply.results]
+    answer: dict[str, object] = {"deleted": words.count("deleted")}
+    if results_wanted:
+        answer["results"] = dict(zip(map(ids.text, command.ids), words, strict=True))
+    return msgspec.json.encode(answer)
+
+
+def trimmed(reply: Reply) -> bytes:
+    """What a trim removed, or would remove."""
+    assert isinstance(reply, Trimmed), "XTRIM tells what went"
+    return msgspec.json.encode(
+        {
+            "deleted": reply.deleted,
+            "first_id": ids.text(reply.first_id),
+            "pending_affected": reply.pending_affected,
+        }
+    )

@@ -1,0 +1,356 @@
+"""Streams as resources: creating, showing, changing, listing, trimming, deleting."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from app.main import App
+
+STREAM = "/v1/streams/s"
+NO_LIMITS = {
+    "max_len": None,
+    "max_age_ms": None,
+    "max_bytes": None,
+    "keep_unacknowledged": False,
+    "keep_unarchived": False,
+}
+
+
+@pytest.fixture
+async def five(http: httpx.AsyncClient) -> httpx.AsyncClient:
+    """A stream of 1-0 to 5-0."""
+    rows = [{"id": f"{n}-0", "fields": {"n": str(n)}} for n in range(1, 6)]
+    assert (await http.post(STREAM + "/entries", json={"entries": rows})).status_code == 201
+    return http
+
+
+async def entry_ids(http: httpx.AsyncClient) -> list[str]:
+    return [entry["id"] for entry in (await http.get(STREAM + "/entries")).json()["entries"]]
+
+
+async def refused(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["code"]
+
+
+# ---- the resource
+
+
+async def test_a_stream_is_made_by_put(http: httpx.AsyncClient) -> None:
+    """201 with the resource and its place, then 200."""
+    answer = await http.put(STREAM, json={"retention": {"max_len": 3}})
+    assert answer.status_code == 201
+    assert answer.headers["location"] == STREAM
+    assert answer.headers["weir-durability"] == "os"
+    made = answer.json()
+    assert len(made.pop("generation")) == 16
+    assert made == {
+        "name": "s",
+        "type": "stream",
+        "length": 0,
+        "first_id": "0-0",
+        "last_id": "0-0",
+        "first_entry": None,
+        "last_entry": None,
+        "max_deleted_id": "0-0",
+        "removed_upto": "0-0",
+        "entries_added": 0,
+        "nodes": 0,
+        "groups": 0,
+        "retention": NO_LIMITS | {"max_len": 3},
+        "archived_up_to": "0-0",
+        "memory_bytes": 0,
+    }
+    again = await http.put(STREAM, json={"retention": {"max_age_ms": 1000}})
+    assert (again.status_code, again.json()["retention"]) == (200, NO_LIMITS | {"max_age_ms": 1000})
+    assert "location" not in again.headers
+    assert (await http.put(STREAM)).json()["retention"] == NO_LIMITS
+
+
+async def test_patch_changes_what_it_names(five: httpx.AsyncClient) -> None:
+    """All else stays; null takes a limit away."""
+    await five.put(STREAM, json={"retention": {"max_len": 9, "keep_unacknowledged": True}})
+    answer = await five.patch(STREAM, json={"retention": {"max_bytes": 7000}, "archived_up_to": "2-0"})
+    expected = NO_LIMITS | {"max_len": 9, "keep_unacknowledged": True, "max_bytes": 7000}
+    assert (answer.status_code, answer.json()["retention"]) == (200, expected)
+    assert answer.json()["archived_up_to"] == "2-0"
+    answer = await five.patch(STREAM, json={"retention": {"max_len": None}})
+    assert answer.json()["retention"] == expected | {"max_len": None}
+    assert answer.json()["archived_up_to"] == "2-0"
+    assert answer.json() == (await five.get(STREAM)).json()
+
+
+async def test_a_stream_shows_what_it_is(five: httpx.AsyncClient) -> None:
+    """Edges, counts and its first and last entries, as they are stored."""
+    await five.post(STREAM + "/groups", json={"name": "g", "start": "0"})
+    await five.delete(STREAM + "/entries/1-0")
+    shown = (await five.get(STREAM)).json()
+    assert (shown["length"], shown["entries_added"], shown["groups"], shown["nodes"]) == (4, 5, 1, 1)
+    assert (shown["first_id"], shown["last_id"], shown["max_deleted_id"]) == ("2-0", "5-0", "1-0")
+    assert shown["removed_upto"] == "1-0"
+    assert shown["first_entry"] == {"id": "2-0", "fields": {"n": "2"}}
+    assert shown["last_entry"] == {"id": "5-0", "fields": {"n": "5"}}
+    assert shown["memory_bytes"] > 0
+
+
+async def test_in_full_a_stream_shows_its_groups(five: httpx.AsyncClient) -> None:
+    """Entries, pending entries of groups and consumers, up to a count."""
+    await five.post(STREAM + "/groups", json={"name": "g", "start": "0"})
+    await five.post(STREAM + "/groups/g/consumers/c/read", json={"count": 3})
+    shown = (await five.get(STREAM + "?full=true&count=2")).json()
+    assert [entry["id"] for entry in shown["entries"]] == ["1-0", "2-0"]
+    (group,) = shown["group_details"]
+    assert (group["name"], group["pending"], group["consumers"], group["nacked"]) == ("g", 3, 1, 0)
+    assert [(one["id"], one["consumer"], one["delivery_count"]) for one in group["pending_entries"]] == [
+        ("1-0", "c", 1),
+        ("2-0", "c", 1),
+    ]
+    (consumer,) = group["consumer_details"]
+    assert (consumer["name"], consumer["pending"]) == ("c", 3)
+    assert [one["id"] for one in consumer["pending_entries"]] == ["1-0", "2-0"]
+    assert {key: shown[key] for key in (await five.get(STREAM)).json()} == (await five.get(STREAM)).json()
+
+
+async def test_a_deleted_stream_is_gone(five: httpx.AsyncClient) -> None:
+    """204, then 404; made again it has another generation."""
+    before = (await five.get(STREAM)).json()["generation"]
+    answer = await five.delete(STREAM)
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert answer.headers["weir-durability"] == "os"
+    assert await refused(await five.delete(STREAM)) == (404, "no_stream")
+    assert (await five.put(STREAM)).json()["generation"] != before
+
+
+async def test_durability_can_be_asked_for(http: httpx.AsyncClient) -> None:
+    """Each write says what its answer means, and whether the preference was followed."""
+    answer = await http.put(STREAM, headers={"prefer": "durability=fsync"})
+    assert answer.headers["weir-durability"] == "fsync"
+    assert answer.headers["preference-applied"] == "durability=fsync"
+    assert await refused(await http.put(STREAM, headers={"prefer": "durability=replicated:2"})) == (
+        422,
+        "invalid",
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "", None),
+        ("PATCH", "", {}),
+        ("DELETE", "", None),
+        ("POST", "/last-id", {"last_id": "1-0"}),
+        ("POST", "/trim", {"maxlen": 1}),
+        ("POST", "/entries/delete", {"ids": ["1-0"]}),
+        ("DELETE", "/entries/1-0", None),
+    ],
+)
+async def test_what_is_not_there_cannot_be_changed(
+    http: httpx.AsyncClient, method: str, path: str, body: Any
+) -> None:
+    """404 no_stream, and nothing is made by it."""
+    answer = await http.request(method, STREAM + path, json=body)
+    assert await refused(answer) == (404, "no_stream")
+    assert (await http.get("/v1/streams")).json()["streams"] == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "pointer"),
+    [
+        ("PUT", "", {"retention": None}, "/retention"),
+        ("PUT", "", {"retention": 3}, "/retention"),
+        ("PUT", "", {"retention": {"max_len": -1}}, "/retention/max_len"),
+        ("PUT", "", {"retention": {"max_len": 1.5}}, "/retention/max_len"),
+        ("PUT", "", {"retention": {"max_len": "3"}}, "/retention/max_len"),
+        ("PUT", "", {"retention": {"max_len": 1 << 53}}, "/retention/max_len"),
+        ("PUT", "", {"retention": {"keep_unarchived": None}}, "/retention/keep_unarchived"),
+        ("PUT", "", {"retention": {"max_size": 1}}, "/retention/max_size"),
+        ("PUT", "", {"archived_up_to": "1-0"}, "/archived_up_to"),
+        ("PUT", "", [], ""),
+        ("PATCH", "", {"archived_up_to": 5}, "/archived_up_to"),
+        ("PATCH", "", {"length": 5}, "/length"),
+        ("POST", "/last-id", {}, "/last_id"),
+        ("POST", "/last-id", {"last_id": "5-0", "entries_added": -1}, "/entries_added"),
+        ("POST", "/trim", {}, ""),
+        ("POST", "/trim", {"maxlen": 1, "minid": "1"}, "/minid"),
+        ("POST", "/trim", {"maxlen": None}, "/maxlen"),
+        ("POST", "/trim", {"maxlen": -1}, "/maxlen"),
+        ("POST", "/trim", {"maxlen": 1, "limit": 5}, "/limit"),
+        ("POST", "/trim", {"maxlen": 1, "approx": "yes"}, "/approx"),
+        ("POST", "/trim", {"maxlen": 1, "refs": "all"}, "/refs"),
+        ("POST", "/entries/delete", {}, "/ids"),
+        ("POST", "/entries/delete", {"ids": []}, "/ids"),
+        ("POST", "/entries/delete", {"ids": "1-0"}, "/ids"),
+        ("POST", "/entries/delete", {"ids": ["1-0", 2]}, "/ids/1"),
+    ],
+)
+async def test_impossible_wishes_are_named(
+    five: httpx.AsyncClient, method: str, path: str, body: Any, pointer: str
+) -> None:
+    """422 with the place, and nothing is changed."""
+    before = (await five.get(STREAM)).json()
+    answer = await five.request(method, STREAM + path, json=body)
+    assert await refused(answer) == (422, "invalid")
+    assert [place["pointer"] for place in answer.json()["errors"]] == [pointer]
+    assert (await five.get(STREAM)).json() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("?count=3", 422, "invalid"),
+        ("?full=true&count=1001", 422, "invalid"),
+        ("?ful=true", 400, "unknown_parameter"),
+    ],
+)
+async def test_a_stream_is_asked_for_properly(
+    five: httpx.AsyncClient, path: str, status: int, code: str
+) -> None:
+    """Unknown parameters are 400, impossible values 422."""
+    assert await refused(await five.get(STREAM + path)) == (status, code)
+
+
+async def test_the_last_id_can_be_set(five: httpx.AsyncClient) -> None:
+    """Upwards, with counters; never below what the stream holds."""
+    answer = await five.post(STREAM + "/last-id", json={"last_id": "9-0", "entries_added": 20})
+    assert answer.status_code == 200
+    assert (answer.json()["last_id"], answer.json()["entries_added"]) == ("9-0", 20)
+    answer = await five.post(STREAM + "/last-id", json={"last_id": "4-0"})
+    assert await refused(answer) == (409, "last_id_too_small")
+    assert await refused(await five.post(STREAM + "/last-id", json={"last_id": "x"})) == (400, "malformed_id")
+
+
+# ---- lists
+
+
+async def test_streams_are_listed_by_name(http: httpx.AsyncClient) -> None:
+    """Page by page, by prefix; each as it shows itself."""
+    for name in ("b", "a:2", "a:1", "é", "a:3"):
+        await http.put(f"/v1/streams/{name}")
+    page = (await http.get("/v1/streams")).json()
+    assert [stream["name"] for stream in page["streams"]] == ["a:1", "a:2", "a:3", "b", "é"]
+    assert page["next"] is None
+    assert page["streams"][3] == (await http.get("/v1/streams/b")).json()
+    page = (await http.get("/v1/streams?prefix=a:&limit=2")).json()
+    assert ([stream["name"] for stream in page["streams"]], page["next"]) == (["a:1", "a:2"], "a:2")
+    page = (await http.get("/v1/streams?prefix=a:&limit=2&after=a:2")).json()
+    assert ([stream["name"] for stream in page["streams"]], page["next"]) == (["a:3"], None)
+    assert (await http.get("/v1/streams?after=zz")).json()["next"] is None
+
+
+async def test_a_list_is_cut_where_it_gets_too_large(app: App, http: httpx.AsyncClient) -> None:
+    """At least one stream; the rest is on the next page."""
+    big = {"fields": {"a": "x" * 7000}}
+    for n in range(4):
+        await http.post(f"/v1/streams/s{n}/entries", json=big)
+    limit = app.gateway.settings.answer_bytes_max
+    assert limit > 4 * 2 * 7000
+    app.gateway.settings = app.gateway.settings.model_copy(update={"answer_bytes_max": 20_000})
+    page = (await http.get("/v1/streams")).json()
+    assert ([stream["name"] for stream in page["streams"]], page["next"]) == (["s0"], "s0")
+    page = (await http.get("/v1/streams?after=s2")).json()
+    assert ([stream["name"] for stream in page["streams"]], page["next"]) == (["s3"], None)
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x"])
+async def test_a_page_has_a_sane_size(http: httpx.AsyncClient, query: str) -> None:
+    """1 to 1000."""
+    assert await refused(await http.get(f"/v1/streams?{query}")) == (422, "invalid")
+
+
+# ---- trimming
+
+
+@pytest.mark.parametrize(
+    ("body", "deleted", "left"),
+    [
+        ({"maxlen": 2}, 3, "45"),
+        ({"maxlen": 0}, 5, ""),
+        ({"minid": "3"}, 2, "345"),
+        ({"minid": "3-1"}, 3, "45"),
+        ({"older_than_ms": 1000}, 5, ""),
+        ({"older_than_ms": 1 << 52}, 0, "12345"),
+        ({"maxlen": 2, "approx": True}, 0, "12345"),
+        ({"maxlen": 2, "approx": True, "limit": 100}, 0, "12345"),
+        ({"maxlen": 9}, 0, "12345"),
+    ],
+)
+async def test_a_trim_removes_the_oldest(
+    five: httpx.AsyncClient, body: dict[str, Any], deleted: int, left: str
+) -> None:
+    """Exactly, unless told that about will do."""
+    answer = await five.post(STREAM + "/trim", json=body)
+    assert answer.status_code == 200
+    first = f"{left[0]}-0" if left else "0-0"
+    assert answer.json() == {"deleted": deleted, "first_id": first, "pending_affected": 0}
+    assert await entry_ids(five) == [f"{n}-0" for n in left]
+
+
+async def test_a_dry_run_only_tells(five: httpx.AsyncClient) -> None:
+    """What would go, and what of it is pending."""
+    await five.post(STREAM + "/groups", json={"name": "g", "start": "0"})
+    await five.post(STREAM + "/groups/g/consumers/c/read", json={"count": 2})
+    told = await five.post(STREAM + "/trim", json={"maxlen": 2, "dry_run": True})
+    assert told.json() == {"deleted": 3, "first_id": "4-0", "pending_affected": 2}
+    assert len(await entry_ids(five)) == 5
+    done = await five.post(STREAM + "/trim", json={"maxlen": 2})
+    assert done.json() == told.json()
+    assert len(await entry_ids(five)) == 2
+
+
+async def test_a_guarded_trim_passes_no_group(five: httpx.AsyncClient) -> None:
+    """409 with where the group is, and nothing is removed."""
+    await five.post(STREAM + "/groups", json={"name": "g", "start": "2-0"})
+    answer = await five.post(STREAM + "/trim", json={"maxlen": 2, "guard": True})
+    assert await refused(answer) == (409, "trim_guarded")
+    assert answer.json()["needed_from"] == "2-1"
+    assert len(await entry_ids(five)) == 5
+    answer = await five.post(STREAM + "/trim", json={"minid": "3-0", "guard": True})
+    assert answer.json()["deleted"] == 2
+
+
+async def test_a_trim_spares_what_is_not_acknowledged(five: httpx.AsyncClient) -> None:
+    """With refs=acked only what all groups have done goes."""
+    await five.post(STREAM + "/groups", json={"name": "g", "start": "0"})
+    await five.post(STREAM + "/groups/g/consumers/c/read", json={"count": 3})
+    await five.post(STREAM + "/groups/g/ack", json={"ids": ["1-0", "3-0"]})
+    answer = await five.post(STREAM + "/trim", json={"maxlen": 0, "refs": "acked"})
+    assert answer.json() == {"deleted": 2, "first_id": "2-0", "pending_affected": 0}
+    assert await entry_ids(five) == ["2-0", "4-0", "5-0"]
+
+
+# ---- deleting
+
+
+async def test_one_entry_is_deleted(five: httpx.AsyncClient) -> None:
+    """204, then 404 no_entry."""
+    answer = await five.delete(STREAM + "/entries/2-0")
+    assert (answer.status_code, answer.content, answer.headers["weir-durability"]) == (204, b"", "os")
+    assert await refused(await five.delete(STREAM + "/entries/2-0")) == (404, "no_entry")
+    assert await refused(await five.delete(STREAM + "/entries/x")) == (400, "malformed_id")
+    assert await entry_ids(five) == ["1-0", "3-0", "4-0", "5-0"]
+
+
+async def test_an_entry_that_is_needed_can_be_kept(five: httpx.AsyncClient) -> None:
+    """With refs=acked: 409 for one entry, `kept` for several."""
+    await five.post(STREAM + "/groups", json={"name": "g", "start": "3-0"})
+    assert await refused(await five.delete(STREAM + "/entries/4-0?refs=acked")) == (409, "trim_guarded")
+    answer = await five.post(STREAM + "/entries/delete", json={"ids": ["5-0", "1-0"], "refs": "acked"})
+    assert answer.json() == {"deleted": 1, "results": {"5-0": "kept", "1-0": "deleted"}}
+    assert (await five.delete(STREAM + "/entries/4-0?refs=delete")).status_code == 204
+
+
+async def test_deleting_tells_what_became_of_each(five: httpx.AsyncClient) -> None:
+    """Deleted or absent, in the order asked for; one standing twice counts once."""
+    body = {"ids": ["5-0", "7-0", "1", "5-0"]}
+    answer = await five.post(STREAM + "/entries/delete", json=body)
+    assert answer.json() == {"deleted": 2, "results": {"5-0": "deleted", "7-0": "absent", "1-0": "deleted"}}
+    minimal = await five.post(STREAM + "/entries/delete", json=body, headers={"prefer": "return=minimal"})
+    assert minimal.json() == {"deleted": 0}
+
+
+async def test_one_malformed_id_deletes_nothing(five: httpx.AsyncClient) -> None:
+    """400 with its place."""
+    answer = await five.post(STREAM + "/entries/delete", json={"ids": ["1-0", "2-x"]})
+    assert await refused(answer) == (400, "malformed_id")
+    assert answer.json()["errors"][0]["pointer"] == "/ids/1"
+    assert len(await entry_ids(five)) == 5
