@@ -10,6 +10,7 @@ Must never know: what any command means, where commands come from, frames.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -49,6 +50,7 @@ class _Served(NamedTuple):
 
 
 _Ticket = asyncio.Future[_Served]
+Done = Callable[[Sequence[Reply | EngineError]], None]
 
 
 class Engine:
@@ -172,6 +174,42 @@ class Engine:
         position = max(self._commit(turn, start), *map(self._depends_on, commands), 0)
         if synced or position > self._writer.safe_upto:
             await self._writer.safe(position, synced=synced)
+        return replies
+
+    def submit(self, commands: Sequence[Command], done: Done) -> None:
+        """The same by callback, without a task: the turn runs now, and `done` gets the replies once they may
+        leave, at once where that is now.
+
+        What refuses the whole is the only reply then: `storage_failed`, `storage_full`, `draining`.
+        """
+        try:
+            self._admit(commands)
+        except EngineError as refusal:
+            done([refusal])
+            return
+        start = self._writer.staged_upto
+        replies, turn = execute_all(self._keyspace, commands, self._clock.wall_ms())
+        position = self._commit(turn, start) or max(map(self._depends_on, commands), default=0)
+        if self._writer.is_safe(position):
+            done(replies)
+        else:
+            self._writer.call_when_safe(position, partial(self._submitted, position, replies, done))
+
+    def _submitted(self, position: int, replies: Sequence[Reply | EngineError], done: Done) -> None:
+        if self._writer.is_safe(position):
+            done(replies)
+        else:
+            # Rarely: the log has failed, or IDs have to be promised first. `execute` waits for the same.
+            late = asyncio.ensure_future(self._safe_or_refused(position, replies))
+            late.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
+
+    async def _safe_or_refused(
+        self, position: int, replies: Sequence[Reply | EngineError]
+    ) -> Sequence[Reply | EngineError]:
+        try:
+            await self._writer.safe(position)
+        except EngineError as refusal:
+            return [refusal]
         return replies
 
     def _admit(self, commands: Sequence[Command]) -> None:
