@@ -329,7 +329,8 @@ async def test_a_consumer_in_a_long_poll_is_there(running: Running) -> None:
     await running.pass_ms(59_500)
     assert await running.consumers() == {"a": 59_500}
     await running.pass_ms(500)
-    assert (await waiting).streams == ()
+    assert waiting.done()
+    assert waiting.result().streams == ()
     assert await running.consumers() == {"a": 0}
     await running.pass_ms(4_000)
     assert list(await running.consumers()) == ["a"]
@@ -360,7 +361,8 @@ async def test_where_silence_is_not_counted_a_wait_leaves_no_trace(running: Runn
     waiting = asyncio.create_task(running.run(reading("a", block_ms=1_000)))
     await settle()
     await running.pass_ms(2_000)
-    assert (await waiting).streams == ()
+    assert waiting.done()
+    assert waiting.result().streams == ()
     assert await running.consumers() == {"a": 2_000}
 
 
@@ -374,7 +376,8 @@ async def test_a_waiting_reader_that_claims_gets_what_is_overdue(running: Runnin
     await running.pass_ms(2_500)
     assert not waiting.done()
     await running.pass_ms(1_500)
-    found = (await waiting).streams[0].entries
+    assert waiting.done()
+    found = waiting.result().streams[0].entries
     assert [(one.id, one.delivery_count) for one in found] == [(id_of("1-0"), 2)]
 
 
