@@ -12,6 +12,7 @@ from engine import entries, errors, ids
 from engine.clock import Clock, SystemClock
 from engine.commands.own import (
     BuryEntries,
+    DescribeEdges,
     DescribeGroup,
     EnsureGroup,
     EnsureStream,
@@ -84,6 +85,7 @@ from engine.replies import (
     ConsumerInfo,
     Deletions,
     Delivered,
+    Edges,
     Entries,
     Gap,
     GroupDetail,
@@ -126,7 +128,9 @@ __all__ = [
     "Delete",
     "Deletions",
     "Delivered",
+    "DescribeEdges",
     "DescribeGroup",
+    "Edges",
     "Engine",
     "EngineError",
     "EnsureGroup",

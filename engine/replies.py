@@ -211,6 +211,15 @@ class StreamInfo(msgspec.Struct, frozen=True):
     memory_bytes: int
 
 
+class Edges(msgspec.Struct, frozen=True):
+    """Where a stream begins and ends, and which of its name it is. 0 for no ID."""
+
+    first_id: int
+    last_id: int
+    removed_upto: int
+    generation: str
+
+
 class ConsumerDetail(msgspec.Struct, frozen=True):
     """`pending` is (ID, delivery time, delivery count); `active_time_ms` is -1 before the first delivery."""
 
@@ -300,6 +309,7 @@ Reply = (
     | StreamPage
     | Buried
     | Published
+    | Edges
     | GroupInfo
     | Sequence[GroupInfo]
     | Sequence[ConsumerInfo]

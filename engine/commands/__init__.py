@@ -72,6 +72,7 @@ _TABLE: Final[dict[type[Command], _Run]] = {
     own.StreamInfos: managing.stream_infos,
     own.EnsureGroup: managing.ensure_group,
     own.UpdateGroup: managing.update_group,
+    own.DescribeEdges: introspection.describe_edges,
     own.DescribeGroup: managing.describe_group,
     own.RemoveGroup: managing.remove_group,
     own.RemoveConsumer: managing.remove_consumer,
@@ -99,6 +100,7 @@ READS: Final = frozenset(
         types.DbSize,
         types.ConfigGet,
         own.StreamInfos,
+        own.DescribeEdges,
         own.DescribeGroup,
     }
 )

@@ -8,12 +8,20 @@ from collections.abc import Sequence
 from itertools import islice
 
 from engine import errors, ids
-from engine.commands import types
+from engine.commands import own, types
 from engine.commands.turn import Turn
 from engine.groups import Consumer, Group, Pending
 from engine.keyspace import Key
 from engine.lag import lag
-from engine.replies import ConsumerDetail, ConsumerInfo, GroupDetail, GroupInfo, StreamDetail, StreamInfo
+from engine.replies import (
+    ConsumerDetail,
+    ConsumerInfo,
+    Edges,
+    GroupDetail,
+    GroupInfo,
+    StreamDetail,
+    StreamInfo,
+)
 
 
 def xinfo_stream(turn: Turn, command: types.XInfoStream) -> StreamInfo:
@@ -49,6 +57,14 @@ def stream_info(key: Key) -> StreamInfo:
         archived_up_to=key.archived_up_to,
         memory_bytes=stream.held_bytes(),
     )
+
+
+def describe_edges(turn: Turn, command: own.DescribeEdges) -> Edges | None:
+    key = turn.keyspace.find(command.stream)
+    if key is None:
+        return None
+    stream = key.stream
+    return Edges(stream.first_id, stream.last_id, stream.removed_upto, key.generation)
 
 
 def xinfo_groups(turn: Turn, command: types.XInfoGroups) -> Sequence[GroupInfo]:

@@ -34,6 +34,12 @@ class StreamInfos(Command, frozen=True, kw_only=True):
     limit: int = 100
 
 
+class DescribeEdges(Command, frozen=True, kw_only=True):
+    """Reply: `Edges`, None for a missing stream; at the cost of a look, however long the stream."""
+
+    stream: str
+
+
 class EnsureGroup(Command, frozen=True, kw_only=True):
     """Create the group with the fields of `Policy` given; one that is there keeps position and policy.
 

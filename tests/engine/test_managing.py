@@ -11,7 +11,9 @@ import pytest
 
 from engine import (
     Cursor,
+    DescribeEdges,
     DescribeGroup,
+    Edges,
     EngineError,
     EnsureGroup,
     EnsureStream,
@@ -102,6 +104,16 @@ def test_streams_are_listed_in_pages(house: House) -> None:
     page = house.of(StreamPage, StreamInfos(prefix="b", after="b2"))
     assert [name for name, _ in page.streams] == ["b3", "b4"]
     assert house.of(StreamPage, StreamInfos(prefix="c")) == StreamPage([], None)
+
+
+def test_the_edges_of_a_stream(house: House) -> None:
+    """None without the stream; its first and last ID, what was removed from its front, its generation."""
+    assert house.run(DescribeEdges(stream="s")) is None
+    house.fill("s", 3)
+    house.run(XDel(stream="s", ids=[id_of("1"), id_of("3")]))
+    edges = house.of(Edges, DescribeEdges(stream="s"))
+    assert (edges.first_id, edges.last_id, edges.removed_upto) == (id_of("2"), id_of("3"), id_of("1"))
+    assert edges.generation == house.keyspace.keys["s"].generation
 
 
 # --- groups ---------------------------------------------------------------------------------------------
