@@ -88,6 +88,17 @@ class Gateway:
         """Read; tried again while patience lasts. `wait_ms` is how long the gateway may keep the answer."""
         return self._call("GET", path, query=_texts(query), wait_ms=wait_ms, repeatable=True)
 
+    def every(self, path: str, member: str, query: Mapping[str, object]) -> list[Answer]:
+        """The rows of a list, page after page; `member` holds them."""
+        rows: list[Answer] = []
+        after = None
+        while True:
+            answer = self.get(path, {**query, "after": after})
+            rows += answer[member]
+            after = answer.get("next")
+            if after is None or not answer[member]:
+                return rows
+
     def post(
         self, path: str, body: Mapping[str, object], *, wait_ms: int = 0, repeatable: bool = False
     ) -> Answer:

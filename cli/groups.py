@@ -34,8 +34,8 @@ def groups(
     from cli.client import Gateway, of_stream
 
     with Gateway(url, token_file) as gateway:
-        answer = gateway.get(f"{of_stream(stream)}/groups")
-    output.rows(answer["groups"], _GROUPS, as_json=as_json)
+        found = gateway.every(f"{of_stream(stream)}/groups", "groups", {})
+    output.rows(found, _GROUPS, as_json=as_json)
 
 
 def pending(  # noqa: PLR0913 - a command's options are its parameters
@@ -104,7 +104,10 @@ def claim(  # noqa: PLR0913 - a command's options are its parameters
     min_idle: Annotated[
         int,
         typer.Option(
-            parser=options.duration_ms, metavar="DURATION", help="leave alone what is idle for less [1m]"
+            parser=options.duration_ms,
+            metavar="DURATION",
+            show_default="1m",
+            help="leave alone what is idle for less",
         ),
     ] = _claim_idle_ms_default,
     count: Annotated[int, typer.Option(min=1, help="without IDs: how many entries")] = _count_default,
@@ -166,5 +169,5 @@ def _show(found: list[Any], deleted_ids: list[str], *, just_ids: bool, as_json: 
     else:
         output.lines(found)
     if deleted_ids:
-        what = output.counted(len(deleted_ids), "entry that is", "entries that are")
-        output.say(f"{what} deleted no longer count as pending")
+        one, many = "entry is deleted and no longer", "entries are deleted and no longer"
+        output.say(f"{output.counted(len(deleted_ids), one, many)} pending")

@@ -42,6 +42,7 @@ Patience = Annotated[
         "--retry-for",
         parser=duration_ms,
         metavar="DURATION",
+        show_default="1m",
         help="how long to try again when the gateway is away or busy",
     ),
 ]

@@ -24,14 +24,7 @@ def streams(
     from cli.client import Gateway
 
     with Gateway(url, token_file) as gateway:
-        found: list[dict[str, Any]] = []
-        query: dict[str, object] = {"prefix": prefix, "limit": _limit_max}
-        while True:
-            answer = gateway.get("/v1/streams", query)
-            found += answer["streams"]
-            if not answer["streams"] or not answer.get("next"):
-                break
-            query["after"] = answer["next"]
+        found = gateway.every("/v1/streams", "streams", {"prefix": prefix, "limit": _limit_max})
     output.rows(found, _COLUMNS, as_json=as_json)
 
 

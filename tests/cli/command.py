@@ -1,6 +1,7 @@
 """`weir` as a process of its own, and what it is tried with.
 
-Knows: how to run it against a server, to its end or on the side. Must never know: what is tested with it.
+Knows: how to run it against a server, to its end or on the side; streams to run it on.
+Must never know: what is tested with it.
 """
 
 import json
@@ -89,3 +90,28 @@ def values(url: str, stream: str, field: str) -> list[str]:
 def pairs(flat: Sequence[str]) -> list[tuple[str, str]]:
     """`[name, value, name, value]` → pairs."""
     return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def fill(url: str, stream: str, count: int) -> None:
+    """So many entries, `1-0` with the field n = 1 and so on."""
+    for number in range(1, count + 1):
+        redis(url, "XADD", stream, f"{number}-0", "n", number)
+
+
+def work(url: str, stream: str) -> None:
+    """Five entries, a group that was given three: two to anna, one to bert."""
+    fill(url, stream, 5)
+    redis(url, "XGROUP", "CREATE", stream, "g", "0")
+    for consumer, count in (("anna", 2), ("bert", 1)):
+        redis(url, "XREADGROUP", "GROUP", "g", consumer, "COUNT", count, "STREAMS", stream, ">")
+
+
+def cells(line: str) -> list[str]:
+    """A line of a table that has no blanks in its cells."""
+    return line.split()
+
+
+def multi(url: str, commands: Sequence[Sequence[object]]) -> list[dict[str, object]]:
+    """Redis commands as one transaction; their answers."""
+    answers: list[dict[str, object]] = call(url, "/v1/commands/multi-exec", commands)
+    return answers

@@ -1,0 +1,487 @@
+"""One stream's way from Redis to Weir.
+
+Knows: in which order things are copied, so that a copy may be cut off at any moment and goes on; what makes a
+stream in Weir the copy of this one; what cannot be copied.
+Must never know: sockets, how the outcome is shown.
+
+Entries come first, in turns of up to 1 000, each with its own ID: the last ID of the copy is where to go on.
+Then comes what may change behind them: groups, pending entries, deletions, counters. A pending entry whose entry
+was deleted gets one for a moment, within one turn: claiming by force needs it.
+
+While a copy is not finished, its stream in Weir has a group MARK. It tells that everything in this stream is
+Redis's, so that what Redis deleted may be deleted here. Once others publish to Weir (`in_use`), entries are added and
+nothing else is touched; then the mark's last-delivered ID is how far Redis's entries have been copied.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from app import names
+from cli.failure import Failure
+from cli.migration import reading
+from cli.migration.peers import Command, Peer, Refused, Reply, TooLarge
+from cli.migration.reading import Entry, Group, Pending, View
+from cli.output import plain
+from engine import EngineError, ids
+
+MARK: Final = b"weir:import"
+# A consumer of that group's: since then entries are only added.
+_IN_USE: Final = b"in-use"
+_commands_max: Final = 1_000
+# As base64 in JSON, half of what a body may have by default.
+_turn_bytes_max: Final = 3 << 20
+_window_entries: Final = 100
+# What two clocks' readings may be apart; below it a pending entry has not been delivered again.
+_clock_ms_max: Final = 50
+_TOO_SMALL: Final = "ERR The ID specified in XADD is equal or smaller"
+_shown_ids_max: Final = 10
+
+
+@dataclass
+class Outcome:
+    """What was done for a stream. `pending` counts what is pending in Weir; `problems` are sentences."""
+
+    stream: str
+    entries: int = 0
+    renumbered: int = 0
+    deleted: int = 0
+    groups: int = 0
+    pending: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def trouble(self, sentence: str) -> None:
+        """Remember what could not be done, once."""
+        if sentence not in self.problems:
+            self.problems.append(sentence)
+
+
+class Claim(NamedTuple):
+    """A pending entry of a group."""
+
+    group: bytes
+    pending: Pending
+
+
+class Item(NamedTuple):
+    """What a stream has under an ID: its entry, or else the claims on the entry that was deleted."""
+
+    id: int
+    entry: Entry | None
+    claims: list[Claim]
+
+
+class Copy:
+    """A stream being copied: `begin`, then `advance` as often as there is more, `settle`, `finish`.
+
+    `position` is the last ID of Redis that has been dealt with. Any of the methods raises Away with the copy
+    in a state that a new `begin` goes on from, and Failure where this stream cannot be copied.
+    """
+
+    def __init__(self, origin: Peer, target: Peer, stream: bytes, outcome: Outcome, *, in_use: bool) -> None:
+        self._origin = origin
+        self._target = target
+        self._stream = stream
+        self.outcome = outcome
+        self._in_use = in_use
+        self.position = 0
+        # What the copy has, as far as is known: entries, and the highest ID.
+        self._length = 0
+        self._newest = 0
+        # Whether all that the stream in Weir has is from Redis, by its mark.
+        self._is_ours = True
+        self._groups: set[bytes] = set()
+        self._left_alone: set[bytes] = set()
+        self._not_taken: list[int] = []
+
+    def begin(self) -> None:
+        """Find out where to go on. Raises Failure where the stream in Weir is not a copy of Redis's."""
+        source = self._source(ids.ID_MAX, 1)
+        found = reading.view(self._target, self._stream, ids.ID_MAX, 1)
+        groups = {} if found is None else {group.name: group for group in found.groups}
+        is_marked = found is None or MARK in groups
+        users = reading.consumers(self._target, self._stream, MARK) if MARK in groups else []
+        if self._in_use:
+            if not is_marked:
+                raise Failure("no import of it is under way: --in-use goes on with one that was begun without")
+            self.position = groups[MARK].last_delivered_id if MARK in groups else 0
+        elif _IN_USE in users:
+            raise Failure("it was gone on with as being in use: only --in-use adds to it")
+        elif found is not None:
+            self._recognise(source, found, is_marked=is_marked)
+            self.position = found.last_id
+        self._is_ours = is_marked
+        if found is not None:
+            self._length, self._newest = found.length, found.last_id
+        self._mark(found, users)
+        self._groups = set(groups)
+
+    def advance(self) -> View:
+        """Copy entries until there are no more; the stream at the moment when there were none."""
+        count = reading.page_entries_first
+        while True:
+            view = self._source(self.position, count)
+            if not self._in_use:
+                self._add_groups(view)
+            is_all = len(view.page) < count
+            upto = max(self.position, view.last_id) if is_all else view.page[-1].id
+            if self._in_use:
+                self._append(view.page, upto)
+            else:
+                for items in _turns(self._items(view, upto)):
+                    self._store(items)
+            self.position = upto
+            if is_all:
+                return view
+            count = reading.fitting(count, view.page)
+
+    def settle(self, view: View) -> None:
+        """Make groups, pending entries, deletions and counters what they are in Redis."""
+        if self._in_use:
+            return
+        groups = [group for group in view.groups if self._takes(group.name)]
+        self.outcome.groups, self.outcome.pending = len(groups), 0
+        for group in groups:
+            self._copy_consumers(group)
+            self.outcome.pending += self._copy_pending(group)
+        self._delete(view)
+        self._copy_counters(view, groups)
+
+    def finish(self) -> None:
+        """Take the mark away: from now on the stream is Weir's."""
+        self._run([("XGROUP", "DESTROY", self._stream, MARK)])
+
+    # Where to begin
+
+    def _source(self, after: int, count: int) -> View:
+        view = reading.view(self._origin, self._stream, after, count)
+        if view is None:
+            raise Failure("there is no such stream in Redis")
+        return view
+
+    def _mark(self, found: View | None, users: Sequence[bytes]) -> None:
+        commands: list[Command] = []
+        if found is None or all(group.name != MARK for group in found.groups):
+            commands.append(("XGROUP", "CREATE", self._stream, MARK, ids.text(self.position), "MKSTREAM"))
+        if self._in_use and _IN_USE not in users:
+            commands.append(("XGROUP", "CREATECONSUMER", self._stream, MARK, _IN_USE))
+        self._run(commands)
+
+    def _recognise(self, source: View, found: View, *, is_marked: bool) -> None:
+        """Raise Failure unless the stream in Weir is the beginning of Redis's: both ends are compared."""
+        if found.last_id > source.last_id:
+            raise Failure(
+                f"it goes on to {ids.text(found.last_id)} in Weir and to {ids.text(source.last_id)} in Redis: "
+                "others publish to it there already"
+            )
+        newest = reading.newest(self._target, self._stream, _window_entries)
+        windows = [newest]
+        if found.length > len(newest):
+            windows.insert(0, list(_first(self._target, self._stream)))
+        in_common = sum(self._compare_window(window, is_marked=is_marked) for window in windows if window)
+        if found.length and not in_common and not is_marked:
+            raise Failure(f"{_FOREIGN}: they have no entry in common")
+
+    def _compare_window(self, window: list[Entry], *, is_marked: bool) -> int:
+        """How many of these entries Redis has; Failure where it has others."""
+        mine = reading.entries(self._origin, self._stream, window[0].id, window[-1].id)
+        in_common = 0
+        for entry_id, entry, copy in reading.joined(mine, iter(window)):
+            if entry is not None and copy is not None:
+                if entry != copy:
+                    raise Failure(f"{_FOREIGN}: {ids.text(entry_id)} differs")
+                in_common += 1
+            elif entry is None and not is_marked:
+                raise Failure(f"{_FOREIGN}: Redis has no {ids.text(entry_id)}")
+        return in_common
+
+    # Groups
+
+    def _takes(self, group: bytes) -> bool:
+        return group in self._groups and group not in self._left_alone
+
+    def _add_groups(self, view: View) -> None:
+        """Make the groups that are new, where they stand: a worker that comes early does not begin anew."""
+        for group in view.groups:
+            if group.name in self._groups or group.name in self._left_alone:
+                continue
+            wrong = unfit(group.name, "group") or ("its name is the import's own" if group.name == MARK else None)
+            if wrong is not None:
+                self._left_alone.add(group.name)
+                self.outcome.trouble(f"group {_shown(group.name)} was skipped: {wrong}")
+                continue
+            start = ids.text(group.last_delivered_id)
+            self._run([("XGROUP", "CREATE", self._stream, group.name, start)])
+            self._groups.add(group.name)
+
+    def _copy_consumers(self, group: Group) -> None:
+        commands: list[Command] = []
+        for consumer in reading.consumers(self._origin, self._stream, group.name):
+            wrong = unfit(consumer, "consumer")
+            if wrong is None:
+                commands.append(("XGROUP", "CREATECONSUMER", self._stream, group.name, consumer))
+            else:
+                where = f"consumer {_shown(consumer)} of group {_shown(group.name)}"
+                self.outcome.trouble(f"{where} was skipped, what is pending there was released: {wrong}")
+        for some in _chunks(commands):
+            self._run(some)
+
+    def _copy_pending(self, group: Group) -> int:
+        """Make the pending entries the same; how many there are in Redis."""
+        mine = self._pending(group, 0, ids.ID_MAX)
+        theirs = reading.pending(self._target, self._stream, group.name, 0, ids.ID_MAX)
+        count = 0
+
+        def commands() -> Iterator[Command]:
+            nonlocal count
+            for entry_id, pending, copy in reading.joined(mine, theirs):
+                count += pending is not None
+                if pending is None:
+                    yield "XACK", self._stream, group.name, ids.text(entry_id)
+                elif copy is None or not _same(pending, copy):
+                    yield claiming(self._stream, Claim(group.name, pending))
+
+        lost = 0
+        for some in _chunks(commands()):
+            replies = self._run(some)
+            lost += sum(reply in ([], 0) for reply, words in zip(replies, some, strict=True) if words[0] != "XACK")
+        if lost:
+            self.outcome.trouble(f"{lost} pending entries of group {_shown(group.name)} are gone with their entries")
+        return count - lost
+
+    def _pending(self, group: Group, first: int, last: int) -> Iterator[Pending]:
+        """A consumer that Weir does not take cannot own anything."""
+        if not group.pending:
+            return
+        for pending in reading.pending(self._origin, self._stream, group.name, first, last):
+            owner = pending.consumer
+            is_released = owner is not None and unfit(owner, "consumer") is not None
+            yield Pending(pending.id, None, 0, pending.deliveries) if is_released else pending
+
+    # Entries of a stream that only this import writes to
+
+    def _items(self, view: View, upto: int) -> Iterator[Item]:
+        """What the page has, and what is pending there and deleted, in order of the IDs."""
+        things: list[Iterator[tuple[int, Entry | Claim]]] = [iter([(entry.id, entry) for entry in view.page])]
+        things += [
+            self._claims(group, upto) for group in view.groups if group.pending and self._takes(group.name)
+        ]
+        for entry_id, found in reading.merged(*things):
+            entry = next((one for one in found if isinstance(one, Entry)), None)
+            if entry is None:
+                yield Item(entry_id, None, [one for one in found if isinstance(one, Claim)])
+            elif self._is_fit(entry):
+                yield Item(entry_id, entry, [])
+
+    def _claims(self, group: Group, upto: int) -> Iterator[tuple[int, Claim]]:
+        for pending in self._pending(group, self.position + 1, upto):
+            yield pending.id, Claim(group.name, pending)
+
+    def _is_fit(self, entry: Entry) -> bool:
+        try:
+            for name in entry.flat[::2]:
+                name.decode()
+        except UnicodeDecodeError:
+            self._refuse(entry.id, "a field's name is not UTF-8")
+            return False
+        return True
+
+    def _refuse(self, entry_id: int, reason: str) -> None:
+        self._not_taken.append(entry_id)
+        if len(self._not_taken) <= _shown_ids_max:
+            self.outcome.trouble(f"entry {ids.text(entry_id)} was skipped: {reason}")
+        elif len(self._not_taken) == _shown_ids_max + 1:
+            self.outcome.trouble("more entries were skipped")
+
+    def _store(self, items: list[Item]) -> None:
+        """Store in one turn; by halves where it is too many bytes together."""
+        commands: list[Command] = []
+        for item in items:
+            commands += self._commands(item, is_first=not self._length and not commands)
+        try:
+            *replies, length = self._run([*commands, ("XLEN", self._stream)])
+        except TooLarge as error:
+            if len(items) == 1:
+                self._refuse(items[0].id, error.sentence)
+                return
+            for half in (items[: len(items) // 2], items[len(items) // 2 :]):
+                self._store(half)
+            return
+        entries = [item.entry for item in items if item.entry is not None]
+        answers = [one for one, words in zip(replies, commands, strict=True) if _is_entry(words)]
+        stored = self._count(entries, answers)
+        assert isinstance(length, int), "XLEN counts"
+        if length > self._length + stored:
+            raise Failure("others publish to it in Weir: --in-use goes on beside them")
+        self._length, self._newest = length, items[-1].id
+
+    def _commands(self, item: Item, *, is_first: bool) -> list[Command]:
+        entry_id = ids.text(item.id)
+        if item.entry is not None:
+            return [("XADD", self._stream, entry_id, *item.entry.flat)]
+        removal: Command = ("XDEL", self._stream, entry_id)
+        if is_first and item.id < ids.ID_MAX:
+            # Trimming leaves no trace in max-deleted-entry-id, and may have been what removed it in Redis.
+            removal = ("XTRIM", self._stream, "MINID", "=", ids.text(item.id + 1))
+        claims = [claiming(self._stream, claim) for claim in item.claims]
+        return [("XADD", self._stream, entry_id, *_PLACEHOLDER), *claims, removal]
+
+    def _count(self, entries: Sequence[Entry], replies: Sequence[Reply]) -> int:
+        """How many were stored; the others are told."""
+        stored = 0
+        for entry, reply in zip(entries, replies, strict=True):
+            if not isinstance(reply, Refused):
+                stored += 1
+            elif reply.text.startswith(_TOO_SMALL):
+                raise Failure("others publish to it in Weir: --in-use goes on beside them")
+            else:
+                self._refuse(entry.id, reply.text)
+        self.outcome.entries += stored
+        return stored
+
+    # Entries of a stream that others write to as well
+
+    def _append(self, page: list[Entry], upto: int) -> None:
+        """Add what is not there yet; what cannot have its ID any more gets a new one, once."""
+        fit = [entry for entry in page if self._is_fit(entry)]
+        late = [entry for entry in fit if entry.id <= self._newest]
+        late = [entry for entry in late if not self._has(entry)]
+        fresh = [entry for entry in fit if entry.id > self._newest]
+        for some in _chunks(("XADD", self._stream, ids.text(one.id), *one.flat) for one in fresh):
+            entries, fresh = fresh[: len(some)], fresh[len(some) :]
+            replies = self._run(some)
+            is_late = [isinstance(one, Refused) and one.text.startswith(_TOO_SMALL) for one in replies]
+            in_time = [index for index, one in enumerate(is_late) if not one]
+            self._count([entries[index] for index in in_time], [replies[index] for index in in_time])
+            late += [entry for entry, one in zip(entries, is_late, strict=True) if one]
+        for some in _chunks(("XADD", self._stream, "*", *one.flat) for one in late):
+            entries, late = late[: len(some)], late[len(some) :]
+            # In one turn with how far that is: nothing gets two new IDs.
+            place = ("XGROUP", "SETID", self._stream, MARK, ids.text(entries[-1].id))
+            self.outcome.renumbered += self._count(entries, self._run([*some, place])[:-1])
+        self._run([("XGROUP", "SETID", self._stream, MARK, ids.text(upto))])
+        self._newest = max(self._newest, upto)
+
+    def _has(self, entry: Entry) -> bool:
+        return entry in reading.entries(self._target, self._stream, entry.id, entry.id)
+
+    # What changes behind the entries
+
+    def _delete(self, view: View) -> None:
+        """Delete what Redis has deleted or trimmed since it was copied."""
+        first_id = view.first_id or view.last_id + 1
+        if self._is_ours and first_id <= ids.ID_MAX:
+            trimmed = self._run([("XTRIM", self._stream, "MINID", "=", ids.text(first_id))])[0]
+            self.outcome.deleted += trimmed if isinstance(trimmed, int) else 0
+        if self._run([("XLEN", self._stream)])[0] == view.length:
+            return
+        gone = self._gone(view.last_id)
+        for some in _chunks(("XDEL", self._stream, ids.text(entry_id)) for entry_id in gone):
+            self.outcome.deleted += sum(reply == 1 for reply in self._run(some))
+
+    def _gone(self, last_id: int) -> Iterator[int]:
+        """The IDs that Redis has no more, by comparing all."""
+        mine = reading.entries(self._origin, self._stream, 0, last_id)
+        theirs = reading.entries(self._target, self._stream, 0, last_id)
+        missing = 0
+        for entry_id, entry, copy in reading.joined(mine, theirs):
+            if entry is not None and copy is not None and entry != copy:
+                raise Failure(f"{_FOREIGN}: {ids.text(entry_id)} differs")
+            if entry is None and not self._is_ours:
+                raise Failure(f"{_FOREIGN}: Redis has no {ids.text(entry_id)}")
+            if entry is None:
+                yield entry_id
+            missing += copy is None and entry_id not in self._not_taken
+        if missing:
+            self.outcome.trouble(f"{missing} entries are not in Weir: trimmed or deleted there, or skipped before")
+
+    def _copy_counters(self, view: View, groups: Sequence[Group]) -> None:
+        """IDs and counters last: they stand for everything that has been done before."""
+        added = view.length if view.entries_added is None else view.entries_added
+        counters: list[Command] = [("XSETID", self._stream, ids.text(view.last_id), "ENTRIESADDED", added)]
+        if view.max_deleted_id:
+            counters = [(*counters[0], "MAXDELETEDID", ids.text(view.max_deleted_id))]
+        if view.idmp is not None:
+            duration_s, entries = view.idmp
+            counters.append(("XCFGSET", self._stream, "IDMP-DURATION", duration_s, "IDMP-MAXSIZE", entries))
+        for group in groups:
+            read = -1 if group.entries_read is None else group.entries_read
+            start = ids.text(group.last_delivered_id)
+            counters.append(("XGROUP", "SETID", self._stream, group.name, start, "ENTRIESREAD", read))
+        counters.append(("XGROUP", "SETID", self._stream, MARK, ids.text(view.last_id)))
+        for reply in self._run(counters):
+            if isinstance(reply, Refused):
+                self.outcome.trouble(f"not all counters could be set: {reply.text}")
+
+    def _run(self, commands: Sequence[Command]) -> list[Reply]:
+        return self._target.together(commands) if commands else []
+
+
+_FOREIGN: Final = (
+    "the stream of this name in Weir is another one (delete it there, or leave it out of the import)"
+)
+_PLACEHOLDER: Final = ("deleted", "")
+
+
+def claiming(stream: bytes, claim: Claim) -> Command:
+    """The command that makes an entry pending just so."""
+    group, (entry_id, consumer, time_ms, deliveries) = claim
+    if consumer is None:
+        options: Command = ("IDS", 1, ids.text(entry_id), "RETRYCOUNT", deliveries, "FORCE")
+        return ("XNACK", stream, group, "FAIL", *options)
+    options = (ids.text(entry_id), "TIME", time_ms, "RETRYCOUNT", deliveries, "FORCE", "JUSTID")
+    return ("XCLAIM", stream, group, consumer, 0, *options)
+
+
+def unfit(name: bytes, what: str) -> str | None:
+    """Why Weir does not take a name, None where it does."""
+    try:
+        names.checked(name, f"{what} name")
+    except EngineError as refusal:
+        return refusal.detail
+    return None
+
+
+def _same(one: Pending, other: Pending) -> bool:
+    is_same = (one.consumer, one.deliveries) == (other.consumer, other.deliveries)
+    return is_same and abs(one.time_ms - other.time_ms) <= _clock_ms_max
+
+
+def _first(peer: Peer, stream: bytes) -> Iterator[Entry]:
+    entries = reading.entries(peer, stream, 0, ids.ID_MAX)
+    return (entry for _, entry in zip(range(_window_entries), entries, strict=False))
+
+
+def _is_entry(words: Command) -> bool:
+    return words[0] == "XADD" and words[3:] != _PLACEHOLDER
+
+
+def _shown(name: bytes) -> str:
+    return repr(plain(name.decode(errors="backslashreplace")))
+
+
+def _turns(items: Iterable[Item]) -> Iterator[list[Item]]:
+    some, count, size = list[Item](), 0, 0
+    for item in items:
+        item_size = 0 if item.entry is None else item.entry.size
+        if some and (count + len(item.claims) >= _commands_max or size + item_size > _turn_bytes_max):
+            yield some
+            some, count, size = [], 0, 0
+        some.append(item)
+        count += 1 + len(item.claims)
+        size += item_size
+    if some:
+        yield some
+
+
+def _chunks(commands: Iterable[Command]) -> Iterator[list[Command]]:
+    some, size = list[Command](), 0
+    for words in commands:
+        length = sum(len(word) for word in words if isinstance(word, bytes))
+        if some and (len(some) == _commands_max or size + length > _turn_bytes_max):
+            yield some
+            some, size = [], 0
+        some.append(words)
+        size += length
+    if some:
+        yield some

@@ -1,0 +1,181 @@
+"""The two servers of an import, seen alike: commands go in as one turn, RESP2 replies come out.
+
+Knows: how a Redis is spoken to, how the command door is, and which trouble passes.
+Must never know: what the commands are about.
+"""
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+
+import httpx
+import orjson
+import typer
+
+from cli.client import Gateway
+from cli.failure import Failure
+
+if TYPE_CHECKING:
+    from redis.connection import Connection
+
+_answer_s_max: Final = 60.0
+_connect_s_max: Final = 5.0
+_BUSY: Final = frozenset((429, 502, 503, 504))
+_TOO_LARGE: Final = 413
+
+Word: TypeAlias = bytes | str | int
+Command: TypeAlias = Sequence[Word]
+
+
+class Refused(NamedTuple):
+    """An error in place of one command's reply, with Redis's text."""
+
+    text: str
+
+
+Reply: TypeAlias = "int | bytes | Refused | list[Reply] | None"
+
+
+class Away(Failure):
+    """A server cannot be reached, or is busy, at the moment. What became of the commands is not known."""
+
+
+class TooLarge(Failure):
+    """The commands are too many bytes together; none was run."""
+
+
+class Peer(Protocol):
+    """A server that runs stream commands."""
+
+    def together(self, commands: Sequence[Command]) -> list[Reply]:
+        """Run commands as one turn: nothing between them. A refused one does not stop the others.
+
+        Raises Away, TooLarge, Failure.
+        """
+
+
+class Origin:
+    """A connection to a Redis; it begins with the first command."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            from redis.connection import ConnectionPool
+        except ImportError:
+            raise Failure(
+                "`weir import` needs the client of Redis: pip install 'weir[redis]' (or pip install redis)"
+            ) from None
+        try:
+            # RESP2, which every version speaks, and replies as they come: this client makes dictionaries of
+            # some of them, and so would lose fields that stand twice.
+            pool = ConnectionPool.from_url(
+                url, protocol=2, socket_timeout=_answer_s_max, socket_connect_timeout=_connect_s_max
+            )
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--redis") from None
+        self._connection: Connection = pool.make_connection()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.disconnect()
+
+    def each(self, commands: Sequence[Command]) -> list[Reply]:
+        """Run commands one after the other."""
+        return self._talk(commands, lambda: [self._reply() for _ in commands])
+
+    def together(self, commands: Sequence[Command]) -> list[Reply]:
+        """Run commands in MULTI and EXEC."""
+        return self._talk([("MULTI",), *commands, ("EXEC",)], lambda: self._executed(len(commands)))
+
+    def _talk(self, commands: Sequence[Command], read: Callable[[], list[Reply]]) -> list[Reply]:
+        from redis import exceptions
+
+        try:
+            self._connection.connect()
+            self._connection.send_packed_command(self._connection.pack_commands(commands))
+            return read()
+        except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
+            raise Failure(f"Redis: {error}") from None
+        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
+            self.close()
+            raise Away(f"Redis does not answer: {error}") from None
+        except exceptions.RedisError as error:
+            self.close()
+            raise Failure(f"Redis: {error}") from None
+
+    def _executed(self, count: int) -> list[Reply]:
+        queued = [self._reply() for _ in range(count + 1)]
+        executed = self._reply()
+        refused = [reply for reply in queued if isinstance(reply, Refused)]
+        if refused or not isinstance(executed, list):
+            raise Failure(f"Redis: {refused[0].text if refused else executed}")
+        return executed
+
+    def _reply(self) -> Reply:
+        from redis import exceptions
+
+        try:
+            return _plain(self._connection.read_response())
+        except exceptions.ResponseError as error:
+            return Refused(str(error))
+
+
+def _plain(reply: object) -> Reply:
+    """A reply of the client: errors within lists are values of their own."""
+    if isinstance(reply, list):
+        return [_plain(one) for one in reply]
+    if isinstance(reply, Exception):
+        return Refused(str(reply))
+    assert reply is None or isinstance(reply, int | bytes), "RESP2 has nothing else"
+    return reply
+
+
+class Door(Gateway):
+    """The command door of a gateway. Nothing is sent twice here: who copies knows what is safe to repeat."""
+
+    def together(self, commands: Sequence[Command]) -> list[Reply]:
+        """Run commands as one turn, in base64, so that any bytes pass."""
+        body = orjson.dumps([[_encoded(word) for word in words] for words in commands])
+        url = self._url.copy_with(path=self._url.path.rstrip("/") + "/v1/commands/multi-exec")
+        headers = {"content-type": "application/json", "weir-encoding": "base64"}
+        timeout = httpx.Timeout(_answer_s_max, connect=_connect_s_max)
+        try:
+            response = self._client.post(url, content=body, headers=headers, timeout=timeout)
+        except httpx.TransportError as error:
+            raise Away(f"{self._url} does not answer: {str(error) or type(error).__name__}") from None
+        return [_outcome(one) for one in self._outcomes(response)]
+
+    def _outcomes(self, response: httpx.Response) -> list[dict[str, object]]:
+        try:
+            answer = orjson.loads(response.content)
+        except orjson.JSONDecodeError:
+            answer = None
+        if response.is_success and isinstance(answer, list):
+            return answer
+        sentence = f"the gateway answered {response.status_code} {response.reason_phrase}".rstrip()
+        if isinstance(answer, dict):
+            sentence = str(answer.get("detail") or answer.get("error") or sentence)
+        if response.status_code in _BUSY:
+            raise Away(sentence)
+        if response.status_code == _TOO_LARGE:
+            raise TooLarge(sentence)
+        raise Failure(sentence)
+
+
+def _encoded(word: Word) -> str:
+    if not isinstance(word, bytes):
+        word = str(word).encode()
+    return base64.b64encode(word).decode("ascii")
+
+
+def _outcome(answer: dict[str, object]) -> Reply:
+    return Refused(str(answer["error"])) if "error" in answer else _decoded(answer["result"])
+
+
+def _decoded(value: object) -> Reply:
+    if isinstance(value, list):
+        return [_decoded(one) for one in value]
+    if isinstance(value, str):
+        # The one string that is never base64.
+        return b"OK" if value == "OK" else base64.b64decode(value)
+    assert value is None or isinstance(value, int), "the command door answers RESP2"
+    return value

@@ -1,0 +1,230 @@
+"""What an import reads of a stream, from a Redis of any version and from Weir alike, page by page.
+
+Knows: the replies of XINFO, XRANGE and XPENDING from Redis 5.0 on.
+Must never know: which server is asked, what is done with what is read.
+"""
+
+import heapq
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Final, NamedTuple, NoReturn, TypeVar
+
+from cli.failure import Failure
+from cli.migration.peers import Peer, Refused, Reply
+from engine import ids
+
+page_entries_max: Final = 1_000
+page_bytes_max: Final = 8 << 20
+# The first page of a stream whose entries may be of any size.
+page_entries_first: Final = 100
+# An idle time is exact when the clock shows the same millisecond before and after; this often it is tried.
+_readings_max: Final = 20
+
+_Thing = TypeVar("_Thing")
+_Listed = TypeVar("_Listed", bound="Entry | Pending")
+
+
+class Entry(NamedTuple):
+    """An entry; `flat` are names and values in turn, in order, repeated ones too."""
+
+    id: int
+    flat: list[bytes]
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.flat))
+
+
+class Pending(NamedTuple):
+    """A pending entry; `consumer` is None where it was released (XNACK): then its time is 0."""
+
+    id: int
+    consumer: bytes | None
+    time_ms: int
+    deliveries: int
+
+
+class Group(NamedTuple):
+    """A group; `entries_read` is None where the server does not know it."""
+
+    name: bytes
+    last_delivered_id: int
+    entries_read: int | None
+    pending: int
+
+
+class View(NamedTuple):
+    """A stream at one moment, with a page of its entries. `first_id` is 0 where it is empty.
+
+    `entries_added` and `max_deleted_id` are None before Redis 7.0, `idmp` (seconds, entries) before 8.6.
+    """
+
+    length: int
+    first_id: int
+    last_id: int
+    entries_added: int | None
+    max_deleted_id: int | None
+    idmp: tuple[int, int] | None
+    groups: list[Group]
+    page: list[Entry]
+
+
+def view(peer: Peer, stream: bytes, after: int, count: int) -> View | None:
+    """The stream with its first `count` entries beyond `after`; None where there is none of this name."""
+    # `+ -` is a range with nothing in it.
+    first, last = ("+", "-") if after == ids.ID_MAX else (ids.text(after + 1), "+")
+    info, groups, page = peer.together(
+        [
+            ("XINFO", "STREAM", stream),
+            ("XINFO", "GROUPS", stream),
+            ("XRANGE", stream, first, last, "COUNT", count),
+        ]
+    )
+    if isinstance(info, Refused) and "no such key" in info.text:
+        return None
+    members = _members(info)
+    entry = members["first-entry"]
+    idmp = (_number(members["idmp-duration"]), _number(members["idmp-maxsize"])) if "idmp-duration" in members else None
+    return View(
+        length=_number(members["length"]),
+        first_id=_entry(entry).id if entry else 0,
+        last_id=_id(members["last-generated-id"]),
+        entries_added=_number(members["entries-added"]) if "entries-added" in members else None,
+        max_deleted_id=_id(members["max-deleted-entry-id"]) if "max-deleted-entry-id" in members else None,
+        idmp=idmp,
+        groups=[_group(one) for one in _list(groups)],
+        page=[_entry(one) for one in _list(page)],
+    )
+
+
+def fitting(count: int, page: list[Entry]) -> int:
+    """How many entries to ask for next, so that pages of long entries fit in memory too."""
+    size = sum(entry.size for entry in page)
+    return max(1, count // 2) if size > page_bytes_max // 2 else min(count * 2, page_entries_max)
+
+
+def entries(peer: Peer, stream: bytes, first: int, last: int) -> Iterator[Entry]:
+    """The entries of a range, both ends included."""
+    count = page_entries_first
+    while first <= last:
+        command = ("XRANGE", stream, ids.text(first), ids.text(last), "COUNT", count)
+        page = [_entry(one) for one in _list(peer.together([command])[0])]
+        yield from page
+        if len(page) < count:
+            return
+        first, count = page[-1].id + 1, fitting(count, page)
+
+
+def newest(peer: Peer, stream: bytes, count: int) -> list[Entry]:
+    """The last entries, in order."""
+    reply = peer.together([("XREVRANGE", stream, "+", "-", "COUNT", count)])[0]
+    return [_entry(one) for one in reversed(_list(reply))]
+
+
+def consumers(peer: Peer, stream: bytes, group: bytes) -> list[bytes]:
+    """The names of a group's consumers; none where there is no such group any more."""
+    reply = peer.together([("XINFO", "CONSUMERS", stream, group)])[0]
+    return [] if isinstance(reply, Refused) else [_bytes(_members(one)["name"]) for one in _list(reply)]
+
+
+def pending(peer: Peer, stream: bytes, group: bytes, first: int, last: int) -> Iterator[Pending]:
+    """The pending entries of a group in a range of IDs, both ends included."""
+    while first <= last:
+        page = _pending_page(peer, stream, group, first, last)
+        yield from page
+        if len(page) < page_entries_max:
+            return
+        first = page[-1].id + 1
+
+
+def _pending_page(peer: Peer, stream: bytes, group: bytes, first: int, last: int) -> list[Pending]:
+    """Redis tells idle times only, so the clock is read on both sides of them."""
+    listing = ("XPENDING", stream, group, ids.text(first), ids.text(last), page_entries_max)
+    now_ms, listed = 0, list[Reply]()
+    for _ in range(_readings_max):
+        before, reply, after = peer.together([("TIME",), listing, ("TIME",)])
+        if isinstance(reply, Refused):
+            # The group has gone meanwhile.
+            return []
+        now_ms, listed = _ms(after), _list(reply)
+        if not listed or _ms(before) == now_ms:
+            break
+    return [_pending(one, now_ms) for one in listed]
+
+
+def merged(*runs: Iterator[tuple[int, _Thing]]) -> Iterator[tuple[int, list[_Thing]]]:
+    """Runs in ascending order of their IDs → each ID with what has it, in the order of the runs."""
+    for entry_id, found in groupby(heapq.merge(*runs, key=lambda pair: pair[0]), key=lambda pair: pair[0]):
+        yield entry_id, [one for _, one in found]
+
+
+def joined(
+    left: Iterator[_Listed], right: Iterator[_Listed]
+) -> Iterator[tuple[int, _Listed | None, _Listed | None]]:
+    """Two runs in ascending order of their IDs, side by side; None where one has nothing of that ID."""
+    mine, theirs = next(left, None), next(right, None)
+    while mine is not None or theirs is not None:
+        if theirs is None or (mine is not None and mine.id < theirs.id):
+            assert mine is not None, "one of them has something"
+            yield mine.id, mine, None
+            mine = next(left, None)
+        elif mine is None or theirs.id < mine.id:
+            yield theirs.id, None, theirs
+            theirs = next(right, None)
+        else:
+            yield mine.id, mine, theirs
+            mine, theirs = next(left, None), next(right, None)
+
+
+def _group(reply: Reply) -> Group:
+    members = _members(reply)
+    read = members.get("entries-read")
+    return Group(
+        name=_bytes(members["name"]),
+        last_delivered_id=_id(members["last-delivered-id"]),
+        entries_read=None if read is None else _number(read),
+        pending=_number(members["pending"]),
+    )
+
+
+def _entry(reply: Reply) -> Entry:
+    entry_id, flat = _list(reply)
+    return Entry(_id(entry_id), [_bytes(one) for one in _list(flat)])
+
+
+def _pending(reply: Reply, now_ms: int) -> Pending:
+    entry_id, consumer, idle_ms, deliveries = _list(reply)
+    if _number(idle_ms) < 0:
+        return Pending(_id(entry_id), None, 0, _number(deliveries))
+    return Pending(_id(entry_id), _bytes(consumer), now_ms - _number(idle_ms), _number(deliveries))
+
+
+def _members(reply: Reply) -> dict[str, Reply]:
+    flat = _list(reply)
+    return {_bytes(name).decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def _ms(reply: Reply) -> int:
+    seconds, micros = _list(reply)
+    return _number(seconds) * 1_000 + _number(micros) // 1_000
+
+
+def _id(reply: Reply) -> int:
+    return ids.parse_canonical(_bytes(reply))
+
+
+def _number(reply: Reply) -> int:
+    # Weir gives integers beyond 2^53 as text.
+    return int(reply) if isinstance(reply, bytes) else reply if isinstance(reply, int) else _unexpected(reply)
+
+
+def _bytes(reply: Reply) -> bytes:
+    return reply if isinstance(reply, bytes) else _unexpected(reply)
+
+
+def _list(reply: Reply) -> list[Reply]:
+    return reply if isinstance(reply, list) else _unexpected(reply)
+
+
+def _unexpected(reply: Reply) -> NoReturn:
+    raise Failure(reply.text if isinstance(reply, Refused) else f"an unexpected reply: {reply!r}")
