@@ -1,4 +1,4 @@
-"""What there is to say of the operations on groups and consumers.
+"""What there is to say of the operations on groups, consumers and pending entries.
 
 Knows: their parameters, bodies, answers, refusals and examples. Must never know: how anything is served.
 """
@@ -7,15 +7,86 @@ from collections.abc import Mapping
 from typing import Final
 
 from app import schemas
-from app.operation import Operation
+from app import schemas_groups as shapes
+from app.operation import WRITES, Json, Operation, entry_id, number, text, word
+
+_PAGE: Final[Mapping[str, Json]] = {
+    "after": text("the name to go on after, an answer's `next`"),
+    "limit": number("at most so many", least=1, maximum=10_000, default=10_000),
+}
+_PENDING: Final[Mapping[str, Json]] = {
+    "start": entry_id("`-`, an ID, or `(` and an ID that is not meant", default="-"),
+    "end": entry_id("`+`, an ID, or `(` and an ID that is not meant", default="+"),
+    "count": number("at most so many entries", least=1, maximum=10_000, default=100),
+    "consumer": text("those of this consumer alone", minLength=1, maxLength=512),
+    "min_idle_ms": number("those idle for so many milliseconds alone", maximum=(1 << 53) - 1),
+}
+_NO_GROUP: Final = ("no_stream", "no_group")
+_IDS: Final = ("malformed_id", *_NO_GROUP)
+_CREATED: Final = {201: "Made"}
+_WAITS: Final = {"Prefer": f"`wait=<seconds>`; {WRITES['Prefer']}"}
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
+    "listGroups": Operation(tag="groups", answer=shapes.Groups, query=_PAGE, refusals=("no_stream",)),
     "createGroup": Operation(
         tag="groups",
         status=201,
-        answer=schemas.Group,
-        body=schemas.NewGroup,
+        answer=shapes.Group,
+        body=shapes.NewGroup,
+        headers=WRITES,
         refusals=("no_stream", "group_exists", "malformed_id"),
+        writes=True,
+    ),
+    "ensureGroup": Operation(
+        tag="groups",
+        also=_CREATED,
+        answer=shapes.Group,
+        body=shapes.EnsuredGroup,
+        body_required=False,
+        headers=WRITES,
+        refusals=("no_stream", "malformed_id"),
+        writes=True,
+    ),
+    "getGroup": Operation(tag="groups", answer=shapes.Group, refusals=_NO_GROUP),
+    "updateGroup": Operation(
+        tag="groups",
+        answer=shapes.Group,
+        body=shapes.GroupChanges,
+        body_required=False,
+        headers=WRITES,
+        refusals=_IDS,
+        writes=True,
+    ),
+    "deleteGroup": Operation(
+        tag="groups",
+        status=204,
+        query={"pending": word("what becomes of pending entries", ("refuse", "drop"), "refuse")},
+        headers=WRITES,
+        refusals=(*_NO_GROUP, "group_has_pending"),
+        writes=True,
+    ),
+    "listConsumers": Operation(tag="groups", answer=shapes.Consumers, query=_PAGE, refusals=_NO_GROUP),
+    "getConsumer": Operation(tag="groups", answer=shapes.Consumer, refusals=(*_NO_GROUP, "no_consumer")),
+    "createConsumer": Operation(
+        tag="groups",
+        also=_CREATED,
+        answer=shapes.Consumer,
+        headers=WRITES,
+        refusals=_NO_GROUP,
+        writes=True,
+    ),
+    "deleteConsumer": Operation(
+        tag="groups",
+        answer=shapes.RemovedConsumer,
+        query={
+            "pending": text(
+                "what becomes of the entries it holds: `refuse`, `drop` or `transfer:<consumer>`",
+                default="refuse",
+                pattern="^(refuse|drop|transfer:.+)$",
+            )
+        },
+        headers=WRITES,
+        refusals=(*_NO_GROUP, "no_consumer", "consumer_has_pending"),
         writes=True,
     ),
     "readGroup": Operation(
@@ -23,14 +94,54 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         answer=schemas.Deliveries,
         body=schemas.GroupRead,
         body_required=False,
+        headers=_WAITS,
         refusals=("malformed_id", "no_group", "too_many_waiters"),
         writes=True,
+        description=(
+            "New entries go to one consumer of the group each, and are pending until they are acknowledged. "
+            "With `after` the consumer reads again what it holds: begin with `0`, go on with `next`. "
+            "With `claim_min_idle_ms` it first gets what was given back or held for so long."
+        ),
     ),
+    "listPending": Operation(tag="groups", answer=shapes.Pending, query=_PENDING, refusals=_IDS),
     "ackEntries": Operation(
         tag="groups",
         answer=schemas.Acknowledged,
         body=schemas.Acknowledgement,
-        refusals=("malformed_id", "no_group"),
+        headers=WRITES,
+        refusals=_IDS,
+        writes=True,
+    ),
+    "nackEntries": Operation(
+        tag="groups",
+        answer=shapes.Released,
+        body=shapes.Nack,
+        headers=WRITES,
+        refusals=_IDS,
+        writes=True,
+    ),
+    "claimEntries": Operation(
+        tag="groups",
+        answer=shapes.Claimed,
+        body=shapes.Claim,
+        headers=WRITES,
+        refusals=_IDS,
+        writes=True,
+    ),
+    "autoclaimEntries": Operation(
+        tag="groups",
+        answer=shapes.AutoClaimed,
+        body=shapes.AutoClaim,
+        headers=WRITES,
+        refusals=_IDS,
+        writes=True,
+    ),
+    "buryEntries": Operation(
+        tag="groups",
+        answer=shapes.Buried,
+        body=shapes.Burial,
+        headers=WRITES,
+        refusals=_IDS,
         writes=True,
     ),
 }

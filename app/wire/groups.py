@@ -1,163 +1,255 @@
-"""Groups on the wire: bodies of creating, reading and acknowledging → commands, and what these answer.
+"""Groups and consumers on the wire: making, changing, showing, removing them, and reading as one of them.
 
-Knows: the shapes of api.md for groups. Must never know: statuses, sockets, how a group is kept.
+Knows: the shapes of api.md for groups and their consumers. Must never know: statuses, sockets, how a group is
+kept.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from app import names
-from app.errors import Refusal, invalid
-from app.wire import strict
-from app.wire.query import malformed_id
+from app.errors import invalid
+from app.wire import members, query
+from app.wire.claims import delivered
+from app.wire.members import Members, capped
 from app.wire.read import ReadLimits, gap_members
-from app.wire.strict import Json, Number, Object
+from app.wire.strict import Json
 from engine import (
+    ConsumerInfo,
     Cursor,
-    Deletions,
-    Delivered,
+    EnsureGroup,
     GroupInfo,
-    Refs,
+    RemoveConsumer,
+    RemoveGroup,
     Reply,
     StreamDeliveries,
-    XAck,
-    XAckDel,
-    XGroupCreate,
+    UpdateGroup,
     XReadGroup,
+    errors,
     ids,
 )
 
-# JavaScript's Number.MAX_SAFE_INTEGER: above it neighbouring integers become one.
-integer_max: Final = (1 << 53) - 1
+T = TypeVar("T", GroupInfo, ConsumerInfo)
 
-_RESULTS: Final = {1: "deleted", -1: "absent", 2: "kept"}
+_POLICY: Final = ("dead_letter", "ack_timeout_ms", "consumer_timeout_ms")
+CREATE: Final = ("name", "start", "mkstream", "entries_read", *_POLICY)
+ENSURE: Final = ("start", "mkstream", "entries_read", *_POLICY)
+UPDATE: Final = ("last_delivered_id", "entries_read", *_POLICY)
+READ: Final = ("count", "wait", "noack", "after", "claim_min_idle_ms")
 
-
-def members(body: bytes, known: Sequence[str], *, depth_max: int) -> dict[str, Json]:
-    """The members of a small JSON object; an empty body has none. Unknown and repeated ones are 422."""
-    if not body:
-        return {}
-    value = strict.parse(body, depth_max=depth_max)
-    if not isinstance(value, Object):
-        raise invalid("", "the body is a JSON object")
-    twice = strict.repeated_name(value)
-    if twice is not None:
-        raise invalid(f"/{twice[:128]}", "the member stands twice")
-    for name, _ in value:
-        if name not in known:
-            raise invalid(f"/{name[:128]}", f"unknown member; known: {', '.join(known)}")
-    return dict(value)
+_DEAD_LETTER: Final = ("stream", "max_deliveries")
+_TRANSFER: Final = "transfer:"
+_START: Final = "it is '$', '0' or an ID"
 
 
-def create(stream: str, given: dict[str, Json]) -> XGroupCreate:
+# ---- groups
+
+
+def create(stream: str, given: Members) -> EnsureGroup:
     """POST …/groups."""
-    name = given.get("name")
-    if not isinstance(name, str) or isinstance(name, Number):
-        raise invalid("/name", "the group's name, a string, is missing")
-    start = given.get("start", "$")
-    return XGroupCreate(
+    return _wanted(stream, members.name_of(given, "name", "group name"), given, mkstream=False)
+
+
+def ensure(stream: str, group: str, given: Members) -> EnsureGroup:
+    """PUT …/groups/{group}."""
+    return _wanted(stream, group, given, mkstream=True)
+
+
+def _wanted(stream: str, group: str, given: Members, *, mkstream: bool) -> EnsureGroup:
+    start = given.get("start")
+    return EnsureGroup(
         stream=stream,
-        group=names.checked_text(name, "group name"),
-        start=Cursor.LATEST if start == "$" else _id(start, "/start", "it is '$', '0' or an ID"),
-        mkstream=_boolean(given, "mkstream"),
-        entries_read=_integer(given, "entries_read", least=0, most=integer_max),
+        group=group,
+        start=Cursor.LATEST if start is None else _place(start, "/start"),
+        mkstream=members.boolean(given, "mkstream", default=mkstream),
+        entries_read=members.integer(given, "entries_read", least=0),
+        policy=_policy(stream, given),
     )
 
 
-def read(stream: str, group: str, consumer: str, given: dict[str, Json], limits: ReadLimits) -> XReadGroup:
-    """POST …/consumers/{consumer}/read: new entries, or with `after` the consumer's own pending ones."""
-    count = _integer(given, "count", least=1, most=limits.count_max)
-    wait_ms = _integer(given, "wait", least=0, most=limits.wait_ms_max)
+def update(stream: str, group: str, given: Members) -> UpdateGroup:
+    """PATCH …/groups/{group}: what is not named stays as it is."""
+    start = given.get("last_delivered_id")
+    return UpdateGroup(
+        stream=stream,
+        group=group,
+        start=None if start is None else _place(start, "/last_delivered_id"),
+        entries_read=members.integer(given, "entries_read", least=0),
+        policy=_policy(stream, given),
+    )
+
+
+def remove(stream: str, group: str, query_string: bytes) -> RemoveGroup:
+    """DELETE …/groups/{group}."""
+    given = query.parse(query_string, ("pending",))
+    drop = query.word(given, "pending", ("refuse", "drop"), "refuse") == "drop"
+    return RemoveGroup(stream=stream, group=group, drop=drop)
+
+
+def _place(value: Json, pointer: str) -> int | Cursor:
+    return Cursor.LATEST if value == "$" else members.entry_id(value, pointer, _START)
+
+
+def _policy(stream: str, given: Members) -> dict[str, Any]:
+    """What changes of the engine's `Policy`; null takes a part of it away."""
+    changes: dict[str, Any] = {}
+    for name in ("ack_timeout_ms", "consumer_timeout_ms"):
+        if name in given:
+            changes[name] = members.integer(given, name, least=1)
+    if "dead_letter" in given:
+        letters = members.inner(given, "dead_letter", _DEAD_LETTER)
+        changes["dead_letter_stream"] = None if letters is None else _target(stream, letters)
+        changes["max_deliveries"] = (
+            None
+            if letters is None
+            else members.integer(letters, "max_deliveries", least=1, where="/dead_letter")
+        )
+    return changes
+
+
+def _target(stream: str, letters: Members) -> str:
+    target = members.name_of(letters, "stream", "stream name", where="/dead_letter")
+    if target == stream:
+        raise invalid("/dead_letter/stream", "a dead letter in the same stream would be read again")
+    return target
+
+
+def group(info: Reply) -> bytes:
+    """A group as every call shows it."""
+    assert isinstance(info, GroupInfo), "describing a group answers the group"
+    return msgspec.json.encode(_group(info))
+
+
+def groups(infos: Reply, query_string: bytes, limit_max: int) -> bytes:
+    """A page of a stream's groups."""
+    assert isinstance(infos, Sequence), "XINFO GROUPS answers a list"
+    page, following = _page([one for one in infos if isinstance(one, GroupInfo)], query_string, limit_max)
+    return msgspec.json.encode({"groups": list(map(_group, page)), "next": following})
+
+
+def _group(info: GroupInfo) -> dict[str, object]:
+    letters = None
+    if info.dead_letter_stream is not None:
+        letters = {"stream": info.dead_letter_stream, "max_deliveries": info.max_deliveries}
+    return {
+        "name": info.name,
+        "consumers": info.consumers,
+        "pending": info.pending,
+        "last_delivered_id": ids.text(info.last_delivered_id),
+        "entries_read": capped(info.entries_read),
+        "lag": capped(info.lag),
+        "dead_letter": letters,
+        "ack_timeout_ms": info.ack_timeout_ms,
+        "consumer_timeout_ms": info.consumer_timeout_ms,
+    }
+
+
+def _page(rows: Sequence[T], query_string: bytes, limit_max: int) -> tuple[Sequence[T], str | None]:
+    """Rows by name after `after`, at most `limit`; and the name to go on after, None at the end."""
+    given = query.parse(query_string, ("after", "limit"))
+    limit = query.integer(given, "limit", least=1, most=limit_max, default=limit_max)
+    after = given.get("after")
+    rows = rows if after is None else [one for one in rows if one.name > after]
+    page = rows[:limit]
+    return page, page[-1].name if len(rows) > len(page) else None
+
+
+# ---- consumers
+
+
+def consumers(infos: Reply, query_string: bytes, limit_max: int) -> bytes:
+    """A page of a group's consumers."""
+    page, following = _page(_consumers(infos), query_string, limit_max)
+    return msgspec.json.encode({"consumers": list(map(_consumer, page)), "next": following})
+
+
+def consumer(infos: Reply, stream: str, group: str, name: str) -> bytes:
+    """One consumer of a group. Raises `no_consumer`."""
+    for info in _consumers(infos):
+        if info.name == name:
+            return msgspec.json.encode(_consumer(info))
+    raise errors.no_consumer(stream, group, name)
+
+
+def _consumers(infos: Reply) -> list[ConsumerInfo]:
+    assert isinstance(infos, Sequence), "XINFO CONSUMERS answers a list"
+    return [one for one in infos if isinstance(one, ConsumerInfo)]
+
+
+def _consumer(info: ConsumerInfo) -> dict[str, object]:
+    """`inactive_ms` is null before the first delivery."""
+    return {
+        "name": info.name,
+        "pending": info.pending,
+        "idle_ms": capped(info.idle_ms),
+        "inactive_ms": None if info.inactive_ms < 0 else capped(info.inactive_ms),
+    }
+
+
+def remove_consumer(stream: str, group: str, consumer: str, query_string: bytes) -> RemoveConsumer:
+    """DELETE …/consumers/{consumer}."""
+    pending = query.parse(query_string, ("pending",)).get("pending", "refuse")
+    if pending.startswith(_TRANSFER):
+        heir = names.checked_text(pending.removeprefix(_TRANSFER), "consumer name")
+        if heir == consumer:
+            raise invalid("pending", "the entries go to another consumer")
+        return RemoveConsumer(stream=stream, group=group, consumer=consumer, transfer_to=heir)
+    if pending not in ("refuse", "drop"):
+        raise invalid("pending", "it is refuse, drop or transfer:<consumer>")
+    return RemoveConsumer(stream=stream, group=group, consumer=consumer, drop=pending == "drop")
+
+
+def removed_consumer(held: Reply) -> bytes:
+    """How many pending entries it held."""
+    assert isinstance(held, int), "removing a consumer answers a number"
+    return b'{"pending":%d}' % held
+
+
+# ---- reading
+
+
+def read(
+    stream: str, group: str, consumer: str, given: Members, limits: ReadLimits, wait_s: int | None
+) -> XReadGroup:
+    """POST …/consumers/{consumer}/read: new entries, or with `after` the consumer's own pending ones.
+
+    `wait_s` is the preference.
+    """
+    count = members.integer(given, "count", least=1, most=limits.count_max)
     after = given.get("after")
     if after is not None:
         for name in ("wait", "noack", "claim_min_idle_ms"):
             if name in given:
                 raise invalid(f"/{name}", "it does not go with `after`, a read of what was delivered already")
+    wait_ms = _wait_ms(given, wait_s if after is None else None, limits)
     return XReadGroup(
         group=group,
         consumer=consumer,
-        streams=[(stream, Cursor.NEW if after is None else _id(after, "/after", "it is an ID"))],
+        streams=[(stream, Cursor.NEW if after is None else members.entry_id(after, "/after", "it is an ID"))],
         count=limits.count_default if count is None else count,
         block_ms=wait_ms or None,
-        noack=_boolean(given, "noack"),
-        claim_min_idle_ms=_integer(given, "claim_min_idle_ms", least=0, most=integer_max),
+        noack=members.boolean(given, "noack"),
+        claim_min_idle_ms=members.integer(given, "claim_min_idle_ms", least=0),
         bytes_max=limits.bytes_max,
     )
 
 
-def acknowledge(
-    stream: str, group: str, given: dict[str, Json], ids_max: int
-) -> Sequence[XAck] | Sequence[XAckDel]:
-    """POST …/ack: one command that tells what became of each ID, or one for each ID."""
-    wanted = _ids(given.get("ids"), ids_max)
-    if "delete" not in given:
-        return [XAck(stream=stream, group=group, ids=(one,)) for one in wanted]
-    delete = given["delete"]
-    if not isinstance(delete, str) or delete not in _REFS:
-        raise invalid("/delete", f"it is one of {', '.join(_REFS)}")
-    return [XAckDel(stream=stream, group=group, ids=wanted, numids=len(wanted), refs=Refs(delete))]
-
-
-_REFS: Final = [refs.value for refs in Refs]
-
-
-def _ids(value: Json, ids_max: int) -> list[int]:
-    if not isinstance(value, list) or isinstance(value, Object) or not value:
-        raise invalid("/ids", "it is a list of at least one ID")
-    if len(value) > ids_max:
-        raise invalid("/ids", f"one request names at most {ids_max} IDs")
-    return list(dict.fromkeys(_id(one, f"/ids/{place}", "it is an ID") for place, one in enumerate(value)))
-
-
-def _id(value: Json, pointer: str, hint: str) -> int:
-    if not isinstance(value, str) or isinstance(value, Number):
-        raise invalid(pointer, hint)
-    parsed = ids.parse(value)
-    if parsed is None:
-        raise malformed_id(pointer, hint)
-    return parsed
-
-
-def _integer(given: dict[str, Json], name: str, *, least: int, most: int) -> int | None:
-    value = given.get(name)
-    if value is None:
-        return None
-    text = str(value) if isinstance(value, Number) else ""
-    if not text.removeprefix("-").isdigit() or len(text) > 20 or not least <= int(text) <= most:
-        raise invalid(f"/{name}", f"it is a whole number between {least} and {most}")
-    return int(text)
-
-
-def _boolean(given: dict[str, Json], name: str) -> bool:
-    value = given.get(name, False)
-    if not isinstance(value, bool):
-        raise invalid(f"/{name}", "it is true or false")
-    return value
-
-
-# ---- answers
-
-
-def group(info: GroupInfo) -> bytes:
-    """A group as every call shows it."""
-    return msgspec.json.encode(
-        {
-            "name": info.name,
-            "consumers": info.consumers,
-            "pending": info.pending,
-            "last_delivered_id": ids.text(info.last_delivered_id),
-            "entries_read": _capped(info.entries_read),
-            "lag": _capped(info.lag),
-        }
-    )
+def _wait_ms(given: Members, wait_s: int | None, limits: ReadLimits) -> int | None:
+    """The member wins over the preference."""
+    wait_ms = members.integer(given, "wait", least=0, most=limits.wait_ms_max)
+    if wait_ms is None and wait_s is not None:
+        wait_ms = wait_s * 1000
+        if wait_ms > limits.wait_ms_max:
+            raise invalid("Prefer", f"wait is at most {limits.wait_ms_max // 1000} seconds")
+    return wait_ms
 
 
 def deliveries(found: StreamDeliveries) -> bytes:
     """What a read gave: new entries as they are stored, others with how often they were delivered."""
     plain = not found.history and all(one.idle_ms is None for one in found.entries)
-    texts = [one.text or b"" for one in found.entries] if plain else list(map(_delivered, found.entries))
+    texts = [one.text or b"" for one in found.entries] if plain else list(map(delivered, found.entries))
     if found.history:
         after = found.entries[-1].id if found.entries else found.after
         where = b'"next":"%b"' % ids.text(after).encode()
@@ -167,44 +259,7 @@ def deliveries(found: StreamDeliveries) -> bytes:
     return b'{"entries":[%b],%b%b}' % (b",".join(texts), where, gap)
 
 
-def nothing_delivered(infos: Reply, name: str) -> bytes:
-    """The answer of a read of new entries that found none; `infos` are the stream's groups."""
-    assert isinstance(infos, Sequence), "XINFO GROUPS answers a list"
-    where = [info.last_delivered_id for info in infos if isinstance(info, GroupInfo) and info.name == name]
-    return msgspec.json.encode({"entries": [], "last_delivered_id": ids.text(where[0]) if where else None})
-
-
-def _delivered(one: Delivered) -> bytes:
-    text = one.text if one.text is not None else b'{"id":"%b","fields":null}' % ids.text(one.id).encode()
-    idle = b',"idle_ms":%d' % min(one.idle_ms, integer_max) if one.idle_ms is not None else b""
-    return b'%b,"delivery_count":%d%b}' % (text[:-1], min(one.delivery_count, integer_max), idle)
-
-
-def acknowledged(
-    commands: Sequence[XAck] | Sequence[XAckDel], replies: Sequence[object]
-) -> tuple[int, bytes]:
-    """How many were pending, and the answer: what became of each ID."""
-    results: dict[str, str] = {}
-    for command, reply in zip(commands, replies, strict=True):
-        assert isinstance(command, XAck | XAckDel), "these alone acknowledge"
-        assert not isinstance(command.ids, Exception), "the doors made the IDs themselves"
-        words = map(_RESULTS.__getitem__, reply.results) if isinstance(reply, Deletions) else [_word(reply)]
-        results.update(zip(map(ids.text, command.ids), words, strict=True))
-    count = sum(word != "absent" for word in results.values())
-    return count, msgspec.json.encode({"acknowledged": count, "results": results})
-
-
-def _word(reply: object) -> str:
-    return "acknowledged" if reply == 1 else "absent"
-
-
-def _capped(value: int | None) -> int | None:
-    return None if value is None else min(value, integer_max)
-
-
-def check_is_json(media_name: str) -> None:
-    """These bodies are JSON; without a Content-Type they are taken for it."""
-    if media_name not in ("", "application/json"):
-        raise Refusal(
-            "unsupported_media_type", "the body is JSON: say Content-Type: application/json (curl --json)"
-        )
+def nothing_delivered(info: Reply) -> bytes:
+    """The answer of a read of new entries that found none; `info` is the group."""
+    assert isinstance(info, GroupInfo), "describing a group answers the group"
+    return b'{"entries":[],"last_delivered_id":"%b"}' % ids.text(info.last_delivered_id).encode()

@@ -94,9 +94,7 @@ def entry_ids(given: Members, ids_max: int) -> list[int]:
     return list(dict.fromkeys(entry_id(one, f"/ids/{place}") for place, one in enumerate(value)))
 
 
-def integer(
-    given: Members, name: str, *, least: int, most: int = integer_max, where: str = ""
-) -> int | None:
+def integer(given: Members, name: str, *, least: int, most: int = integer_max, where: str = "") -> int | None:
     """A whole number in [least, most], None where it is not given."""
     value = given.get(name)
     if value is None:

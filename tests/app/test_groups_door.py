@@ -29,6 +29,9 @@ async def test_a_group_is_made_and_shown(group: httpx.AsyncClient) -> None:
         "last_delivered_id": "2-0",
         "entries_read": 2,
         "lag": 1,
+        "dead_letter": None,
+        "ack_timeout_ms": None,
+        "consumer_timeout_ms": None,
     }
     latest = await group.post(GROUPS, json={"name": "latest"})
     assert latest.json()["last_delivered_id"] == "3-0"
@@ -135,10 +138,45 @@ async def test_reads_that_make_no_sense(
     assert len((await group.post(READ, json={})).json()["entries"]) == 3
 
 
-async def test_a_missing_group_is_404(http: httpx.AsyncClient) -> None:
+async def test_a_missing_group_is_404(group: httpx.AsyncClient) -> None:
     """For reading and for acknowledging, where Redis would say 0."""
-    assert (await http.post(READ, json={})).json()["code"] == "no_group"
-    assert (await http.post(ACK, json={"ids": ["1-0"]})).json()["code"] == "no_group"
+    read = await group.post(READ.replace("/g/", "/h/"), json={})
+    assert (read.status_code, read.json()["code"]) == (404, "no_group")
+    ack = await group.post(ACK.replace("/g/", "/h/"), json={"ids": ["1-0"]})
+    assert (ack.status_code, ack.json()["code"]) == (404, "no_group")
+
+
+async def test_reads_and_acknowledgements_say_how_safe_they_are(group: httpx.AsyncClient) -> None:
+    """Both change the group; with Prefer they are on disk before the answer."""
+    assert (await group.post(READ, json={"count": 1})).headers["weir-durability"] == "os"
+    wanted = {"prefer": "durability=fsync"}
+    for path, body in ((READ, {"count": 1}), (ACK, {"ids": ["1-0"]}), (READ, {"after": "0"})):
+        answer = await group.post(path, json=body, headers=wanted)
+        assert answer.status_code == 200
+        assert answer.headers["weir-durability"] == "fsync"
+        assert answer.headers["preference-applied"] == "durability=fsync"
+
+
+async def test_a_read_may_be_told_to_wait_by_prefer(group: httpx.AsyncClient) -> None:
+    """`wait` in the body wins, a history read never waits, and too long is 422."""
+    await group.post(READ, json={})
+    too_long = {"prefer": "wait=6"}
+    assert (await group.post(READ, json={}, headers=too_long)).status_code == 422
+    assert (await group.post(READ, json={"wait": 1}, headers=too_long)).json()["entries"] == []
+    assert len((await group.post(READ, json={"after": "0"}, headers=too_long)).json()["entries"]) == 3
+
+
+async def test_what_was_given_back_comes_first(group: httpx.AsyncClient) -> None:
+    """A read with `claim_min_idle_ms` gets released entries before what is idle and what is new; the delivery
+    that did not count does not count.
+    """
+    await group.post(READ, json={"count": 2})
+    await group.post(GROUPS + "/g/nack", json={"ids": ["2-0"], "mode": "silent"})
+    answer = await group.post(READ.replace("/c/", "/d/"), json={"claim_min_idle_ms": 60_000})
+    assert [(one["id"], one["delivery_count"]) for one in answer.json()["entries"]] == [
+        ("2-0", 1),
+        ("3-0", 1),
+    ]
 
 
 async def test_acknowledging_tells_of_each_id(group: httpx.AsyncClient) -> None:

@@ -1,0 +1,222 @@
+"""The shapes of bodies about groups, consumers and pending entries, for the API's description alone.
+
+Knows: each JSON object of the contract by name. Must never know: how any of them is made.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from app.schemas import Count, DeliveredEntry, EntryId, Milliseconds
+
+Name = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=512,
+        pattern=r"^[^/\u0000-\u001f\u007f-\u009f]+$",
+        description="1 to 512 bytes of UTF-8 without `/` and control characters",
+    ),
+]
+Ids = Annotated[list[EntryId], Meta(min_length=1)]
+Timeout = Annotated[int, Meta(ge=1)]
+
+
+class DeadLetter(Struct, omit_defaults=True):
+    """Where entries go that were delivered too often; without `max_deliveries` they go by hand alone."""
+
+    stream: Name
+    max_deliveries: Annotated[int, Meta(ge=1)] | None = None
+
+
+class Group(Struct):
+    """A group of a stream: where it is, what is pending, how far it is behind (`lag`), and its policy.
+
+    `entries_read` and `lag` are null where they are unknown.
+    """
+
+    name: Name
+    consumers: Count
+    pending: Count
+    last_delivered_id: EntryId
+    entries_read: Count | None
+    lag: Count | None
+    dead_letter: DeadLetter | None
+    ack_timeout_ms: Milliseconds | None
+    consumer_timeout_ms: Milliseconds | None
+
+
+class Groups(Struct):
+    """Groups by name; `next` is the name to go on `after`, null at the end."""
+
+    groups: list[Group]
+    next: Name | None
+
+
+class GroupPolicy(Struct, omit_defaults=True):
+    """What becomes of entries that are not acknowledged."""
+
+    dead_letter: DeadLetter | None = None
+    ack_timeout_ms: Annotated[
+        Timeout | None,
+        Meta(description="entries idle for so long are released: the next reader that claims gets them"),
+    ] = None
+    consumer_timeout_ms: Annotated[
+        Timeout | None,
+        Meta(description="consumers not seen for so long are removed, what they hold is released"),
+    ] = None
+
+
+class EnsuredGroup(GroupPolicy, omit_defaults=True):
+    """A group that is to be there. One that is keeps its position and its policy."""
+
+    start: Annotated[str, Meta(description="`$`, `0` or an ID: the group reads what comes after it")] = "$"
+    mkstream: Annotated[bool, Meta(description="make the stream where it is missing")] = True
+    entries_read: Annotated[Count | None, Meta(description="keeps the lag of a new group exact")] = None
+
+
+class NewGroup(GroupPolicy, kw_only=True, omit_defaults=True):
+    """A group to make."""
+
+    name: Name
+    start: Annotated[str, Meta(description="`$`, `0` or an ID: the group reads what comes after it")] = "$"
+    mkstream: Annotated[bool, Meta(description="make the stream where it is missing")] = False
+    entries_read: Annotated[Count | None, Meta(description="keeps the lag of a new group exact")] = None
+
+
+class GroupChanges(GroupPolicy, omit_defaults=True):
+    """What is to change; what is not named stays. Null takes a part of the policy away."""
+
+    last_delivered_id: Annotated[str | None, Meta(description="`$`, `0` or an ID: go on after it")] = None
+    entries_read: Count | None = None
+
+
+class Consumer(Struct):
+    """A consumer of a group: what it holds, when it last asked (`idle_ms`) and last got something
+    (`inactive_ms`, null before the first time).
+    """
+
+    name: Name
+    pending: Count
+    idle_ms: Milliseconds
+    inactive_ms: Milliseconds | None
+
+
+class Consumers(Struct):
+    """Consumers by name; `next` is the name to go on `after`, null at the end."""
+
+    consumers: list[Consumer]
+    next: Name | None
+
+
+class RemovedConsumer(Struct):
+    """How many pending entries the consumer held."""
+
+    pending: Count
+
+
+class ConsumerPending(Struct):
+    """How many entries are pending with a consumer."""
+
+    name: Name
+    count: Count
+
+
+class PendingEntry(Struct):
+    """A delivered and not acknowledged entry. One that was given back has no consumer and no idle time."""
+
+    id: EntryId
+    consumer: Name | None
+    idle_ms: Milliseconds | None
+    delivery_count: Count
+
+
+class Pending(Struct, omit_defaults=True):
+    """Without parameters the sum: `count`, `first_id`, `last_id`, `consumers`. With any parameter the list:
+    `pending`, `next` (go on with `start=(<next>`), `more`.
+    """
+
+    count: Count = 0
+    first_id: EntryId | None = None
+    last_id: EntryId | None = None
+    consumers: list[ConsumerPending] = field(default_factory=list)
+    pending: list[PendingEntry] = field(default_factory=list)
+    next: EntryId | None = None
+    more: bool = False
+
+
+class Nack(Struct, omit_defaults=True):
+    """Entries to give back. The delivery count goes one back (`silent`), stays (`fail`) or becomes the
+    largest number (`fatal`), unless `retry_count` says what it is to be. `force` takes entries that are not
+    pending, too.
+    """
+
+    ids: Ids
+    mode: Literal["silent", "fail", "fatal"]
+    retry_count: Count | None = None
+    force: bool = False
+
+
+class Released(Struct):
+    """How many were given back, and what became of each."""
+
+    released: Count
+    results: dict[str, Literal["released", "absent"]]
+
+
+class Claim(Struct, omit_defaults=True):
+    """Entries to take over, if they have been idle for `min_idle_ms`; what nobody owns is always taken.
+
+    `idle_ms` or `time_ms` says since when they count as delivered, `retry_count` how often. `just_ids`
+    answers IDs and counts no delivery. `last_id` moves the group on.
+    """
+
+    consumer: Name
+    min_idle_ms: Milliseconds
+    ids: Ids
+    idle_ms: Milliseconds | None = None
+    time_ms: Milliseconds | None = None
+    retry_count: Count | None = None
+    force: bool = False
+    just_ids: bool = False
+    last_id: EntryId | None = None
+
+
+class Claimed(Struct, omit_defaults=True):
+    """What was taken over: `entries`, or `ids` where only these were asked for. `idle_ms` is from before."""
+
+    entries: list[DeliveredEntry] = field(default_factory=list)
+    ids: list[EntryId] = field(default_factory=list)
+
+
+class AutoClaim(Struct, omit_defaults=True):
+    """Take over whatever has been idle for `min_idle_ms`, in order of IDs from `start` on."""
+
+    consumer: Name
+    min_idle_ms: Milliseconds
+    start: EntryId = "0-0"
+    count: Annotated[int, Meta(ge=1)] = 100
+    just_ids: bool = False
+
+
+class AutoClaimed(Struct, omit_defaults=True):
+    """What was taken over, where to go on (`0-0` at the end), and what was pending and is deleted."""
+
+    next_start: EntryId
+    deleted_ids: list[EntryId]
+    entries: list[DeliveredEntry] = field(default_factory=list)
+    ids: list[EntryId] = field(default_factory=list)
+
+
+class Burial(Struct, omit_defaults=True):
+    """Pending entries to move to the group's dead-letter stream."""
+
+    ids: Ids
+    reason: Annotated[str, Meta(max_length=1000)] = "by hand"
+
+
+class Buried(Struct):
+    """What was moved, and where. As much as one turn takes: what is still pending goes with the next call."""
+
+    stream: Name
+    ids: list[EntryId]

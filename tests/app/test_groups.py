@@ -1,0 +1,265 @@
+"""Groups and consumers as resources: listed, made, shown, changed, removed."""
+
+import httpx
+import pytest
+
+GROUPS = "/v1/streams/s/groups"
+G = GROUPS + "/g"
+READ = G + "/consumers/c/read"
+
+
+@pytest.fixture
+async def group(http: httpx.AsyncClient) -> httpx.AsyncClient:
+    """A stream of 1-0 to 3-0 with the group g at its start, of which the consumer c holds 1-0."""
+    rows = [{"id": f"{n}-0", "fields": {"n": str(n)}} for n in range(1, 4)]
+    await http.post("/v1/streams/s/entries", json={"entries": rows})
+    await http.post(GROUPS, json={"name": "g", "start": "0"})
+    await http.post(READ, json={"count": 1})
+    return http
+
+
+# ---- groups
+
+
+async def test_groups_are_listed_by_name(group: httpx.AsyncClient) -> None:
+    """Each as GET shows it; in pages where asked for."""
+    for name in ("b", "a"):
+        await group.put(f"{GROUPS}/{name}")
+    whole = (await group.get(GROUPS)).json()
+    assert [one["name"] for one in whole["groups"]] == ["a", "b", "g"]
+    assert whole["next"] is None
+    assert whole["groups"][2] == (await group.get(G)).json()
+    first = (await group.get(f"{GROUPS}?limit=2")).json()
+    assert ([one["name"] for one in first["groups"]], first["next"]) == (["a", "b"], "b")
+    rest = (await group.get(f"{GROUPS}?limit=2&after=b")).json()
+    assert ([one["name"] for one in rest["groups"]], rest["next"]) == (["g"], None)
+
+
+async def test_one_group_is_shown(group: httpx.AsyncClient) -> None:
+    """Its position, its lag, what is pending, its policy."""
+    assert (await group.get(G)).json() == {
+        "name": "g",
+        "consumers": 1,
+        "pending": 1,
+        "last_delivered_id": "1-0",
+        "entries_read": 1,
+        "lag": 2,
+        "dead_letter": None,
+        "ack_timeout_ms": None,
+        "consumer_timeout_ms": None,
+    }
+
+
+async def test_ensuring_makes_a_group_once(http: httpx.AsyncClient) -> None:
+    """201 and its stream too; then 200, and neither position nor policy moves."""
+    body = {"start": "0", "ack_timeout_ms": 1_000}
+    made = await http.put(G, json=body)
+    assert made.status_code == 201
+    assert made.headers["location"] == G
+    assert made.headers["weir-durability"] == "os"
+    await http.post("/v1/streams/s/entries", json={"id": "1-0", "fields": {"a": "1"}})
+    await http.post(READ, json={})
+    again = await http.put(G, json={**body, "ack_timeout_ms": 5})
+    assert again.status_code == 200
+    assert "location" not in again.headers
+    assert (again.json()["last_delivered_id"], again.json()["ack_timeout_ms"]) == ("1-0", 1_000)
+
+
+async def test_ensuring_may_leave_the_stream_to_others(http: httpx.AsyncClient) -> None:
+    """Without `mkstream` a missing stream is 404 and stays missing."""
+    answer = await http.put(G, json={"mkstream": False})
+    assert (answer.status_code, answer.json()["code"]) == (404, "no_stream")
+    assert (await http.get(G)).json()["code"] == "no_stream"
+
+
+async def test_a_refused_group_changes_nothing(group: httpx.AsyncClient) -> None:
+    """POST of a name that there is leaves that group as it is, policy too."""
+    before = (await group.get(G)).json()
+    answer = await group.post(GROUPS, json={"name": "g", "start": "3-0", "ack_timeout_ms": 5})
+    assert (answer.status_code, answer.json()["code"]) == (409, "group_exists")
+    assert (await group.get(G)).json() == before
+
+
+async def test_a_group_is_moved(group: httpx.AsyncClient) -> None:
+    """To an ID, the end or the start; `entries_read` keeps the lag exact."""
+    moved = await group.patch(G, json={"last_delivered_id": "2-0", "entries_read": 2})
+    assert moved.status_code == 200
+    assert (moved.json()["last_delivered_id"], moved.json()["lag"]) == ("2-0", 1)
+    assert (await group.patch(G, json={"last_delivered_id": "$"})).json()["last_delivered_id"] == "3-0"
+    assert (await group.patch(G, json={"last_delivered_id": "0"})).json()["last_delivered_id"] == "0-0"
+    assert (await group.patch(G, json={"entries_read": 9})).json()["entries_read"] == 3
+
+
+async def test_a_policy_is_changed_part_by_part(group: httpx.AsyncClient) -> None:
+    """What is not named stays; null takes a part away."""
+    dead = {"stream": "dead", "max_deliveries": 3}
+    await group.patch(G, json={"dead_letter": dead, "ack_timeout_ms": 30_000})
+    answer = await group.patch(G, json={"consumer_timeout_ms": 60_000, "ack_timeout_ms": None})
+    told = answer.json()
+    assert (told["dead_letter"], told["ack_timeout_ms"], told["consumer_timeout_ms"]) == (dead, None, 60_000)
+    assert told["last_delivered_id"] == "1-0"
+    by_hand = await group.patch(G, json={"dead_letter": {"stream": "dead"}})
+    assert by_hand.json()["dead_letter"] == {"stream": "dead", "max_deliveries": None}
+    assert (await group.patch(G, json={"dead_letter": None})).json()["dead_letter"] is None
+    assert (await group.patch(G, json={})).json()["consumer_timeout_ms"] == 60_000
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "pointer"),
+    [
+        ({"ack_timeout_ms": 0}, 422, "/ack_timeout_ms"),
+        ({"ack_timeout_ms": 1 << 53}, 422, "/ack_timeout_ms"),
+        ({"consumer_timeout_ms": "1"}, 422, "/consumer_timeout_ms"),
+        ({"dead_letter": "dead"}, 422, "/dead_letter"),
+        ({"dead_letter": {}}, 422, "/dead_letter/stream"),
+        ({"dead_letter": {"stream": "s"}}, 422, "/dead_letter/stream"),
+        ({"dead_letter": {"stream": "d", "max_deliveries": 0}}, 422, "/dead_letter/max_deliveries"),
+        ({"dead_letter": {"stream": "d", "max": 1}}, 422, "/dead_letter/max"),
+        ({"last_delivered_id": ">"}, 400, "/last_delivered_id"),
+        ({"last_delivered_id": 5}, 422, "/last_delivered_id"),
+        ({"entries_read": -1}, 422, "/entries_read"),
+        ({"name": "h"}, 422, "/name"),
+    ],
+)
+async def test_changes_that_cannot_be(
+    group: httpx.AsyncClient, body: object, status: int, pointer: str
+) -> None:
+    """Told with the place where it is wrong; nothing is changed."""
+    before = (await group.get(G)).json()
+    answer = await group.patch(G, json=body)
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (status, pointer)
+    assert (await group.get(G)).json() == before
+
+
+async def test_a_dead_letter_stream_has_a_streams_name(group: httpx.AsyncClient) -> None:
+    """400, as for any name."""
+    answer = await group.patch(G, json={"dead_letter": {"stream": "a/b"}})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_name")
+
+
+async def test_a_group_is_removed(group: httpx.AsyncClient) -> None:
+    """Not while entries are pending, unless they may go with it; 204 without a body."""
+    refused = await group.delete(G)
+    assert (refused.status_code, refused.json()["code"]) == (409, "group_has_pending")
+    assert refused.json()["pending"] == 1
+    assert (await group.delete(f"{G}?pending=keep")).status_code == 422
+    removed = await group.delete(f"{G}?pending=drop", headers={"prefer": "durability=fsync"})
+    assert (removed.status_code, removed.content) == (204, b"")
+    assert removed.headers["weir-durability"] == "fsync"
+    assert (await group.get(G)).json()["code"] == "no_group"
+    assert (await group.delete(G)).json()["code"] == "no_group"
+
+
+async def test_numbers_are_safe_for_everybody(group: httpx.AsyncClient) -> None:
+    """Nothing beyond 2^53 - 1, where JavaScript's numbers become inexact."""
+    await group.post(G + "/nack", json={"ids": ["1-0"], "mode": "fatal"})
+    (pending,) = (await group.get(G + "/pending?count=1")).json()["pending"]
+    assert pending["delivery_count"] == (1 << 53) - 1
+
+
+# ---- consumers
+
+
+async def test_consumers_are_listed_by_name(group: httpx.AsyncClient) -> None:
+    """What each holds; `inactive_ms` is null where it never got anything."""
+    await group.put(G + "/consumers/b")
+    told = (await group.get(G + "/consumers")).json()
+    first, second = told["consumers"]
+    assert (first["name"], first["pending"], first["inactive_ms"]) == ("b", 0, None)
+    assert (second["name"], second["pending"], second["inactive_ms"] >= 0) == ("c", 1, True)
+    assert first["idle_ms"] >= 0
+    assert told["next"] is None
+    page = (await group.get(G + "/consumers?limit=1")).json()
+    assert ([one["name"] for one in page["consumers"]], page["next"]) == (["b"], "b")
+
+
+async def test_a_consumer_is_made_once(group: httpx.AsyncClient) -> None:
+    """201 with its place, then 200; both show it."""
+    made = await group.put(G + "/consumers/d%20e")
+    assert (made.status_code, made.headers["location"]) == (201, G + "/consumers/d%20e")
+    assert (made.json()["name"], made.json()["pending"]) == ("d e", 0)
+    again = await group.put(G + "/consumers/d%20e")
+    assert (again.status_code, again.json()["name"]) == (200, "d e")
+    shown = await group.get(G + "/consumers/d%20e")
+    assert (shown.status_code, shown.json()["name"]) == (200, "d e")
+    assert (await group.put(G + "/consumers/d", json={"name": "d"})).status_code == 422
+
+
+async def test_a_consumer_that_holds_entries_is_not_removed_by_mistake(group: httpx.AsyncClient) -> None:
+    """409 tells how many, `drop` takes them off the pending list and says how many they were."""
+    place = G + "/consumers/c"
+    refused = await group.delete(place)
+    assert (refused.status_code, refused.json()["code"]) == (409, "consumer_has_pending")
+    assert refused.json()["pending"] == 1
+    removed = await group.delete(place + "?pending=drop")
+    assert (removed.status_code, removed.json()) == (200, {"pending": 1})
+    assert removed.headers["weir-durability"] == "os"
+    assert (await group.get(G)).json()["pending"] == 0
+    assert (await group.get(place)).json()["code"] == "no_consumer"
+    assert (await group.delete(place)).json()["code"] == "no_consumer"
+
+
+async def test_what_a_consumer_holds_may_go_to_another(group: httpx.AsyncClient) -> None:
+    """As it is: nothing was delivered, so the count stays."""
+    removed = await group.delete(G + "/consumers/c?pending=transfer:d")
+    assert (removed.status_code, removed.json()) == (200, {"pending": 1})
+    (pending,) = (await group.get(G + "/pending?count=5")).json()["pending"]
+    assert (pending["consumer"], pending["delivery_count"]) == ("d", 1)
+
+
+@pytest.mark.parametrize(
+    ("pending", "status", "code"),
+    [
+        ("transfer:c", 422, "invalid"),
+        ("transfer:", 400, "invalid_name"),
+        ("transfer:a%2Fb", 400, "invalid_name"),
+        ("transfer", 422, "invalid"),
+        ("keep", 422, "invalid"),
+    ],
+)
+async def test_nowhere_to_transfer_to(group: httpx.AsyncClient, pending: str, status: int, code: str) -> None:
+    """Refused, and the consumer keeps what it holds."""
+    answer = await group.delete(f"{G}/consumers/c?pending={pending}")
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert (await group.get(G + "/consumers/c")).json()["pending"] == 1
+
+
+# ---- what is missing
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "", None),
+        ("PATCH", "", {}),
+        ("DELETE", "", None),
+        ("GET", "/consumers", None),
+        ("GET", "/consumers/c", None),
+        ("PUT", "/consumers/c", None),
+        ("DELETE", "/consumers/c", None),
+        ("GET", "/pending", None),
+        ("GET", "/pending?count=1", None),
+        ("POST", "/ack", {"ids": ["1-0"]}),
+        ("POST", "/nack", {"ids": ["1-0"], "mode": "fail"}),
+        ("POST", "/claim", {"ids": ["1-0"], "consumer": "c", "min_idle_ms": 0}),
+        ("POST", "/autoclaim", {"consumer": "c", "min_idle_ms": 0}),
+        ("POST", "/dead-letter", {"ids": ["1-0"]}),
+    ],
+)
+async def test_what_is_missing_is_named(
+    group: httpx.AsyncClient, method: str, path: str, body: object
+) -> None:
+    """A missing stream is no_stream, a missing group no_group, each 404; nothing is made by asking."""
+    for place, code in (("/v1/streams/t/groups/g", "no_stream"), ("/v1/streams/s/groups/h", "no_group")):
+        answer = await group.request(method, place + path, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (404, code)
+        assert "redis_error" in answer.json()
+    assert (await group.get("/v1/streams/t/groups")).json()["code"] == "no_stream"
+    assert (await group.post("/v1/commands", json=["EXISTS", "t"])).json() == {"result": 0}
+
+
+@pytest.mark.parametrize("path", ["", "/g", "/g/consumers", "/g/consumers/c", "/g/pending"])
+async def test_unknown_parameters_are_refused(group: httpx.AsyncClient, path: str) -> None:
+    """400, never ignored."""
+    answer = await group.get(f"{GROUPS}{path}?colour=red")
+    assert (answer.status_code, answer.json()["code"]) == (400, "unknown_parameter")
