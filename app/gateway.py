@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from app.auth import OpenPolicy, Policy
 from app.errors import Refusal
+from app.letters import DeadLetters
 from app.settings import Settings
 from app.wire.publish import EntryLimits
 from app.wire.read import ReadLimits
@@ -51,6 +52,7 @@ class Gateway:
             bytes_max=settings.answer_bytes_max,
             wait_ms_max=settings.wait_ms_max,
         )
+        self.dead_letters = DeadLetters()
         self._engine: Engine | None = None
         self._waits: set[asyncio.Future[Any]] = set()
 
@@ -66,6 +68,7 @@ class Gateway:
     def open(self, engine: Engine) -> None:
         """From now on requests are served by this engine."""
         self._engine = engine
+        engine.on_buried = self.dead_letters.note
         if self.phase is Phase.STARTING:
             self.phase = Phase.READY
 
