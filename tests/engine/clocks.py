@@ -35,6 +35,11 @@ class HandClock:
         """Let the loop's timers go by this clock."""
         vars(loop)["time"] = self.monotonic
 
+    @staticmethod
+    def let_be(loop: asyncio.AbstractEventLoop) -> None:
+        """Give the loop its own time back."""
+        del vars(loop)["time"]
+
 
 async def settle() -> None:
     """Let everything run that can run now."""

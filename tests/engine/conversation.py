@@ -1,0 +1,128 @@
+"""A conversation in Redis's words with a real engine, on a modelled disk, under clocks that a test moves.
+
+Knows: the running event loop, readers that wait as tasks, a disk whose syncs can be held back.
+Must never know: what a command should answer.
+"""
+
+import asyncio
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+from app.redis import Request, parse
+from engine import Engine, EngineError, Fsync
+from engine.storage import Storage
+from engine.storage.memory import MemoryHandle, MemoryStorage
+from tests.engine.clocks import HandClock, settle
+from tests.engine.world import Word, plain, words_of
+
+
+class SlowDisk(MemoryStorage):
+    """A directory in memory whose syncs wait while `hold` is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._may_sync = threading.Event()
+        self._may_sync.set()
+
+    def hold(self) -> None:
+        """Let no sync end from now on."""
+        self._may_sync.clear()
+
+    def let_go(self) -> None:
+        """Let syncs end."""
+        self._may_sync.set()
+
+    def open(self, name: str) -> "SlowHandle":
+        """Open a file that exists."""
+        return SlowHandle(self, name, self._file(name), self._may_sync)
+
+
+class SlowHandle(MemoryHandle):
+    """A handle whose sync waits for leave."""
+
+    def __init__(self, storage: MemoryStorage, name: str, file: Any, may_sync: threading.Event) -> None:
+        super().__init__(storage, name, file)
+        self._may = may_sync
+
+    def sync(self) -> None:
+        """Wait, then sync."""
+        self._may.wait()
+        super().sync()
+
+
+class Conversation:
+    """`call` waits for the reply; `begin` starts what may wait. Open it with `async with`."""
+
+    def __init__(self, storage: Storage | None = None, fsync: Fsync = "everysec") -> None:
+        self.storage = storage or MemoryStorage()
+        self.clock = HandClock()
+        self._fsync: Fsync = fsync
+        self._begun: set[asyncio.Task[object]] = set()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        self.clock.drive(asyncio.get_running_loop())
+        self.engine = Engine.open(self.storage, clock=self.clock, fsync=self._fsync)
+        await self.engine.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._begun:
+            task.cancel()
+        await asyncio.gather(*self._begun, return_exceptions=True)
+        assert self.engine.waiting == 0, "no reader stays behind"
+        self.engine.check()
+        if not self._closed:
+            await self.close()
+        self.clock.let_be(asyncio.get_running_loop())
+
+    async def close(self) -> None:
+        """Stop the engine, as at a shutdown."""
+        self._closed = True
+        await self.engine.close()
+
+    async def call(self, *words: Word, synced: bool = False) -> object:
+        """The reply; what is refused as the text `-…`."""
+        try:
+            request = parse(words_of(words))
+            assert request.command is not None, "the engine's"
+            return plain(request.answer(await self.engine.execute(request.command, synced=synced)))
+        except EngineError as refusal:
+            return f"-{refusal.redis}"
+
+    async def transaction(self, *commands: str) -> list[object]:
+        """The replies of commands, words apart by blanks, that are one turn."""
+        requests = [parse(words_of(words.split())) for words in commands]
+        inner = [request.command for request in requests if request.command is not None]
+        replies = await self.engine.transaction(inner)
+        return [_shown(request, reply) for request, reply in zip(requests, replies, strict=True)]
+
+    async def begin(self, *words: Word) -> asyncio.Task[object]:
+        """A command under way; what can happen at once has happened."""
+        task = asyncio.ensure_future(self.call(*words))
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+        await settle()
+        return task
+
+    async def pass_ms(self, wall: int, monotonic: int | None = None) -> None:
+        """Let time pass, and what is due by then happen."""
+        self.clock.pass_ms(wall, monotonic)
+        await settle()
+
+    async def add(self, stream: str, *entry_ids: str) -> None:
+        """Add entries with these IDs."""
+        for entry_id in entry_ids:
+            assert await self.call("XADD", stream, entry_id, "a", "1") == entry_id
+
+
+def _shown(request: Request, reply: Any) -> object:
+    return f"-{reply.redis}" if isinstance(reply, EngineError) else plain(request.answer(reply))
+
+
+def read_of(stream: str, *entry_ids: str) -> list[object]:
+    """The reply of a read that gives these entries."""
+    return [[stream, [[entry_id, ["a", "1"]] for entry_id in entry_ids]]]

@@ -1,0 +1,333 @@
+"""Reads that wait: who is woken, in which order, with what, and until when.
+
+Edge cases 33 to 37, 40, 54 to 57 and 73 of semantics.md chapter 2, and its section 1.10.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from engine.runtime.engine import waiters_max
+from tests.engine.clocks import settle
+from tests.engine.conversation import Conversation, read_of
+
+NO_GROUP = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option"
+
+
+@pytest.fixture
+async def talk() -> AsyncIterator[Conversation]:
+    async with Conversation() as conversation:
+        await conversation.call("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+        yield conversation
+
+
+def group_read(consumer: str, *options: str, stream: str = "s") -> tuple[str, ...]:
+    return ("XREADGROUP", "GROUP", "g", consumer, "BLOCK", "1000", *options, "STREAMS", stream, ">")
+
+
+PLAIN = ("XREAD", "BLOCK", "1000", "STREAMS", "s", "$")
+
+
+async def test_each_entry_goes_to_one_reader_of_a_group(talk: Conversation) -> None:
+    """Edge 54: to the one that has waited longest; the others go on waiting."""
+    readers = [await talk.begin(*group_read(name)) for name in "abc"]
+    await talk.add("s", "1-0")
+    await settle()
+    assert [reader.done() for reader in readers] == [True, False, False]
+    await talk.add("s", "2-0")
+    assert await readers[0] == read_of("s", "1-0")
+    assert await readers[1] == read_of("s", "2-0")
+    assert talk.engine.waiting == 1
+
+
+async def test_readers_of_one_transaction_share_in_order(talk: Conversation) -> None:
+    """Three entries at once and readers of one each: the first gets the first, the second the second."""
+    readers = [await talk.begin(*group_read(name, "COUNT", "1")) for name in "ab"]
+    await talk.transaction("XADD s 1-0 a 1", "XADD s 2-0 a 1", "XADD s 3-0 a 1")
+    assert [await reader for reader in readers] == [read_of("s", "1-0"), read_of("s", "2-0")]
+    assert await talk.call("XPENDING", "s", "g") == [2, "1-0", "2-0", [["a", "1"], ["b", "1"]]]
+
+
+async def test_every_plain_reader_gets_every_entry(talk: Conversation) -> None:
+    """There is no owner."""
+    readers = [await talk.begin(*PLAIN) for _ in range(3)]
+    await talk.add("s", "1-0")
+    assert [await reader for reader in readers] == [read_of("s", "1-0")] * 3
+
+
+async def test_a_reader_of_two_streams_gets_both(talk: Conversation) -> None:
+    """Where one transaction filled both; and is forgotten by both."""
+    reader = await talk.begin("XREAD", "BLOCK", "1000", "STREAMS", "s", "t", "$", "$")
+    await talk.transaction("XADD t 1-0 a 1", "XADD s 1-0 a 1")
+    assert await reader == [*read_of("s", "1-0"), *read_of("t", "1-0")]
+    assert talk.engine.waiting == 0
+
+
+async def test_a_reader_of_two_streams_is_woken_by_either(talk: Conversation) -> None:
+    """And gets what there is of that one."""
+    await talk.call("XGROUP", "CREATE", "t", "g", "$", "MKSTREAM")
+    words = ("XREADGROUP", "GROUP", "g", "a", "BLOCK", "1000", "STREAMS", "s", "t", ">", ">")
+    reader = await talk.begin(*words)
+    await talk.add("t", "1-0")
+    assert await reader == read_of("t", "1-0")
+
+
+async def test_a_reader_does_not_wait_for_its_count(talk: Conversation) -> None:
+    """Edge 33: one entry is enough."""
+    reader = await talk.begin("XREAD", "COUNT", "10", "BLOCK", "1000", "STREAMS", "s", "$")
+    await talk.add("s", "1-0")
+    assert await reader == read_of("s", "1-0")
+
+
+@pytest.mark.parametrize("stream", ["s", "none"])
+async def test_a_reader_of_the_last_entry_waits_for_the_first(talk: Conversation, stream: str) -> None:
+    """Edge 34: on an empty stream and on a missing one."""
+    reader = await talk.begin("XREAD", "BLOCK", "1000", "STREAMS", stream, "+")
+    assert not reader.done()
+    await talk.add(stream, "1-0")
+    assert await reader == read_of(stream, "1-0")
+
+
+async def test_the_end_is_where_it_was_when_the_read_began(talk: Conversation) -> None:
+    """Edge 35: `$` is resolved once: what came and went, and what comes below, is nothing."""
+    await talk.add("s", "5-0")
+    reader = await talk.begin(*PLAIN)
+    await talk.transaction("XADD s 6-0 a 1", "XDEL s 6-0")
+    await talk.call("DEL", "s")
+    await talk.add("s", "1-0", "5-0")
+    await settle()
+    assert not reader.done()
+    await talk.add("s", "6-0")
+    assert await reader == read_of("s", "6-0")
+
+
+async def test_a_stream_that_ran_dry_wakes_nobody(talk: Conversation) -> None:
+    """Edge 36: neither a group's reader nor another, though the last ID is above theirs."""
+    readers = [await talk.begin(*PLAIN), await talk.begin(*group_read("a"))]
+    await talk.transaction("XADD s 1-0 a 1", "XDEL s 1-0")
+    await talk.call("XADD", "s", "MAXLEN", "0", "2-0", "a", "1")
+    await settle()
+    assert [reader.done() for reader in readers] == [False, False]
+
+
+async def test_being_woken_for_nothing_does_not_put_off_the_deadline(talk: Conversation) -> None:
+    """Edge 37: it stays where it was; the answer at the end is null."""
+    readers = [await talk.begin(*PLAIN), await talk.begin(*group_read("a", "CLAIM", "5000"))]
+    await talk.pass_ms(600)
+    await talk.transaction("XADD s 1-0 a 1", "XDEL s 1-0")
+    await talk.pass_ms(399)
+    assert [reader.done() for reader in readers] == [False, False]
+    await talk.pass_ms(1)
+    assert [await reader for reader in readers] == [None, None]
+    assert talk.engine.waiting == 0
+
+
+async def test_deadlines_go_by_the_clock_that_never_jumps(talk: Conversation) -> None:
+    """The wall clock may be set meanwhile."""
+    reader = await talk.begin(*PLAIN)
+    await talk.pass_ms(3_600_000, monotonic=999)
+    assert not reader.done()
+    await talk.pass_ms(-3_600_000, monotonic=1)
+    assert await reader is None
+
+
+async def test_nothing_waits_in_a_transaction(talk: Conversation) -> None:
+    """Edge 40: whatever BLOCK says."""
+    replies = await talk.transaction(
+        "XREAD BLOCK 0 STREAMS s $", "XREADGROUP GROUP g a BLOCK 1000 STREAMS s >", "XADD s 1-0 a 1"
+    )
+    assert replies == [None, None, "1-0"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["XGROUP DESTROY s g", "DEL s", "FLUSHALL"],
+)
+async def test_a_group_that_goes_tells_its_readers(talk: Conversation, words: str) -> None:
+    """Edge 55: at once, every one of them, in the sentence of XREADGROUP."""
+    readers = [await talk.begin(*group_read(name)) for name in "ab"]
+    await talk.call(*words.split())
+    assert [await reader for reader in readers] == [NO_GROUP, NO_GROUP]
+
+
+@pytest.mark.parametrize("words", ["DEL s", "FLUSHALL"])
+async def test_a_stream_that_goes_leaves_its_plain_readers(talk: Conversation, words: str) -> None:
+    """Edge 55: they wait for the next of that name."""
+    reader = await talk.begin(*PLAIN)
+    await talk.call(*words.split())
+    await settle()
+    assert not reader.done()
+    await talk.add("s", "1-0")
+    assert await reader == read_of("s", "1-0")
+
+
+async def test_another_group_may_go(talk: Conversation) -> None:
+    """Edge 56: it is nobody's business."""
+    await talk.call("XGROUP", "CREATE", "s", "h", "$")
+    reader = await talk.begin(*group_read("a"))
+    await talk.call("XGROUP", "DESTROY", "s", "h")
+    await settle()
+    assert not reader.done()
+
+
+async def test_a_group_made_again_in_the_same_turn_is_the_group(talk: Conversation) -> None:
+    """Edge 56: its readers wait on, and are served by the new one."""
+    reader = await talk.begin(*group_read("a"))
+    await talk.transaction("XGROUP DESTROY s g", "XGROUP CREATE s g $")
+    await settle()
+    assert not reader.done()
+    await talk.add("s", "1-0")
+    assert await reader == read_of("s", "1-0")
+    assert await talk.call("XPENDING", "s", "g") == [1, "1-0", "1-0", [["a", "1"]]]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "XGROUP SETID s g 0",
+        "XSETID s 9-0",
+        "XGROUP CREATE s h $",
+        "XGROUP DELCONSUMER s g a",
+        "XDEL s 1-0",
+        "XTRIM s MAXLEN 0",
+    ],
+)
+async def test_what_brings_no_entry_wakes_nobody(talk: Conversation, words: str) -> None:
+    """Section 1.10: not even where the group could now read what it has read before."""
+    await talk.add("s", "1-0")
+    await talk.call("XGROUP", "SETID", "s", "g", "1-0")
+    reader = await talk.begin(*group_read("a"))
+    await talk.call(*words.split())
+    await settle()
+    assert not reader.done()
+
+
+async def test_a_consumer_removed_while_it_waits_is_made_again(talk: Conversation) -> None:
+    """Section 1.10: when an entry comes for it."""
+    reader = await talk.begin(*group_read("a"))
+    assert await talk.call("XGROUP", "DELCONSUMER", "s", "g", "a") == 0
+    await talk.add("s", "1-0")
+    assert await reader == read_of("s", "1-0")
+    assert await talk.call("XPENDING", "s", "g") == [1, "1-0", "1-0", [["a", "1"]]]
+
+
+async def test_a_reader_that_read_does_not_wake_itself(talk: Conversation) -> None:
+    """Edge 57: served once, and not in a circle with others that wait on the same stream."""
+    readers = [await talk.begin(*group_read(name, "CLAIM", "5000")) for name in "ab"]
+    await talk.add("s", "1-0")
+    await settle()
+    assert [reader.done() for reader in readers] == [True, False]
+
+
+async def test_a_claim_comes_due_by_itself(talk: Conversation) -> None:
+    """Section 1.10: when the entry that is idle longest has been so for long enough, to the millisecond."""
+    await talk.add("s", "1-0")
+    await talk.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">")
+    await talk.pass_ms(100)
+    reader = await talk.begin(*group_read("b", "CLAIM", "500"))
+    await talk.pass_ms(399)
+    assert not reader.done()
+    await talk.pass_ms(1)
+    assert await reader == [["s", [["1-0", ["a", "1"], 500, 1]]]]
+
+
+async def test_a_claim_does_not_wait_for_what_is_gone(talk: Conversation) -> None:
+    """Edge 73: deleted entries set no timer."""
+    await talk.add("s", "1-0")
+    await talk.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">")
+    await talk.pass_ms(100)
+    await talk.add("s", "2-0")
+    await talk.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">")
+    await talk.call("XDEL", "s", "1-0")
+    reader = await talk.begin(*group_read("b", "CLAIM", "500"))
+    await talk.pass_ms(400)
+    assert not reader.done()
+    await talk.pass_ms(100)
+    assert await reader == [["s", [["2-0", ["a", "1"], 500, 1]]]]
+
+
+async def test_a_claim_of_what_another_just_took_finds_it_later(talk: Conversation) -> None:
+    """Of two that come due together the first claims; the second waits for it to be idle again."""
+    await talk.add("s", "1-0")
+    await talk.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">")
+    readers = [await talk.begin(*group_read(name, "CLAIM", "400")) for name in "bc"]
+    await talk.pass_ms(400)
+    assert await readers[0] == [["s", [["1-0", ["a", "1"], 400, 1]]]]
+    assert not readers[1].done()
+    await talk.pass_ms(400)
+    assert await readers[1] == [["s", [["1-0", ["a", "1"], 400, 2]]]]
+
+
+async def test_a_released_entry_wakes_who_claims(talk: Conversation) -> None:
+    """Section 1.12: and nobody else."""
+    await talk.add("s", "1-0")
+    await talk.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">")
+    other, reader = await talk.begin(*group_read("c")), await talk.begin(*group_read("b", "CLAIM", "9000"))
+    await talk.call("XNACK", "s", "g", "FAIL", "IDS", "1", "1-0")
+    reply = await reader
+    assert reply == [["s", [["1-0", ["a", "1"], talk.clock.wall_ms(), 1]]]]
+    assert not other.done()
+
+
+async def test_claiming_without_idle_time_does_not_run_in_circles(talk: Conversation) -> None:
+    """A read with CLAIM 0 and nothing pending looks again at most ten times a second."""
+    reader = await talk.begin(*group_read("a", "CLAIM", "0"))
+    frames = await _frames(talk)
+    for _ in range(20):
+        await talk.pass_ms(10)
+    assert await _frames(talk) - frames <= 2
+    assert not reader.done()
+
+
+async def _frames(talk: Conversation) -> int:
+    operations = getattr(talk.storage, "operations", [])
+    return sum(operation == "append" for operation, _ in operations)
+
+
+async def test_a_reader_that_gives_up_gets_nothing(talk: Conversation) -> None:
+    """It leaves no trace: the entry goes to the next, though both happen in one turn of the loop."""
+    first, second = await talk.begin(*group_read("a")), await talk.begin(*group_read("b"))
+    first.cancel()
+    await asyncio.wait([first])
+    await talk.add("s", "1-0")
+    assert await second == read_of("s", "1-0")
+    assert await talk.call("XPENDING", "s", "g") == [1, "1-0", "1-0", [["b", "1"]]]
+    assert talk.engine.waiting == 0
+
+
+async def test_what_was_delivered_before_the_reader_gave_up_stays_pending(talk: Conversation) -> None:
+    """An answer that is lost on its way is a delivery: count 1, to be claimed."""
+    reader = await talk.begin(*group_read("a"))
+    adding = asyncio.ensure_future(talk.call("XADD", "s", "1-0", "a", "1"))
+    await asyncio.sleep(0)
+    reader.cancel()
+    await adding
+    await asyncio.wait([reader])
+    assert reader.cancelled()
+    assert await talk.call("XPENDING", "s", "g", "-", "+", "9") == [["1-0", "a", 0, 1]]
+    reply = await talk.call("XREADGROUP", "GROUP", "g", "b", "CLAIM", "0", "STREAMS", "s", ">")
+    assert reply == [["s", [["1-0", ["a", "1"], 0, 1]]]]
+
+
+async def test_who_waits_again_waits_where_it_waited(talk: Conversation) -> None:
+    """Readers keep their order over an entry that the first of them took."""
+    first = await talk.begin(*group_read("a"))
+    second, third = await talk.begin(*group_read("b")), await talk.begin(*group_read("c"))
+    await talk.add("s", "1-0")
+    await first
+    fourth = await talk.begin(*group_read("a"))
+    await talk.add("s", "2-0", "3-0", "4-0")
+    replies = [await reader for reader in (second, third, fourth)]
+    assert replies == [read_of("s", "2-0"), read_of("s", "3-0"), read_of("s", "4-0")]
+
+
+async def test_the_number_of_readers_is_bounded(talk: Conversation) -> None:
+    """One more is refused, and none of the others disturbed."""
+    readers = [asyncio.ensure_future(talk.call(*PLAIN)) for _ in range(waiters_max)]
+    await settle()
+    assert talk.engine.waiting == waiters_max
+    assert await talk.call(*PLAIN) == "-ERR too many blocked reads"
+    await talk.add("s", "1-0")
+    replies = await asyncio.gather(*readers)
+    assert replies == [read_of("s", "1-0")] * waiters_max
