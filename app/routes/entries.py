@@ -1,19 +1,21 @@
 """Publishing and reading the entries of one stream."""
 
+from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Final
 from urllib.parse import quote
 
 from app.auth import Action
-from app.calls import Answer, Call, Header
+from app.calls import Answer, Call, Header, Pieces
 from app.errors import Refusal, not_implemented
 from app.routes.streams import change
 from app.routing import Routes
-from app.wire import media, options, publish, query, removals
+from app.wire import export, media, options, publish, query, removals
 from app.wire import read as reading
+from app.wire.export import Export
 from app.wire.media import Preferences
 from app.wire.options import Demands
-from engine import Added, Entries, XRange, ids
+from engine import Added, Edges, Entries, Gap, XRange, ids
 
 routes: Final = Routes()
 
@@ -69,15 +71,43 @@ async def read_entries(call: Call) -> Answer:
     """Read a range of entries, or those after a cursor, waiting for them if told to (XRANGE, XREVRANGE,
     XREAD).
     """
-    media.check_accepts_json(call.headers.get(b"accept", b""))
-    wishes = media.preferences(call.headers.get(b"prefer", b""))
-    wanted = reading.parse(call.names["stream"], call.query, wishes.wait_s, call.gateway.read_limits)
-    replies = await call.run(wanted.commands)
-    page = reading.page(wanted, replies)
-    headers = [(b"weir-more", b"true" if page.more else b"false")]
-    if page.next is not None:
-        headers.append((b"weir-next-id", ids.text(page.next).encode()))
+    accept = media.accepted(call.headers.get(b"accept", b""), (media.JSON, media.NDJSON))
+    if accept == media.NDJSON:
+        return await _export(call)
+    wanted = reading.parse(call.names["stream"], call.query, call.wishes.wait_s, call.gateway.read_limits)
+    page = reading.page(wanted, await call.run(wanted.commands))
+    headers = _where(page.next, page.edges, page.gap)
+    headers.append((b"weir-more", b"true" if page.more else b"false"))
     return Answer(200, page.body, headers)
+
+
+async def _export(call: Call) -> Answer:
+    wanted = export.parse(call.names["stream"], call.query)
+    begun = wanted.begin(await call.transaction(wanted.first()))
+    headers = _where(begun.next, begun.edges, None)
+    return Pieces(_pages(call, wanted, begun.text), headers, media_type=media.NDJSON.encode())
+
+
+async def _pages(call: Call, wanted: Export, text: bytes) -> AsyncGenerator[bytes, None]:
+    if text:
+        yield text
+    while not wanted.done:
+        text = wanted.go_on(await call.transaction(wanted.more()))
+        if text:
+            yield text
+
+
+def _where(following: int | None, edges: Edges | None, gap: Gap | None) -> list[Header]:
+    """What programs need to go on, and to notice what they lost."""
+    headers = []
+    if following is not None:
+        headers.append((b"weir-next-id", ids.text(following).encode()))
+    first = edges.first_id if edges is not None else gap.first_available if gap is not None else None
+    if first is not None:
+        headers.append((b"weir-first-available", ids.text(first).encode()))
+    if edges is not None:
+        headers.append((b"weir-generation", edges.generation.encode()))
+    return headers
 
 
 @routes.get("/v1/streams/{stream}/entries/{id}", Action.READ, "getEntry")

@@ -9,16 +9,18 @@ from typing import Final
 
 import msgspec
 
-from app.errors import Refusal, invalid, not_implemented
-from app.wire import query
+from app.errors import Refusal, invalid
+from app.wire import projection, query
 from app.wire.query import Parameters
-from engine import Cursor, Entries, Gap, Reply, StreamsRead, XRange, XRead, ids
+from engine import Cursor, DescribeEdges, Edges, Entries, Gap, Reply, StreamsRead, XRange, XRead, entries, ids
 
 PARAMETERS: Final = (
     *("start", "end", "since", "until", "reverse", "count", "max_bytes"),
     *("after", "wait", "on_gap", "last", "fields"),
 )
-NOT_BUILT: Final = ("last", "fields")
+
+# Projecting means decoding and encoding: this takes about ten milliseconds, and `more` tells of the rest.
+_projected_bytes_max: Final = 1 << 20
 
 
 class ReadLimits(msgspec.Struct, frozen=True):
@@ -33,14 +35,16 @@ class ReadLimits(msgspec.Struct, frozen=True):
 class Wanted(msgspec.Struct, frozen=True):
     """A read and how to tell its outcome.
 
-    Two commands are one turn: a look for a gap, then a range. `fallback` is the answer's `next` where
-    nothing was
-    found, None for null.
+    Several commands are one turn: looks for a gap and for the stream's edges beside a range. `fallback` is
+    the answer's `next` where nothing was found, None for null. `newest`: the range was read backwards, and
+    is told forwards.
     """
 
-    commands: Sequence[XRange | XRead]
+    commands: Sequence[XRange | XRead | DescribeEdges]
     fallback: int | None
     fail_on_gap: bool = False
+    fields: Sequence[str] | None = None
+    newest: bool = False
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -49,57 +53,98 @@ class Page(msgspec.Struct, frozen=True):
     body: bytes
     next: int | None
     more: bool
+    gap: Gap | None = None
+    edges: Edges | None = None
 
 
 def parse(stream: str, query_string: bytes, prefer_wait_s: int | None, limits: ReadLimits) -> Wanted:
     """What GET …/entries asks for."""
     given = query.parse(query_string, PARAMETERS)
-    for name in NOT_BUILT:
-        if name in given:
-            raise not_implemented(f"the parameter {name}")
+    check_combination(given)
+    fields = projection.parse(given.get("fields"))
+    fail_on_gap = fails_on_gap(given)
+    count = query.integer(given, "count", least=1, most=limits.count_max, default=limits.count_default)
+    bytes_max = query.integer(given, "max_bytes", least=1, most=limits.bytes_max, default=limits.bytes_max)
+    wait_ms = _wait_ms(given, prefer_wait_s, limits)
+    if fields is not None and bytes_max is not None:
+        bytes_max = min(bytes_max, _projected_bytes_max)
+    if "last" in given:
+        return _newest(stream, given, bytes_max, fields, limits)
+    if "after" in given and "end" not in given and "until" not in given:
+        read = XRead(
+            streams=[(stream, cursor(given["after"], "after"))],
+            count=count,
+            block_ms=wait_ms,
+            bytes_max=bytes_max,
+        )
+        return Wanted([read], None, fail_on_gap, fields)
+    wanted = bounds(stream, given)
+    wanted = msgspec.structs.replace(wanted, count=count, bytes_max=bytes_max)
+    if "after" not in given:
+        fallback = None if wanted.reverse else max(wanted.start - 1, ids.ID_MIN)
+        return Wanted([wanted], fallback, fail_on_gap, fields)
+    after = wanted.start - 1
+    look = XRead(streams=[(stream, after)], count=1)
+    return Wanted([look, wanted, DescribeEdges(stream=stream)], after, fail_on_gap, fields)
+
+
+def check_combination(given: Parameters) -> None:
+    """Refuse parameters that do not go together."""
     for one, other in _EXCLUSIVE:
         if one in given and other in given:
             raise invalid(one, f"it does not go with {other}")
-    count = query.integer(given, "count", least=1, most=limits.count_max, default=limits.count_default)
-    bytes_max = query.integer(given, "max_bytes", least=1, most=limits.bytes_max, default=limits.bytes_max)
-    fail_on_gap = query.word(given, "on_gap", ("report", "fail"), "report") == "fail"
-    wait_ms = _wait_ms(given, prefer_wait_s, limits)
-    if "after" in given and "end" not in given and "until" not in given:
-        cursor = _cursor(given["after"])
-        read = XRead(streams=[(stream, cursor)], count=count, block_ms=wait_ms, bytes_max=bytes_max)
-        return Wanted([read], None, fail_on_gap)
-    wanted = _range(stream, given, count, bytes_max)
-    if "after" not in given:
-        return Wanted([wanted], None if wanted.reverse else max(wanted.start - 1, ids.ID_MIN))
-    after = query.entry_id(given["after"], "after")
-    look = XRead(streams=[(stream, after)], count=1)
-    return Wanted([look, msgspec.structs.replace(wanted, start=after + 1)], after, fail_on_gap)
 
 
-def _range(stream: str, given: Parameters, count: int | None, bytes_max: int | None) -> XRange:
+def fails_on_gap(given: Parameters) -> bool:
+    """Whether a gap is a refusal."""
+    return query.word(given, "on_gap", ("report", "fail"), "report") == "fail"
+
+
+def _newest(
+    stream: str, given: Parameters, bytes_max: int | None, fields: Sequence[str] | None, limits: ReadLimits
+) -> Wanted:
+    """`last=N`: the newest N entries, and beside them the last ID, in case there is no entry."""
+    count = query.integer(given, "last", least=1, most=limits.count_max)
+    backwards = XRange(
+        stream=stream, start=ids.ID_MIN, end=ids.ID_MAX, count=count, reverse=True, bytes_max=bytes_max
+    )
+    look = XRead(streams=[(stream, Cursor.LATEST)], count=1)
+    return Wanted([look, backwards], None, fields=fields, newest=True)
+
+
+def bounds(stream: str, given: Parameters) -> XRange:
+    """The range between `start`, `since` or `after` and `end` or `until`, forwards or backwards."""
     reverse = query.boolean(given, "reverse", default=False)
     if "since" in given:
         start = query.time_bound(given["since"], "since", upper=False)
+    elif "after" in given:
+        start = query.entry_id(given["after"], "after") + 1
     else:
         start = query.bound(given.get("start", "-"), "start", upper=False)
     if "until" in given:
         end = query.time_bound(given["until"], "until", upper=True)
     else:
         end = query.bound(given.get("end", "+"), "end", upper=True)
-    return XRange(stream=stream, start=start, end=end, count=count, reverse=reverse, bytes_max=bytes_max)
+    return XRange(stream=stream, start=start, end=end, reverse=reverse)
 
 
-def _cursor(text: str) -> int | Cursor:
-    return Cursor.LATEST if text == "$" else query.entry_id(text, "after")
+def cursor(text: str, place: str) -> int | Cursor:
+    """`$` or an ID."""
+    return Cursor.LATEST if text == "$" else query.entry_id(text, place)
+
+
+def preferred_wait_ms(prefer_wait_s: int | None, limits: ReadLimits) -> int | None:
+    """What Prefer asks for."""
+    if prefer_wait_s is not None and prefer_wait_s * 1000 > limits.wait_ms_max:
+        raise invalid("Prefer", f"wait is at most {limits.wait_ms_max // 1000} seconds")
+    return None if prefer_wait_s is None else prefer_wait_s * 1000
 
 
 def _wait_ms(given: Parameters, prefer_wait_s: int | None, limits: ReadLimits) -> int | None:
     """How long to wait, None for not at all; the parameter wins over the preference."""
     wait_ms = query.integer(given, "wait", least=0, most=limits.wait_ms_max)
-    if wait_ms is None and prefer_wait_s is not None:
-        wait_ms = prefer_wait_s * 1000
-        if wait_ms > limits.wait_ms_max:
-            raise invalid("Prefer", f"wait is at most {limits.wait_ms_max // 1000} seconds")
+    if wait_ms is None:
+        wait_ms = preferred_wait_ms(prefer_wait_s, limits)
     if wait_ms and "after" not in given:
         raise invalid("wait", "only a read with `after` can wait")
     return wait_ms or None
@@ -113,6 +158,7 @@ _EXCLUSIVE: Final = (
     ("after", "reverse"),
     ("wait", "end"),
     ("wait", "until"),
+    *(("last", other) for other in ("start", "end", "since", "until", "after", "reverse", "count", "wait")),
 )
 
 
@@ -120,26 +166,49 @@ def page(wanted: Wanted, replies: Sequence[Reply]) -> Page:
     """The answer's bytes: entries as they are stored, not encoded again. Raises `gap` where that was asked
     for.
     """
-    found, following, gap = Entries(), wanted.fallback, None
+    found, following, gap, edges = Entries(), wanted.fallback, None, None
     for reply in replies:
         if isinstance(reply, StreamsRead):
             following = reply.cursors[0][1]
             found, gap = (reply.streams[0].entries, reply.streams[0].gap) if reply.streams else (found, None)
         elif isinstance(reply, Entries):
             found = reply
+        elif isinstance(reply, Edges):
+            edges = reply
     if gap is not None and wanted.fail_on_gap:
-        detail = "entries after the cursor were removed before they were read"
-        raise Refusal("gap", detail, members=gap_members(gap))
-    return _assemble(found, found.last if found.count else following, gap)
+        raise gap_refused(gap)
+    if wanted.newest:
+        found = _forwards(found)
+    told = assemble(found, following, gap, wanted.fields)
+    return msgspec.structs.replace(told, edges=edges)
 
 
-def _assemble(found: Entries, following: int | None, gap: Gap | None) -> Page:
+def _forwards(found: Entries) -> Entries:
+    """A run that was read backwards, told forwards: it ends where the stream ends."""
+    texts = entries.texts(found.json()) if found.count else []
+    return Entries(texts[::-1], found.count, found.last, found.first)
+
+
+def assemble(found: Entries, fallback: int | None, gap: Gap | None, fields: Sequence[str] | None) -> Page:
+    """A page of entries; `fallback` is its `next` where there is none."""
+    following = found.last if found.count else fallback
     after = b"null" if following is None else b'"%d-%d"' % (ids.ms_of(following), ids.sequence_of(following))
     more = b"true" if found.more else b"false"
-    tail = b',"gap":' + msgspec.json.encode(gap_members(gap)) if gap is not None else b""
-    return Page(
-        b'{"entries":[%b],"next":%b,"more":%b%b}' % (found.json(), after, more, tail), following, found.more
-    )
+    tail = b',"gap":' + gap_text(gap) if gap is not None else b""
+    joined = found.json() if fields is None else projection.project(found.json(), fields)
+    body = b'{"entries":[%b],"next":%b,"more":%b%b}' % (joined, after, more, tail)
+    return Page(body, following, found.more, gap)
+
+
+def gap_refused(gap: Gap) -> Refusal:
+    """410."""
+    detail = "entries after the cursor were removed before they were read"
+    return Refusal("gap", detail, members=gap_members(gap))
+
+
+def gap_text(gap: Gap) -> bytes:
+    """A gap as JSON text."""
+    return msgspec.json.encode(gap_members(gap))
 
 
 def gap_members(gap: Gap) -> dict[str, str | int | None]:
