@@ -23,7 +23,7 @@ from engine import entries
 
 # The level that shrinks entries to a tenth at a few tenths of a microsecond each (performance.md).
 _zstd_level: Final = 1
-_compressor: Final = zstandard.ZstdCompressor(level=_zstd_level, write_checksum=False)
+# The event loop's alone: a context in two threads at once corrupts what it gives.
 _decompressor: Final = zstandard.ZstdDecompressor()
 
 
@@ -44,11 +44,12 @@ class Text:
         return _decompressor.decompress(self._packed or b"") if plain is None else plain
 
     def packed(self) -> bytes:
-        """The joined entries under zstd. Pure: may be called from any thread."""
+        """The joined entries under zstd. May be called from any thread while the plain form is held."""
         if self._packed is not None:
             return self._packed
+        compressor = zstandard.ZstdCompressor(level=_zstd_level, write_checksum=False)
         # The library leaves a buffer as long as the plain text behind the bytes that it gives: copy those.
-        return bytes(memoryview(_compressor.compress(self.plain())))
+        return bytes(memoryview(compressor.compress(self.plain())))
 
     def keep_packed(self, packed: bytes) -> None:
         """From here on hold only the compressed form, which `packed()` gave."""
