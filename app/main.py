@@ -20,7 +20,19 @@ from app.gateway import Gateway, Receive
 from app.middleware.envelope import Envelope
 from app.middleware.origins import Origins
 from app.middleware.paths import Paths
-from app.routes import commands, consumers, docs, entries, future, groups, health, pending, root, streams
+from app.routes import (
+    commands,
+    consumers,
+    docs,
+    entries,
+    future,
+    groups,
+    health,
+    many,
+    pending,
+    root,
+    streams,
+)
 from app.routing import Route, Thin, add_to
 from app.settings import Settings
 from app.version import VERSION
@@ -33,6 +45,7 @@ ROUTES: Final[Sequence[Route]] = [
     *commands.routes.all,
     *streams.routes.all,
     *entries.routes.all,
+    *many.routes.all,
     *groups.routes.all,
     *consumers.routes.all,
     *pending.routes.all,

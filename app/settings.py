@@ -71,6 +71,9 @@ class Settings(BaseSettings):
     entry_fields_max: int = Field(1_024, ge=1, le=1 << 20, description="fields of an entry")
     batch_entries_max: int = Field(10_000, ge=1, le=1_000_000, description="entries of a batch")
     pipeline_commands_max: int = Field(10_000, ge=1, le=1_000_000, description="commands of a pipeline")
+    request_streams_max: int = Field(
+        1_000, ge=1, le=100_000, description="streams that one request reads from or publishes into"
+    )
     ids_max: int = Field(10_000, ge=1, le=1_000_000, description="IDs named in one request")
     json_depth_max: int = Field(32, ge=4, le=512, description="levels of nested JSON")
     answer_bytes_max: int = Field(8 << 20, ge=1 << 10, le=1 << 30, description="bytes of an answer's entries")

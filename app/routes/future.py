@@ -12,10 +12,8 @@ routes: Final = Routes()
 _NOT_BUILT: Final[Sequence[tuple[str, Sequence[str]]]] = (
     ("/v1/streams/{stream}/tail", ("GET",)),
     ("/v1/streams/{stream}/groups/{group}/consumers/{consumer}/stream", ("GET",)),
-    ("/v1/read", ("POST",)),
     ("/v1/tail", ("GET",)),
     ("/v1/plan", ("POST",)),
-    ("/v1/publish", ("POST",)),
     ("/v1/tickets", ("POST",)),
     ("/v1/ws", ("GET",)),
     ("/v1/admin/rewrite", ("POST",)),

@@ -10,8 +10,9 @@ plain goes to the strict reader, entry by entry, which also finds the words for 
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import accumulate, pairwise
 from typing import Final, cast
 
 import msgspec
@@ -59,7 +60,12 @@ def read(body: bytes, media: MediaType, limits: EntryLimits, *, digest: bool = F
     published = reader(body, limits) if reader else _raw(body, media, limits)
     if not digest:
         return published
-    return msgspec.structs.replace(published, digest=blake2b(body, digest_size=16).digest())
+    return msgspec.structs.replace(published, digest=digest_of(body))
+
+
+def digest_of(body: bytes) -> bytes:
+    """What tells a body from others, for idempotency keys."""
+    return blake2b(body, digest_size=16).digest()
 
 
 class _One(msgspec.Struct, forbid_unknown_fields=True):
@@ -127,13 +133,66 @@ def _strict_json(body: bytes, limits: EntryLimits) -> Published:
     return _batch((_batch_entry(row, index, limits) for index, row in enumerate(rows)), len(rows), limits)
 
 
-def _batch_entry(row: Json, index: int, limits: EntryLimits) -> tuple[bytes, NewId, bool]:
-    pointer = f"/entries/{index}"
+def _batch_entry(
+    row: Json, index: int, limits: EntryLimits, place: str = "/entries"
+) -> tuple[bytes, NewId, bool]:
+    pointer = f"{place}/{index}"
     with _Indexed(index):
         if not isinstance(row, Object):
             raise invalid(pointer, 'an entry is an object, {"fields": {…}}')
         members = _members(row, pointer)
         return *_envelope(members, pointer, limits), "id" in members
+
+
+# ---- many streams
+
+
+class _Streams(msgspec.Struct, forbid_unknown_fields=True):
+    streams: dict[str, list[_One]]
+
+
+_decode_streams: Final = msgspec.json.Decoder(_Streams).decode
+
+
+def read_many(body: bytes, limits: EntryLimits) -> Mapping[str, Published]:
+    """The entries of `{"streams": {name: [entries]}}`, by name. All or nothing, over all streams."""
+    try:
+        return _plain_streams(body, limits)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
+        return _strict_streams(body, limits)
+
+
+def _plain_streams(body: bytes, limits: EntryLimits) -> Mapping[str, Published]:
+    streams = _decode_streams(body).streams
+    every = [one for rows in streams.values() for one in rows]
+    if not all(streams.values()):
+        raise _NotPlainError
+    _check_names_kept(body, every, names_besides=1 + len(streams))
+    whole = _of_envelopes(every, limits)
+    ends = accumulate(map(len, streams.values()), initial=0)
+    return {
+        name: Published(whole.bodies[start:stop], whole.ids[start:stop], batch=True)
+        for name, (start, stop) in zip(streams, pairwise(ends), strict=True)
+    }
+
+
+def _strict_streams(body: bytes, limits: EntryLimits) -> Mapping[str, Published]:
+    value = strict.parse(body, depth_max=limits.depth_max)
+    members = _members(value, "") if isinstance(value, Object) else {}
+    streams = members.get("streams")
+    if len(members) != 1 or not isinstance(streams, Object) or not streams:
+        raise invalid("/streams", 'the body is {"streams": {name: [{"fields": {…}}, …], …}}')
+    rows_of = _members(streams, "/streams")
+    _check_count(sum(len(rows) for rows in rows_of.values() if isinstance(rows, list)) or 1, limits)
+    return {name: _run(rows, f"/streams/{_escaped(name)}", limits) for name, rows in rows_of.items()}
+
+
+def _run(rows: Json, place: str, limits: EntryLimits) -> Published:
+    if not isinstance(rows, list) or isinstance(rows, Object) or not rows:
+        raise invalid(place, "it is a list of at least one entry")
+    return _batch(
+        (_batch_entry(row, index, limits, place) for index, row in enumerate(rows)), len(rows), limits
+    )
 
 
 # ---- NDJSON

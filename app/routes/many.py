@@ -1,0 +1,57 @@
+"""Many streams at once: reading from them, publishing into them."""
+
+from functools import partial
+from typing import Final
+
+from app.auth import Access, Action
+from app.calls import Answer, Call
+from app.errors import invalid, not_implemented
+from app.routing import Routes
+from app.wire import many as wire
+from app.wire import media, members, query
+from engine import XRead
+
+routes: Final = Routes()
+
+_PRODUCER_HEADERS: Final = (b"weir-producer", b"weir-epoch", b"weir-chunk")
+
+
+@routes.post("/v1/read", Access.PER_STREAM, "readStreams")
+async def read_streams(call: Call) -> Answer:
+    """Read from many streams, each behind its cursor, or as a consumer of a group (XREAD, XREADGROUP)."""
+    given = await call.members(*wire.READ)
+    fail_on_gap = wire.fails_on_gap(given)
+    most = call.gateway.settings.request_streams_max
+    command = wire.read(given, call.gateway.read_limits, most, call.wishes.wait_s)
+    plain = isinstance(command, XRead)
+    for stream, _ in command.streams:
+        call.require(Action.READ if plain else Action.CONSUME, stream)
+    (reply,) = await call.write(command)
+    asked = wire.missing(command, reply)
+    infos = await call.transaction(asked) if asked else []
+    body = wire.answer(reply, asked, infos, fail_on_gap=fail_on_gap)
+    return Answer(200, body) if plain else call.written(200, body)
+
+
+@routes.post("/v1/publish", Access.PER_STREAM, "publish")
+async def publish(call: Call) -> Answer:
+    """Publish into many streams: all entries are stored, or none."""
+    _check_headers(call)
+    query.parse(call.query, ())
+    members.check_is_json(call.media_type.name)
+    key = media.idempotency_key(call.headers.get(b"idempotency-key"))
+    most = call.gateway.settings.request_streams_max
+    reader = partial(wire.publication, limits=call.gateway.entry_limits, streams_max=most, key=key)
+    command = await call.read(reader)
+    for part in command.parts:
+        call.require(Action.WRITE, part.stream)
+    (reply,) = await call.write(command)
+    return call.written(201, wire.published(reply))
+
+
+def _check_headers(call: Call) -> None:
+    for name in _PRODUCER_HEADERS:
+        if name in call.headers:
+            raise not_implemented(f"the header {name.decode()}")
+    if b"if-match" in call.headers:
+        raise invalid("If-Match", "it goes with publishing into one stream")
