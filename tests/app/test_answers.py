@@ -149,7 +149,13 @@ async def test_no_route_works_for_whom_nothing_is_allowed(
     app = create_app(Settings(log_requests="none"), SystemClock(), thin=thin, policy=Nobody())
     app.gateway.open(engine)
     one, many = '["XLEN","stream"]', '[["XLEN","stream"]]'
-    body = {"runCommand": one, "runPipeline": many, "runTransaction": many}.get(route.operation_id, "{}")
+    body = {
+        "runCommand": one,
+        "runPipeline": many,
+        "runTransaction": many,
+        "readStreams": '{"streams":{"stream":"0"}}',
+        "publish": '{"streams":{"stream":[{"fields":{"a":"b"}}]}}',
+    }.get(route.operation_id, "{}")
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         path = re.sub(r"[{}]", "", route.path)
