@@ -1,0 +1,160 @@
+"""docs/reliable-queue.md: its producers and workers as they stand there, under random killing."""
+
+import json
+import random
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.documents.programs import programs, start
+from tests.server import Server
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "reliable-queue.md").read_text()
+NAMES = ("anna", "bert", "cleo", "dora", "emil")
+PRODUCERS = ("monday.txt", "tuesday.txt")
+TASKS_EACH = 150
+KILLS = 12
+POISON = "poison"
+HOPELESS = "hopeless"
+STREAM = "/v1/streams/tasks"
+G = STREAM + "/groups/workers"
+over_s_max = 35.0
+
+# A task is done when it is noted. One kills whoever touches it, one cannot be done.
+TASKS = f"""
+import os
+import signal
+import time
+
+
+def work(task):
+    if task == "{POISON}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if task == "{HOPELESS}":
+        raise ValueError("nobody can do this")
+    time.sleep(0.005)
+    with open("done", "a") as done:
+        done.write(task + "\\n")
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path / "weir-data") as server:
+        yield server
+
+
+class Crew:
+    """The workers, each started again when it has died; `end` kills them all."""
+
+    def __init__(self, directory: Path, url: str) -> None:
+        self._directory = directory
+        self._url = url
+        self._workers = {name: self._start(name) for name in NAMES}
+
+    def tend(self) -> None:
+        for name, worker in self._workers.items():
+            if worker.poll() is not None:
+                self._workers[name] = self._start(name)
+
+    def kill(self, name: str) -> None:
+        self._workers[name].kill()
+        self._workers[name].wait()
+
+    def end(self) -> None:
+        for name in NAMES:
+            self.kill(name)
+
+    def _start(self, name: str) -> subprocess.Popen[bytes]:
+        return start(self._directory, "worker.py", self._url, "tasks", "workers", name)
+
+
+def test_no_task_is_lost(server: Server, tmp_path: Path) -> None:
+    """Workers killed at random, the gateway killed once, one poison task: each task is done and acknowledged
+    or a dead letter, the poison among these, and the stream is trimmed to what is left.
+    """
+    everything = _write_files(tmp_path)
+    with httpx.Client(base_url=server.url) as http:
+        http.put(G, json=_policy()).raise_for_status()
+    producers = [start(tmp_path, "producer.py", server.url, "tasks", "100", name) for name in PRODUCERS]
+    crew = Crew(tmp_path, server.url)
+    try:
+        _torment(crew, server)
+        for producer in producers:
+            assert producer.wait(over_s_max) == 0
+        with httpx.Client(base_url=server.url) as http:
+            _until_over(http, crew)
+            dead = [one["fields"] for one in http.get("/v1/streams/tasks-dead/entries").json()["entries"]]
+            # Queued again: nothing twice, but the one task that is new; and what is acknowledged makes room.
+            everything |= {"last"}
+            (tmp_path / PRODUCERS[0]).write_text("\n".join([*_tasks(0), "last"]))
+            again = start(tmp_path, "producer.py", server.url, "tasks", "100", PRODUCERS[0])
+            assert again.wait(over_s_max) == 0
+            _until_over(http, crew)
+            told = http.get(STREAM).json()
+            assert told["entries_added"] == len(everything)
+            assert told["length"] <= 2 * 100, "whole nodes of a hundred entries are trimmed"
+    finally:
+        crew.end()
+        for producer in producers:
+            producer.kill()
+    done = set((tmp_path / "done").read_text().split())
+    buried = {one["task"] for one in dead}
+    assert {POISON, HOPELESS} <= buried
+    assert done | buried == everything
+    assert not done & {POISON, HOPELESS}
+    assert all(one["weir-deliveries"] == "3" for one in dead)
+
+
+def _write_files(directory: Path) -> set[str]:
+    """The document's programs, and what the producers are to queue; all tasks there are."""
+    for name, text in programs(DOCUMENT).items():
+        (directory / name).write_text(text)
+    (directory / "tasks.py").write_text(TASKS)
+    everything: set[str] = set()
+    for number, name in enumerate(PRODUCERS):
+        tasks = _tasks(number)
+        (directory / name).write_text("\n".join(tasks))
+        everything |= set(tasks)
+    return everything
+
+
+def _tasks(number: int) -> list[str]:
+    tasks = [f"{number}-{serial}" for serial in range(TASKS_EACH)]
+    return [*tasks[:20], (POISON, HOPELESS)[number], *tasks[20:]]
+
+
+def _policy() -> dict[str, object]:
+    """The document's, but nobody waits a minute here."""
+    found = re.search(r"-X PUT \S+ --json '(.*)'", DOCUMENT)
+    assert found is not None, "the document makes the group"
+    policy: dict[str, object] = json.loads(found[1])
+    return {**policy, "ack_timeout_ms": 1_000}
+
+
+def _torment(crew: Crew, server: Server) -> None:
+    """Kill workers at random moments, and the gateway in the middle of it."""
+    dice = random.Random(7)
+    for number in range(KILLS):
+        time.sleep(dice.uniform(0.05, 0.35))
+        crew.kill(dice.choice(NAMES))
+        crew.tend()
+        if number == KILLS // 2:
+            server.kill()
+            server.start()
+
+
+def _until_over(http: httpx.Client, crew: Crew) -> None:
+    deadline = time.monotonic() + over_s_max
+    while True:
+        crew.tend()
+        told = http.get(G).json()
+        if told["lag"] == 0 and told["pending"] == 0:
+            return
+        assert time.monotonic() < deadline, told
+        time.sleep(0.1)

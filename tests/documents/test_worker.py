@@ -1,0 +1,96 @@
+"""docs/worker.md: the worker as it stands there, killed where it hurts."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.documents.programs import programs, start
+from tests.server import Server
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "worker.md").read_text()
+G = "/v1/streams/orders/groups/billing"
+found_s_max = 20.0
+
+# Notes each task when it is done, and does not return while there is a file `hold`.
+TASKS = """
+import pathlib
+import time
+
+
+def work(fields):
+    with open("done", "a") as done:
+        done.write(fields["order"] + "\\n")
+    while pathlib.Path("hold").exists():
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def http(tmp_path: Path) -> Iterator[httpx.Client]:
+    with Server(tmp_path / "weir-data") as server, httpx.Client(base_url=server.url) as client:
+        yield client
+
+
+def _until(holds: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + found_s_max
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def test_the_worker_is_short() -> None:
+    """Under forty lines, its imports and its description included."""
+    assert len(programs(DOCUMENT)["worker.py"].splitlines()) < 40
+
+
+def test_a_worker_killed_before_the_acknowledgement_gets_its_entry_back(
+    http: httpx.Client, tmp_path: Path
+) -> None:
+    """Its history comes first, with delivery count 2; a deleted entry in it is acknowledged and passed over;
+    then it goes on with what is new.
+    """
+    (tmp_path / "worker.py").write_text(programs(DOCUMENT)["worker.py"])
+    (tmp_path / "tasks.py").write_text(TASKS)
+    (tmp_path / "hold").touch()
+    done = tmp_path / "done"
+    arguments = ("worker.py", str(http.base_url), "orders", "billing", "worker-1")
+    http.post("/v1/streams/orders/entries", json={"id": "1-0", "fields": {"order": "first"}})
+    http.post("/v1/streams/orders/entries", json={"id": "2-0", "fields": {"order": "second"}})
+
+    worker = start(tmp_path, *arguments)
+    try:
+        _until(lambda: done.exists() and done.read_text(), "the first entry is worked on")
+        assert _counts(http) == {"1-0": 1, "2-0": 1}
+    finally:
+        worker.kill()
+        worker.wait()
+    http.request("DELETE", "/v1/streams/orders/entries/2-0").raise_for_status()
+
+    worker = start(tmp_path, *arguments)
+    try:
+        _until(lambda: done.read_text() == "first\nfirst\n", "the entry comes back")
+        assert _counts(http)["1-0"] == 2
+        (tmp_path / "hold").unlink()
+        http.post("/v1/streams/orders/entries", json={"id": "3-0", "fields": {"order": "third"}})
+        _until(lambda: not _counts(http) and "third" in done.read_text(), "everything is acknowledged")
+    finally:
+        worker.kill()
+        worker.wait()
+    assert done.read_text() == "first\nfirst\nthird\n"
+    assert http.get(G).json()["lag"] == 0
+
+
+def _counts(http: httpx.Client) -> dict[str, int]:
+    rows = http.get(f"{G}/pending?count=10").json()["pending"]
+    return {one["id"]: one["delivery_count"] for one in rows}
+
+
+def test_the_example_work_is_complete() -> None:
+    """What the document shows as the reader's own part defines what the worker imports."""
+    scope: dict[str, Any] = {}
+    exec(programs(DOCUMENT)["tasks.py"], scope)
+    scope["work"]({"order": "4711"})
