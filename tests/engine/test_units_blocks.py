@@ -1,0 +1,112 @@
+"""The ordered map in blocks behaves as a dict sorted whenever one looks, and its snapshots never change."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from engine.blocks import SortedMap
+
+keys = st.integers(0, 40)
+
+
+def weight(value: int) -> int:
+    return value
+
+
+class BesideADict(RuleBasedStateMachine):
+    """Every method, against the same done to a dict."""
+
+    @initialize(block_items_max=st.integers(1, 5))
+    def begin(self, block_items_max: int) -> None:
+        self.map: SortedMap[int] = SortedMap(block_items_max)
+        self.model: dict[int, int] = {}
+        self.snapshots: list[tuple[tuple[object, ...], list[tuple[int, int]]]] = []
+
+    def _sorted(self) -> list[tuple[int, int]]:
+        return sorted(self.model.items())
+
+    @rule(key=keys, value=st.integers(0, 9))
+    def set(self, key: int, value: int) -> None:
+        self.map.set(key, value)
+        self.model[key] = value
+
+    @rule(key=keys)
+    def pop(self, key: int) -> None:
+        assert self.map.pop(key) == self.model.pop(key, None)
+
+    @rule(steps=st.lists(st.integers(1, 3), max_size=12))
+    def extend(self, steps: list[int]) -> None:
+        """Ascending keys beyond the last."""
+        last = max(self.model, default=-1)
+        new = [last := last + step for step in steps]
+        self.map.extend(new, [key % 7 for key in new])
+        self.model |= {key: key % 7 for key in new}
+
+    @rule(count=st.integers(0, 8))
+    def drop_first(self, count: int) -> None:
+        count = min(count, len(self.model))
+        self.map.drop_first(count)
+        for key, _ in self._sorted()[:count]:
+            del self.model[key]
+
+    @rule()
+    def snapshot(self) -> None:
+        """Look at it now; compare it later."""
+        self.snapshots.append((self.map.snapshot(), self._sorted()))
+
+    @rule(key=keys)
+    def look(self, key: int) -> None:
+        items = self._sorted()
+        below = [item for item in items if item[0] <= key]
+        above = [item for item in items if item[0] >= key]
+        assert (key in self.map) == (key in self.model)
+        assert self.map.get(key) == self.model.get(key)
+        assert self.map.floor(key) == (below[-1] if below else None)
+        assert list(self.map.items(key)) == above
+        assert list(self.map.items_down(key)) == below[::-1]
+        assert self.map.weight_below(key, weight) == sum(value for each, value in items if each < key)
+
+    @rule(key=keys, count=st.integers(0, 6))
+    def page(self, key: int, count: int) -> None:
+        assert self.map.page(key, count) == [item for item in self._sorted() if item[0] >= key][:count]
+
+    @invariant()
+    def agrees(self) -> None:
+        items = self._sorted()
+        self.map.check()
+        assert len(self.map) == len(items)
+        assert list(self.map.items()) == items
+        assert list(self.map.values()) == [value for _, value in items]
+        assert self.map.first() == (items[0] if items else None)
+        assert self.map.last() == (items[-1] if items else None)
+
+    @invariant()
+    def snapshots_stay(self) -> None:
+        """Whatever was written since."""
+        for blocks, items in self.snapshots:
+            pairs = [pair for block in blocks for pair in zip(block.keys, block.values, strict=True)]  # type: ignore[attr-defined]
+            assert pairs == items
+
+
+BesideADict.TestCase.settings = settings(max_examples=120, stateful_step_count=30)
+TestBesideADict = BesideADict.TestCase
+
+
+def test_appending_fills_blocks() -> None:
+    """Ascending keys, as IDs are, leave no block half empty behind them."""
+    ascending: SortedMap[None] = SortedMap(4)
+    for key in range(10):
+        ascending.set(key, None)
+    assert [len(block.keys) for block in ascending.snapshot()] == [4, 4, 2]
+
+
+def test_a_block_is_copied_once_for_a_snapshot() -> None:
+    """And not at all where nobody writes to it."""
+    ascending: SortedMap[int] = SortedMap(4)
+    ascending.extend(range(12), range(12))
+    before = ascending.snapshot()
+    ascending.set(5, 50)
+    ascending.set(6, 60)
+    after = ascending.snapshot()
+    assert [one is other for one, other in zip(before, after, strict=True)] == [True, False, True]
+    assert (before[1].values, after[1].values) == ([4, 5, 6, 7], [4, 50, 60, 7])

@@ -1,0 +1,90 @@
+"""The stored form of an entry: made once, and everything that went in comes out of it again."""
+
+import json
+from itertools import accumulate
+from typing import Final
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from engine import entries, ids
+
+SEPARATOR: Final = ',{"id":"'
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.just(SEPARATOR)
+values = (
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.binary(max_size=8) | st.just(SEPARATOR)
+)
+fields = st.lists(st.tuples(names, values), min_size=1, max_size=5)
+entry_ids = st.integers(0, ids.ID_MAX)
+
+
+def as_bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+@given(entry_ids, fields)
+@example(0, [("a", "1"), ("a", "2")])
+@example(0, [("a", b"\xff"), ("b", "text")])
+def test_what_goes_in_comes_out(entry_id: int, pairs: list[tuple[str, str | bytes]]) -> None:
+    """In order, repeated names too, values as the bytes they stand for."""
+    text = entries.stored(entry_id, entries.body(pairs))
+    assert entries.id_of(text) == entry_id
+    assert entries.pairs_of(text) == [(name, as_bytes(value)) for name, value in pairs]
+
+
+# Neighbours, holes and overflowing sequences: what nodes hold.
+gaps = st.sampled_from([1, 1, 1, 2, ids.SEQUENCE_MAX, ids.SEQUENCE_MAX + 1, 12 << 64])
+
+
+@given(st.integers(0, 1 << 70), st.lists(st.tuples(gaps, fields), min_size=1, max_size=6))
+def test_joined_entries_come_apart_again(
+    first: int, run: list[tuple[int, list[tuple[str, str | bytes]]]]
+) -> None:
+    """Whatever stands in them: no text of a field can look like the seam."""
+    given_ids = list(accumulate((gap for gap, _ in run[1:]), initial=first))
+    texts = [
+        entries.stored(each, entries.body(pairs)) for each, (_, pairs) in zip(given_ids, run, strict=True)
+    ]
+    joined = b",".join(texts)
+    assert entries.texts(joined) == texts
+    assert list(entries.ids_of(texts)) == given_ids
+    assert [entry["id"] for entry in json.loads(b"[%b]" % joined)] == [ids.text(each) for each in given_ids]
+
+
+def test_the_form_is_the_documented_one() -> None:
+    """Compact JSON; base64 for all values where one is not text; pairs only where a name repeats."""
+    assert entries.stored(1 << 64, entries.body([("a", "1"), ("b", "ü")])) == (
+        '{"id":"1-0","fields":{"a":"1","b":"ü"}}'.encode()
+    )
+    assert entries.stored(1 << 64, entries.body([("a", b"\xff"), ("b", "1")])) == (
+        b'{"id":"1-0","fields":{"a":"/w==","b":"MQ=="},"encoding":"base64"}'
+    )
+    assert entries.stored(1 << 64, entries.body([("a", "1"), ("a", "2")])) == (
+        b'{"id":"1-0","fields":{"a":"2"},"pairs":[["a","1"],["a","2"]]}'
+    )
+    assert entries.body_of_fields(b'{"a":"1"}') == entries.body([("a", "1")])
+
+
+@given(entry_ids, st.integers(1, 5))
+@example(ids.make(7, ids.SEQUENCE_MAX - 1), 4)
+def test_a_run_is_consecutive_entries(first_id: int, count: int) -> None:
+    """Also where the sequence overflows into the milliseconds."""
+    first_id = min(first_id, ids.ID_MAX - count)
+    bodies = [entries.body([("n", str(number))]) for number in range(count)]
+    run = entries.stored_run(first_id, bodies)
+    assert run == [entries.stored(first_id + place, body) for place, body in enumerate(bodies)]
+
+
+@given(fields, st.randoms())
+def test_a_fingerprint_is_of_the_set(pairs: list[tuple[str, str | bytes]], random: object) -> None:
+    """Order does not matter, text and its bytes are the same, and one pair more is another set."""
+    shuffled = sorted(pairs, key=lambda _: getattr(random, "random")())  # noqa: B009 - hypothesis's own type
+    as_raw = [(name, as_bytes(value)) for name, value in shuffled]
+    assert entries.fingerprint(pairs) == entries.fingerprint(as_raw)
+    assert entries.fingerprint([*pairs, pairs[0]]) != entries.fingerprint(pairs)
+
+
+def test_a_fingerprint_keeps_names_and_values_apart() -> None:
+    """Moving a byte over the border makes another set."""
+    assert entries.fingerprint([("ab", "c")]) != entries.fingerprint([("a", "bc")])
+    assert entries.fingerprint([("a", "b"), ("c", "d")]) != entries.fingerprint([("a", "d"), ("c", "b")])

@@ -1,0 +1,193 @@
+"""Groups, productions and waiters: each against the plainest thing that does the same."""
+
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.commands import Parked
+from engine.commands.types import XRead
+from engine.groups import Consumer, Group
+from engine.productions import Productions
+from engine.waiters import Waiter, Waiters
+
+entry_ids = st.integers(1, 15)
+id_runs = st.lists(entry_ids, min_size=1, max_size=5, unique=True).map(sorted)
+times = st.integers(0, 9)
+names = st.sampled_from("ab")
+
+
+@dataclass
+class Held:
+    """A pending entry; `serial` counts everything that was ever delivered or released."""
+
+    owner: str | None
+    time: int
+    count: int
+    serial: int
+
+
+class BesideALedger(RuleBasedStateMachine):
+    """A group against a dict of who holds what since when."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.group = Group(0, None)
+        self.held: dict[int, Held] = {}
+        self.serial = 0
+
+    def _consumer(self, name: str) -> Consumer:
+        return self.group.consumers.setdefault(name, Consumer(name, 0))
+
+    def _note(self, entry_id: int, owner: str | None, time: int, count: int) -> None:
+        self.serial += 1
+        self.held[entry_id] = Held(owner, time, count, self.serial)
+
+    @rule(run=id_runs, name=names, time=times, count=st.integers(1, 3))
+    def own(self, run: list[int], name: str, time: int, count: int) -> None:
+        """New ones, or those that anybody holds."""
+        self.group.own_run(run, self._consumer(name), time, [count] * len(run))
+        for entry_id in run:
+            self._note(entry_id, name, time, count)
+
+    @rule(entry_id=entry_ids, count=st.integers(0, 3))
+    def release(self, entry_id: int, count: int) -> None:
+        self.group.release(entry_id, count)
+        self._note(entry_id, None, 0, count)
+
+    @rule(entry_id=entry_ids)
+    def settle(self, entry_id: int) -> None:
+        settled, held = self.group.settle(entry_id), self.held.pop(entry_id, None)
+        assert (settled is None) == (held is None)
+
+    @precondition(lambda self: self.group.consumers)
+    @rule(data=st.data())
+    def remove_consumer(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.group.consumers)))
+        self.group.remove_consumer(name)
+        self.held = {entry_id: one for entry_id, one in self.held.items() if one.owner != name}
+
+    @invariant()
+    def agrees(self) -> None:
+        group = self.group
+        group.check()
+        rows = [
+            (entry_id, one.consumer and one.consumer.name, one.delivery_time_ms, one.delivery_count)
+            for entry_id, one in group.pending.items()
+        ]
+        assert rows == [
+            (entry_id, one.owner, one.time, one.count) for entry_id, one in sorted(self.held.items())
+        ]
+        in_order = sorted(
+            self.held.items(), key=lambda row: (row[1].owner is not None, row[1].time, row[1].serial)
+        )
+        assert [entry_id for entry_id, _ in group.in_order_of_delivery()] == [
+            entry_id for entry_id, _ in in_order
+        ]
+        assert group.released_count() == sum(one.owner is None for one in self.held.values())
+        for name, consumer in group.consumers.items():
+            mine = [entry_id for entry_id, one in sorted(self.held.items()) if one.owner == name]
+            assert [entry_id for entry_id, _ in consumer.pending.items()] == mine
+
+
+BesideALedger.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
+TestBesideALedger = BesideALedger.TestCase
+
+
+def test_new_entries_are_owned_in_bulk() -> None:
+    """A thousand deliveries fill blocks; the order of delivery is that of their IDs."""
+    group, consumer = Group(0, None), Consumer("a", 0)
+    group.consumers["a"] = consumer
+    for start in (1, 1001):
+        group.own_run(range(start, start + 1000), consumer, 5, [1] * 1000)
+    group.check()
+    assert [entry_id for entry_id, _ in group.in_order_of_delivery()] == list(range(1, 2001))
+    assert [len(block.keys) for block in group.pending.snapshot()] == [512, 512, 512, 464]
+
+
+def test_idle_time_is_never_negative() -> None:
+    """The clock may have been set back since."""
+    group = Group(0, None)
+    group.own(1, Consumer("a", 0), 100, 1)
+    pending = group.pending.get(1)
+    assert pending is not None
+    assert (pending.idle_ms(150), pending.idle_ms(50)) == (50, 0)
+
+
+class TestProductions:
+    def test_the_oldest_of_a_producer_goes(self) -> None:
+        """Others are not touched."""
+        kept = Productions(100, 2)
+        for place, key in enumerate([b"a", b"b", b"c"]):
+            kept.record(b"p", key, place)
+        kept.record(b"q", b"a", 9)
+        assert [kept.find(b"p", key) for key in (b"a", b"b", b"c")] == [None, 1, 2]
+        assert (kept.find(b"q", b"a"), kept.keys_tracked, kept.added) == (9, 3, 4)
+
+    def test_expiry_takes_the_oldest_up_to_the_first_that_is_not(self) -> None:
+        """Keys are in order of their making; one with an ID from the future keeps those behind it."""
+        kept = Productions(10, 100)
+        for ms, key in ((1_000, b"a"), (2_000, b"b"), (90_000, b"c"), (3_000, b"d")):
+            kept.record(b"p", key, ms << 64)
+        assert list(kept.expired(10_999)) == []
+        assert list(kept.expired(11_000)) == [(b"p", 1)]
+        assert list(kept.expired(20_000)) == [(b"p", 2)]
+        kept.forget(b"p", 2)
+        assert [kept.find(b"p", key) for key in (b"a", b"b")] == [None, None]
+        kept.forget(b"p", 2)
+        assert kept.producers == {}
+
+    def test_only_another_setting_forgets(self) -> None:
+        """The counters stay."""
+        kept = Productions(10, 100)
+        kept.record(b"p", b"a", 1)
+        kept.configure(10, 100)
+        assert kept.find(b"p", b"a") == 1
+        kept.configure(10, 99)
+        assert (kept.find(b"p", b"a"), kept.added) == (None, 1)
+
+
+def parked(*streams: str) -> Parked:
+    return Parked(XRead(streams=[(name, 0) for name in streams]), streams, 1000)
+
+
+class TestWaiters:
+    def test_first_come_first_served_stream_by_stream(self) -> None:
+        """One that waits for several is given once."""
+        waiters: Waiters[str] = Waiters()
+        first, second, third = (
+            Waiter(parked(*streams), name, 10.0, None)
+            for name, streams in (("first", "xy"), ("second", "y"), ("third", "x"))
+        )
+        for waiter in (first, second, third):
+            waiters.park(waiter)
+        assert [waiter.ticket for waiter in waiters.of(["y", "x"])] == ["first", "second", "third"]
+        assert [waiter.ticket for waiter in waiters.of(["x"])] == ["first", "third"]
+        waiters.park(first)
+        assert [waiter.ticket for waiter in waiters.of(["x", "y"])] == ["third", "first", "second"]
+        assert len(waiters) == 3
+
+    def test_one_that_is_gone_is_nowhere(self) -> None:
+        """Neither in a queue nor among those that come due."""
+        waiters: Waiters[str] = Waiters()
+        waiter = Waiter(parked("x", "y"), "only", 10.0, None)
+        waiters.park(waiter)
+        waiters.remove(waiter)
+        assert (waiters.of(["x", "y"]), waiters.next_due(), waiters.due(99.0), len(waiters)) == (
+            [],
+            None,
+            [],
+            0,
+        )
+        assert waiters.everyone() == []
+
+    def test_due_is_the_deadline_or_the_retry(self) -> None:
+        """Whichever comes first, in order."""
+        waiters: Waiters[str] = Waiters()
+        for name, deadline, retry in (("late", 30.0, None), ("soon", 10.0, None), ("retry", 40.0, 5.0)):
+            waiters.park(Waiter(parked("x"), name, deadline, retry))
+        assert waiters.next_due() == 5.0
+        assert [waiter.ticket for waiter in waiters.due(4.9)] == []
+        assert [waiter.ticket for waiter in waiters.due(10.0)] == ["retry", "soon"]
+        assert waiters.next_due() == 30.0

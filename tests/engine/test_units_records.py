@@ -1,0 +1,168 @@
+"""The log's vocabulary: every record comes back as it was, in bytes that version 1 will always read.
+
+`golden/records-v1.json` has the payload of one record of each kind, in hexadecimal. A new kind gets a line
+more; a line that is there never changes.
+"""
+
+import json
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import entries, records
+from engine.keyspace import Keyspace
+from engine.nodes import Text
+from engine.records import Append, Cut, Record, Remove, RestoreOpenNode, decode, encode, replay, snapshot
+from tests.engine.images import image
+from tests.engine.world import World
+
+GOLDEN: Final = Path(__file__).parents[1] / "golden" / "records-v1.json"
+FIRST, SECOND = (1_526_919_030_474 << 64) + 55, (1_526_919_030_474 << 64) + 56
+TEXTS: Final = [
+    b'{"id":"1526919030474-55","fields":{"a":"1"}}',
+    b'{"id":"1526919030474-56","fields":{"a":"/w=="},"encoding":"base64"}',
+]
+# The texts under zstd, as one version of it packed them: others may pack otherwise, and must read this.
+PACKED: Final = bytes.fromhex(
+    "28b52ffd207075020092c4101880b51a03f3986fbb7960fd0633128a0436018d6eaa31c2463b524fb6631d10a11320f1"
+    "5d76c606832abb9ff5f6d4a50b3c985c4e4940063285596729229d75079f0102006016858a2a03"
+)
+SAMPLES: Final[list[Record]] = [
+    records.CreateStream("orders", "0123456789abcdef", 100, 101),
+    records.RemoveStream("orders"),
+    Append("orders", TEXTS, [FIRST, SECOND]),
+    Cut("orders", SECOND),
+    Remove("orders", [FIRST, SECOND], tombstone=True),
+    records.SetCounters("orders", SECOND, 7, FIRST),
+    records.Describe("orders", 10, None, 1 << 40, True, False, FIRST),  # noqa: FBT003 - a record's fields
+    records.CreateGroup("orders", "größe", FIRST, None),
+    records.MoveGroup("orders", "g", SECOND, 2),
+    records.RemoveGroup("orders", "g"),
+    records.CreateConsumer("orders", "g", "a", 1_700_000_000_000),
+    records.RemoveConsumer("orders", "g", "a"),
+    records.SeeConsumer("orders", "g", "a", 1_700_000_000_000, -1),
+    records.Own("orders", "g", "a", [FIRST, SECOND], 1_700_000_000_000, [1, (1 << 63) - 1]),
+    records.Release("orders", "g", [FIRST], [0]),
+    records.Settle("orders", "g", [FIRST, SECOND]),
+    records.Produce("orders", b"\x00\xff", b"key", FIRST),
+    records.RepeatProduction("orders"),
+    records.ConfigureProductions("orders", 86_400, 10_000),
+    records.ForgetProductions("orders", b"\x00\xff", 3),
+    records.RememberAnswer("orders", "key", b"digest", [FIRST, SECOND], 1_700_000_000_000),
+    records.PublishChunk("job", 2, 3, b'{"answer":1}'),
+    records.Configure("stream-node-max-entries", 50),
+    records.SetPolicy("orders", "g", "dead", 5, None, 60_000),
+    records.RememberPublish(
+        "key", b"digest", ["orders", "other"], [1, 1], [FIRST, SECOND], 1_700_000_000_000
+    ),
+    records.RestoreStream("orders", "0123456789abcdef", FIRST, SECOND, SECOND, 1, FIRST, 9, (100, 101, 2, 1)),
+    records.RestoreNode("orders", FIRST, SECOND, 3, 2, b"\x01", PACKED),
+    RestoreOpenNode("orders", TEXTS, [FIRST, SECOND], b""),
+    records.RestoreConsumer("orders", "g", "a", 1_700_000_000_000, 1_700_000_000_001),
+    records.RestorePending("orders", "g", [SECOND, FIRST], [None, "a"], [0, 1_700_000_000_000], [0, 1]),
+    records.RestoreProduction("orders", b"p", b"\xff", SECOND),
+]
+
+
+def kinds() -> set[type[Record]]:
+    """Every record that the package tells of."""
+    named = (getattr(records, name) for name in records.__all__)
+    return {kind for kind in named if isinstance(kind, type) and issubclass(kind, Record)} - {Record}
+
+
+def test_every_kind_of_record_has_its_sample() -> None:
+    """And every one its number, which no other has."""
+    assert {type(sample) for sample in SAMPLES} == kinds()
+    assert len({kind.number for kind in kinds()}) == len(kinds())
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
+def test_a_record_is_read_from_its_golden_bytes(sample: Record) -> None:
+    """And written as they are: whoever changes the format by accident learns it here."""
+    golden = bytes.fromhex(json.loads(GOLDEN.read_text(encoding="utf-8"))[type(sample).__name__])
+    assert encode([sample]) == golden
+    assert [comparable(record) for record in decode(golden)] == [comparable(sample)]
+
+
+def test_a_packed_node_is_read_from_its_golden_bytes() -> None:
+    """By the version of zstd of today."""
+    assert Text(None, PACKED).plain() == b",".join(TEXTS)
+    assert Text(None, PACKED).size == len(b",".join(TEXTS))
+
+
+def comparable(record: Record) -> list[object]:
+    """Fields as lists, whatever kind of sequence they were."""
+    values = [type(record).__name__, *msgspec.structs.astuple(record)]
+    return [list(value) if isinstance(value, range | tuple) else value for value in values]
+
+
+def test_a_payload_keeps_the_order_of_its_records() -> None:
+    """A turn is one payload, however many records."""
+    assert [type(record) for record in decode(encode(SAMPLES))] == [type(sample) for sample in SAMPLES]
+    assert decode(encode([])) == []
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x91", b"\x91\x92\xcd\x03\xe7\x01", b"not msgpack", b"\x91\xa1x"])
+def test_what_is_no_payload_of_this_version_is_told(payload: bytes) -> None:
+    """A newer record is refused, not skipped: the state would be another."""
+    with pytest.raises(ValueError, match="not a payload of this version"):
+        decode(payload)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.booleans())
+def test_ids_of_entries_are_not_written_twice(steps: list[int], tombstone: bool) -> None:  # noqa: FBT001
+    """They come out of the texts again."""
+    last, ids_given = 0, []
+    for step in steps:
+        last += 1 + step
+        ids_given.append(last)
+    texts = [entries.stored(each, entries.body([("a", "1")])) for each in ids_given]
+    (append,) = decode(encode([Append("s", texts, ids_given)]))
+    assert isinstance(append, Append)
+    assert (list(append.ids), list(append.texts)) == (ids_given, texts)
+    (removal,) = decode(encode([Remove("s", ids_given, tombstone)]))
+    assert removal == Remove("s", ids_given, tombstone)
+
+
+def rich_world() -> World:
+    """Something of everything that Redis's commands can make."""
+    world = World()
+    world.call("CONFIG", "SET", "stream-node-max-entries", 3)
+    world.add("s", *(f"{number}-0" for number in range(1, 20)))
+    world.call("XDEL", "s", "2-0", "8-0")
+    world.call("XTRIM", "s", "MINID", "4-0")
+    world.call("XGROUP", "CREATE", "s", "g", "4-0", "ENTRIESREAD", 4)
+    world.read("g", "a", "s", ">", "COUNT", 6)
+    world.read("g", "idle", "s", "0")
+    world.call("XNACK", "s", "g", "FATAL", "IDS", 2, "9-0", "6-0")
+    world.call("XDEL", "s", "7-0")
+    world.call("XADD", "s", "IDMP", b"\x00", "i", "*", "a", b"\xff")
+    world.call("XGROUP", "CREATE", "empty", "g", "$", "MKSTREAM")
+    return world
+
+
+def test_a_snapshot_leaves_nothing_out() -> None:
+    """Log, snapshot, and the snapshot of the snapshot give one state and one answer."""
+    world = rich_world()
+    world.check()
+    restored = Keyspace()
+    replay(restored, encode(list(snapshot(world.keyspace))))
+    assert image(restored) == image(world.keyspace)
+    stream = restored.keys["s"].stream
+    assert (stream.removed_upto, stream.max_deleted_id) == (3 << 64, 8 << 64)
+
+
+def test_a_snapshot_is_in_bounded_records() -> None:
+    """However long a pending list: none of them may be too long for a frame."""
+    world = World()
+    world.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+    for number in range(1, 1101):
+        world.call("XADD", "s", f"{number}-0", "a", "1")
+    world.read("g", "a", "s")
+    lengths = [len(one.ids) for one in snapshot(world.keyspace) if isinstance(one, records.RestorePending)]
+    assert lengths == [512, 512, 76]
+    world.check()

@@ -1,0 +1,246 @@
+"""A stream of packed nodes behaves as a list of entries: appended to, cut, thinned, packed and read."""
+
+import threading
+from bisect import bisect_left
+from itertools import accumulate
+from typing import Final
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from zstandard import ZstdDecompressor
+
+from engine import entries, ids
+from engine.nodes import Text
+from engine.stream import NodeLimits, Stream, hot_nodes
+
+some_ids = st.integers(0, 80)
+bounds = st.tuples(some_ids, some_ids)
+counts = st.none() | st.integers(1, 12)
+byte_limits = st.none() | st.integers(0, 400)
+
+
+def text_of(entry_id: int) -> bytes:
+    return entries.stored(entry_id, entries.body([("n", "x" * (entry_id % 20))]))
+
+
+def texts_of(parts: object) -> list[bytes]:
+    assert isinstance(parts, list | tuple)
+    return [text for part in parts for text in entries.texts(part)]
+
+
+class BesideAList(RuleBasedStateMachine):
+    """Every way to change and to read a stream, against the same done to a list of IDs."""
+
+    @initialize(entries_max=st.integers(0, 6), bytes_max=st.sampled_from([0, 60, 200]))
+    def begin(self, entries_max: int, bytes_max: int) -> None:
+        self.limits = NodeLimits(entries_max, bytes_max)
+        self.stream = Stream()
+        self.live: list[int] = []
+        self.last = 0
+        self.added = 0
+        self.removed_upto = 0
+        self.max_deleted = 0
+        self.cold: list[Text] = []
+
+    def _removed(self, gone: set[int]) -> None:
+        """The list without them, and what a reader may have missed: those before all that is left."""
+        self.live = [entry_id for entry_id in self.live if entry_id not in gone]
+        before_all = [entry_id for entry_id in gone if not self.live or entry_id < self.live[0]]
+        self.removed_upto = max(self.removed_upto, *before_all, 0) if before_all else self.removed_upto
+
+    @rule(steps=st.lists(st.integers(1, 3), min_size=1, max_size=9))
+    def append(self, steps: list[int]) -> None:
+        new = list(accumulate(steps, initial=self.last))[1:]
+        self.last = new[-1]
+        self.cold += self.stream.append(new, [text_of(entry_id) for entry_id in new], self.limits)
+        self.live += new
+        self.added += len(new)
+
+    @rule(below=some_ids)
+    def cut(self, below: int) -> None:
+        gone = {entry_id for entry_id in self.live if entry_id < below}
+        assert self.stream.cut(below) == len(gone)
+        self._removed(gone)
+
+    @rule(gone=st.sets(some_ids, max_size=12), tombstone=st.booleans())
+    def remove(self, gone: set[int], *, tombstone: bool) -> None:
+        found = gone & set(self.live)
+        assert self.stream.remove(sorted(gone), tombstone=tombstone) == len(found)
+        self._removed(found)
+        if tombstone and found:
+            self.max_deleted = max(self.max_deleted, *found)
+
+    @rule()
+    def remove_a_run(self) -> None:
+        """Most of a node at once, so that it is packed anew."""
+        self.remove(set(self.live[1:6]), tombstone=True)
+
+    @rule()
+    def compress(self) -> None:
+        """What has gone cold, as the gateway does in the background."""
+        for text in self.cold:
+            text.keep_packed(text.packed())
+        self.cold.clear()
+
+    @rule(low=some_ids, high=some_ids, count=counts, bytes_max=byte_limits, reverse=st.booleans())
+    def range(self, low: int, high: int, count: int | None, bytes_max: int | None, *, reverse: bool) -> None:
+        found = [entry_id for entry_id in self.live if low <= entry_id <= high][:: -1 if reverse else 1]
+        run = self.stream.range(low, high, count=count, bytes_max=bytes_max, reverse=reverse)
+        texts = texts_of(run.parts)
+        given_ids = [entries.id_of(text) for text in texts]
+        assert given_ids == found[: len(given_ids)]
+        assert texts == [text_of(entry_id) for entry_id in given_ids]
+        edges = (given_ids[0], given_ids[-1]) if given_ids else (0, 0)
+        assert (run.count, run.first, run.last) == (len(texts), *edges)
+        assert run.more is (len(given_ids) < len(found))
+        self._is_as_long_as_it_may_be(found[:count], given_ids, bytes_max)
+
+    @rule(cursor=some_ids, count=counts, bytes_max=byte_limits)
+    def after(self, cursor: int, count: int | None, bytes_max: int | None) -> None:
+        found = [entry_id for entry_id in self.live if entry_id > cursor][:count]
+        run = self.stream.after(cursor, count, bytes_max)
+        given_ids = [entry_id for entry_id, _ in run]
+        assert given_ids == found[: len(given_ids)]
+        assert [text for _, text in run] == [text_of(entry_id) for entry_id in given_ids]
+        self._is_as_long_as_it_may_be(found, given_ids, bytes_max)
+
+    @staticmethod
+    def _is_as_long_as_it_may_be(found: list[int], given_ids: list[int], bytes_max: int | None) -> None:
+        """At least one; not over the limit; and the next would not have fitted, commas counted or not."""
+        sizes = [len(text_of(entry_id)) for entry_id in found]
+        taken = sum(sizes[: len(given_ids)])
+        if bytes_max is None:
+            assert given_ids == found
+        elif found:
+            assert given_ids
+            assert taken <= bytes_max or len(given_ids) == 1
+            assert len(given_ids) == len(found) or taken + sizes[len(given_ids)] + len(given_ids) > bytes_max
+
+    @rule(bound=bounds)
+    def count_between(self, bound: tuple[int, int]) -> None:
+        low, high = min(bound), max(bound)
+        expected = bisect_left(self.live, high + 1) - bisect_left(self.live, low)
+        assert self.stream.count_between(low, high) == expected
+
+    @rule(entry_id=some_ids)
+    def find(self, entry_id: int) -> None:
+        is_live = entry_id in self.live
+        assert (entry_id in self.stream) is is_live
+        assert self.stream.get(entry_id) == (text_of(entry_id) if is_live else None)
+
+    @invariant()
+    def agrees(self) -> None:
+        stream = self.stream
+        stream.check()
+        edges = (self.live[0], self.live[-1]) if self.live else (0, 0)
+        assert (stream.length, stream.first_id, stream.top_id) == (len(self.live), *edges)
+        assert (stream.last_id, stream.entries_added) == (self.last, self.added)
+        assert (stream.removed_upto, stream.max_deleted_id) == (self.removed_upto, self.max_deleted)
+
+
+BesideAList.TestCase.settings = settings(max_examples=200, stateful_step_count=30)
+TestBesideAList = BesideAList.TestCase
+
+
+def filled(count: int, limits: NodeLimits, size: int = 10) -> tuple[Stream, list[Text]]:
+    """A stream with so many entries, one after the other; and what has gone cold by that."""
+    stream, cold = Stream(), list[Text]()
+    for number in range(1, count + 1):
+        text = entries.stored(number, entries.body([("n", "x" * size)]))
+        cold += stream.append([number], [text], limits)
+    return stream, cold
+
+
+def test_a_node_seals_at_its_entries_deleted_ones_too() -> None:
+    """As Redis counts: deleting makes no room in a node."""
+    stream, _ = filled(3, NodeLimits(3, 0))
+    stream.remove([2], tombstone=True)
+    stream.append([4], [text_of(4)], NodeLimits(3, 0))
+    assert stream.node_count == 2
+
+
+@pytest.mark.parametrize(("bytes_max", "nodes"), [(0, 1), (1, 6), (200, 2), (10_000, 1)])
+def test_a_node_seals_at_its_bytes(bytes_max: int, nodes: int) -> None:
+    """Before the entry that would come after it is full; 0 is no limit."""
+    stream, _ = filled(6, NodeLimits(0, bytes_max))
+    assert stream.node_count == nodes
+
+
+def test_a_batch_makes_the_nodes_that_its_entries_would_one_by_one() -> None:
+    """However they come."""
+    limits = NodeLimits(4, 300)
+    one_by_one, _ = filled(30, limits)
+    batch = Stream()
+    texts = [entries.stored(number, entries.body([("n", "x" * 10)])) for number in range(1, 31)]
+    batch.append(range(1, 31), texts, limits)
+    assert [node.first for node in batch.nodes.values()] == [node.first for node in one_by_one.nodes.values()]
+
+
+def test_the_newest_nodes_stay_warm() -> None:
+    """Texts are given out for compression once so many newer nodes are sealed, each once."""
+    stream, cold = filled(100, NodeLimits(5, 0))
+    sealed = [node.text for node in stream.nodes.values()]
+    assert cold == sealed[: len(sealed) - hot_nodes]
+
+
+def test_a_range_of_whole_nodes_is_their_texts() -> None:
+    """Slices, not entries: a thousand entries are ten pieces."""
+    stream, _ = filled(1_000, NodeLimits(100, 0))
+    run = stream.range(0, ids.ID_MAX)
+    assert (len(run.parts), run.count) == (10, 1_000)
+    first = next(iter(stream.nodes.values()))
+    assert run.parts[0] is first.text.plain()
+
+
+def test_a_node_half_dead_is_packed_anew() -> None:
+    """Its text shrinks; what Redis would count of it stays; its borders too."""
+    stream, _ = filled(11, NodeLimits(10, 0))
+    before = next(iter(stream.nodes.values()))
+    stream.remove([2, 3, 4, 5, 6], tombstone=True)
+    half = next(iter(stream.nodes.values()))
+    assert half.text is before.text
+    stream.remove([7], tombstone=True)
+    packed = next(iter(stream.nodes.values()))
+    assert (packed.held, packed.count, packed.deleted) == (4, 10, 0)
+    assert (packed.first, packed.last) == (1, 10)
+    assert packed.size < half.size
+    assert (before.deleted, half.deleted) == (0, 0b111110)
+
+
+def test_a_packed_node_stays_packed_when_it_shrinks() -> None:
+    """It is cold: the plain form would be held for nobody."""
+    stream, _ = filled(11, NodeLimits(10, 0), size=200)
+    text = next(iter(stream.nodes.values())).text
+    text.keep_packed(text.packed())
+    stream.remove([1, 2, 3, 4, 5, 6], tombstone=True)
+    shrunk = next(iter(stream.nodes.values()))
+    assert shrunk.text.is_packed
+    assert shrunk.text.held_bytes() < shrunk.size
+    assert [entries.id_of(each) for each in shrunk.texts()] == [7, 8, 9, 10]
+
+
+TEXTS_EACH: Final = 400
+
+
+def test_packing_in_two_threads_is_safe() -> None:
+    """The packing thread and the loop may each have a node in hand."""
+    plain = [text_of(number) * 200 for number in range(1, 30)]
+    failures: list[object] = []
+
+    def pack() -> None:
+        for number in range(TEXTS_EACH):
+            content = plain[number % len(plain)]
+            try:
+                if ZstdDecompressor().decompress(Text(content).packed()) != content:
+                    failures.append(number)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is what must not be
+                failures.append(error)
+
+    threads = [threading.Thread(target=pack) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
