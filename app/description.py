@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from fastapi import FastAPI
 
-from app import operations, operations_groups, schemas
+from app import examples, examples_groups, operations, operations_groups, schemas
 from app.errors import CODES, slug
 from app.operation import Example, Json, Operation
 from app.wire.media import JSON
@@ -20,7 +20,11 @@ from app.wire.media import JSON
 _PROBLEM: Final = "application/problem+json"
 _REF: Final = "#/components/schemas/{name}"
 
-_OPERATIONS: Final[Mapping[str, Operation]] = {**operations.OPERATIONS, **operations_groups.OPERATIONS}
+_EXAMPLES: Final = {**examples.EXAMPLES, **examples_groups.EXAMPLES}
+_OPERATIONS: Final[Mapping[str, Operation]] = {
+    name: msgspec.structs.replace(told, examples=_EXAMPLES.get(name, {}))
+    for name, told in {**operations.OPERATIONS, **operations_groups.OPERATIONS}.items()
+}
 
 _NAMES: Final[Mapping[str, Json]] = {
     "stream": {"description": "The stream's name", "example": "orders"},
@@ -85,6 +89,9 @@ def arguments(operation_id: str, path: str) -> Json:
 def document(api: FastAPI) -> bytes:
     """The whole description as JSON."""
     described = api.openapi()
+    for methods in described["paths"].values():
+        for told in methods.values():
+            _show(_OPERATIONS[told["operationId"]], told)
     named = [kind for told in _OPERATIONS.values() for kind in (told.answer, told.body) if kind is not None]
     kinds = dict.fromkeys([*named, schemas.NewEntries, schemas.Place])
     _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
@@ -158,10 +165,10 @@ def _request_body(told: Operation, operation_id: str) -> Json | None:
         }
         if operation_id != "runCommand":
             schema = {"type": "array", "items": schema}
-        return {"required": True, "content": {JSON: {"schema": schema, **_bodies(told)}}}
+        return {"required": True, "content": {JSON: {"schema": schema}}}
     if told.body is None:
         return None
-    content: Json = {JSON: {"schema": _ref(told.body), **_bodies(told)}}
+    content: Json = {JSON: {"schema": _ref(told.body)}}
     if told.body is schemas.NewEntry:
         content[JSON]["schema"] = {"anyOf": [_ref(schemas.NewEntry), _ref(schemas.NewEntries)]}
         content["application/x-ndjson"] = {"schema": {"type": "string", "description": "one entry a line"}}
@@ -193,8 +200,17 @@ def _answer(told: Operation, status: int, words: str) -> Json:
         }
     if status != 204:
         schema = {} if told.answer is None else _ref(told.answer)
-        answer["content"] = {JSON: {"schema": schema, **_answers(told, status)}, **told.media}
+        answer["content"] = {JSON: {"schema": schema}, **told.media}
     return answer
+
+
+def _show(told: Operation, described: Json) -> None:
+    """Put the examples in: FastAPI would drop what is null in them."""
+    for status in (told.status, *told.also):
+        if status != 204:
+            described["responses"][str(status)]["content"][JSON].update(_answers(told, status))
+    if "requestBody" in described:
+        described["requestBody"]["content"][JSON].update(_bodies(told))
 
 
 def _answers(told: Operation, status: int) -> Json:

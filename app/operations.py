@@ -29,7 +29,23 @@ _RANGE: Final[Mapping[str, Json]] = {
     "after": an_id("a cursor: an ID, `0` or `$` (what comes from now on)"),
     "wait": number("milliseconds to wait for entries after the cursor", maximum=60_000),
     "on_gap": word("`fail`: 410 where entries after the cursor were lost", ("report", "fail"), "report"),
-    "max_bytes": number("at most so many bytes of entries, but one entry", least=1),
+    "max_bytes": number("at most so many bytes of entries, but one entry", least=1, maximum=8 << 20),
+    "last": number("the newest entries, so many, in order", least=1, maximum=10_000),
+    "fields": text("only these fields, names between commas"),
+}
+_WHERE: Final = {
+    "Weir-Next-Id": "where to go on: `after=<next>`, in reverse `end=(<next>`",
+    "Weir-More": "whether a limit, not the end, ended the page",
+    "Weir-First-Available": "with a gap, with `after` and `end`, and on exports: the first entry there is",
+    "Weir-Generation": "with `after` and `end`, and on exports: new each time that the stream is created",
+}
+_LINES: Final = {
+    "application/x-ndjson": {
+        "schema": {
+            "type": "string",
+            "description": 'one entry a line; a line `{"gap": …}` where entries were removed meanwhile',
+        }
+    }
 }
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
@@ -146,6 +162,13 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         answer=schemas.Page,
         query=_RANGE,
         headers={"Prefer": "`wait=<seconds>`, where the query has no `wait`"},
+        answer_headers=_WHERE,
+        media=_LINES,
+        description=(
+            "A range (`start`, `end`, or times), what comes after a cursor (`after`, with `wait` for what "
+            "is not there yet), or the newest (`last`). With `Accept: application/x-ndjson` a range of any "
+            "length, one entry a line, as fast as it is read; its end is fixed when it starts."
+        ),
         refusals=("malformed_id", "gap", "too_many_waiters", "not_acceptable"),
     ),
     "readStreams": Operation(

@@ -1,0 +1,62 @@
+"""The content of the gateway that the description's examples are about, at a moment that never passes.
+
+Knows: which streams, groups and pending entries there are. Must never know: which examples use them.
+"""
+
+import httpx
+
+from app.main import App, create_app
+from app.settings import Settings
+from engine import Engine
+
+NOW_MS = 1526919040000
+ORDERS = [
+    {"id": "1526919030474-0", "fields": {"item": "apple", "quantity": "3"}},
+    {"id": "1526919030474-1", "fields": {"item": "pear", "quantity": "1"}},
+    {"id": "1526919035120-0", "fields": {"item": "plum", "quantity": "12"}},
+]
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic(self) -> float:
+        return self.now_ms / 1000
+
+
+async def open_gateway(*, thin: bool) -> tuple[App, Engine]:
+    """A gateway with that content."""
+    clock = Clock()
+    engine = Engine.open(None, clock=clock)
+    await engine.start()
+    app = create_app(Settings(log_requests="none"), clock, thin=thin)
+    app.gateway.open(engine)
+    clock.now_ms = NOW_MS - 5_000
+    async with client_of(app) as http:
+        await _fill(http)
+    clock.now_ms = NOW_MS
+    return app, engine
+
+
+def client_of(app: App) -> httpx.AsyncClient:
+    """A client of that gateway."""
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080")
+
+
+async def _fill(http: httpx.AsyncClient) -> None:
+    group = {"name": "billing", "start": "0", "dead_letter": {"stream": "orders:dead", "max_deliveries": 5}}
+    requests: list[tuple[str, object]] = [
+        ("/v1/streams/orders/entries", {"entries": ORDERS}),
+        ("/v1/streams/payments/entries", {"id": "1526919031000-0", "fields": {"amount": "4.20"}}),
+        ("/v1/streams/orders/groups", group),
+        ("/v1/streams/orders/groups/billing/consumers/worker-1/read", {"count": 2}),
+    ]
+    for path, body in requests:
+        (await http.post(path, json=body)).raise_for_status()
+    (await http.put("/v1/streams/orders/groups/billing/consumers/worker-2")).raise_for_status()

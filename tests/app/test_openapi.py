@@ -1,0 +1,242 @@
+"""The description is true: each example is sent, and what comes back is what it shows.
+
+The examples are about the gateway of `tests.app.orders`.
+"""
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+import pytest
+
+from app.errors import CODES
+from app.main import App, create_app
+from app.settings import Settings
+from engine import SystemClock
+from tests.app.orders import client_of, open_gateway
+
+Json = dict[str, Any]
+
+IDS = {
+    *("getRoot", "getVersion", "isLive", "isReady", "runCommand", "runPipeline", "runTransaction"),
+    *("listStreams", "getStream", "putStream", "updateStream", "deleteStream", "setLastId", "trimStream"),
+    *("addEntries", "readEntries", "getEntry", "deleteEntry", "deleteEntries", "readStreams", "publish"),
+    *("listGroups", "createGroup", "ensureGroup", "getGroup", "updateGroup", "deleteGroup"),
+    *("listConsumers", "getConsumer", "createConsumer", "deleteConsumer", "readGroup", "ackEntries"),
+    *("nackEntries", "listPending", "claimEntries", "autoclaimEntries", "buryEntries"),
+}
+
+
+def _document() -> Json:
+    app = create_app(Settings(log_requests="none"), SystemClock())
+    document: Json = msgspec.json.decode(app.api.state.description)
+    return document
+
+
+DOCUMENT = _document()
+SCHEMAS: Json = DOCUMENT["components"]["schemas"]
+
+
+class Operation(NamedTuple):
+    method: str
+    path: str
+    told: Json
+
+
+OPERATIONS = {
+    told["operationId"]: Operation(method, path, told)
+    for path, methods in DOCUMENT["paths"].items()
+    for method, told in methods.items()
+}
+
+
+class Sent(NamedTuple):
+    """An example as the document has it."""
+
+    operation: Operation
+    key: str
+    status: int
+    answer: Any
+
+
+def _examples() -> Iterator[Sent]:
+    for operation in OPERATIONS.values():
+        for status, answer in operation.told["responses"].items():
+            if status.startswith("2"):
+                shown = answer.get("content", {}).get("application/json", {}).get("examples", {})
+                for key, example in shown.items():
+                    yield Sent(operation, key, int(status), example["value"])
+
+
+EXAMPLES = list(_examples())
+
+
+@pytest.fixture(params=[True, False], ids=["thin", "fastapi"])
+async def orders(request: pytest.FixtureRequest) -> AsyncIterator[App]:
+    """The gateway that the examples are about."""
+    app, engine = await open_gateway(thin=request.param)
+    yield app
+    engine.check()
+    await engine.close()
+
+
+def _request(http: httpx.AsyncClient, operation: Operation, key: str) -> httpx.Request:
+    path, query = operation.path, {}
+    for parameter in operation.told.get("parameters", []):
+        examples = parameter.get("examples", {})
+        example = examples.get(key) or (examples.get("usual") if parameter["in"] == "path" else None)
+        if parameter["in"] == "path":
+            usual = {"stream": "orders", "group": "billing", "consumer": "worker-1", "id": "1526919030474-0"}
+            value = example["value"] if example else usual[parameter["name"]]
+            path = path.replace(f"{{{parameter['name']}}}", value)
+        elif example is not None:
+            value = example["value"]
+            query[parameter["name"]] = str(value).lower() if isinstance(value, bool) else value
+    bodies = operation.told.get("requestBody", {}).get("content", {}).get("application/json", {})
+    body = bodies.get("examples", {}).get(key, {}).get("value")
+    return http.build_request(operation.method.upper(), path, params=query, json=body)
+
+
+@pytest.mark.parametrize(
+    "sent", EXAMPLES, ids=[f"{one.operation.told['operationId']}-{one.key}" for one in EXAMPLES]
+)
+async def test_an_example_is_true(orders: App, sent: Sent) -> None:
+    """Its status and its answer, up to the generation, which is random; and the shapes of both are kept."""
+    async with client_of(orders) as http:
+        answer = await http.send(_request(http, sent.operation, sent.key))
+    assert answer.status_code == sent.status, answer.text
+    found = _settled(answer.json())
+    assert found == _settled(sent.answer)
+    schema = sent.operation.told["responses"][str(sent.status)]["content"]["application/json"]["schema"]
+    assert list(_faults(found, schema, "")) == []
+    body = sent.operation.told.get("requestBody", {}).get("content", {}).get("application/json", {})
+    if sent.key in body.get("examples", {}):
+        assert list(_faults(body["examples"][sent.key]["value"], body["schema"], "")) == []
+
+
+def _settled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: "" if key == "generation" else _settled(one) for key, one in value.items()}
+    return [_settled(one) for one in value] if isinstance(value, list) else value
+
+
+def test_each_operation_with_an_answer_has_an_example() -> None:
+    """Nothing is left to guessing."""
+    shown = {one.operation.told["operationId"] for one in EXAMPLES}
+    empty = {
+        name
+        for name, one in OPERATIONS.items()
+        if "content" not in one.told["responses"].get("204", {"content": 1})
+    }
+    assert shown | empty == set(OPERATIONS)
+
+
+async def test_what_answers_nothing_answers_nothing(orders: App) -> None:
+    """204 for the usual names."""
+    async with client_of(orders) as http:
+        for name in ("deleteEntry", "deleteStream"):
+            answer = await http.send(_request(http, OPERATIONS[name], "usual"))
+            assert (answer.status_code, answer.content) == (204, b"")
+
+
+# ---- the document itself
+
+
+def test_the_operations_are_those_of_the_contract() -> None:
+    """Their IDs are what SDKs call their functions."""
+    assert set(OPERATIONS) == IDS
+    assert DOCUMENT["openapi"].startswith("3.1")
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_is_told_in_words(name: str) -> None:
+    """A sentence, a known tag, a description of each parameter and refusal."""
+    told = OPERATIONS[name].told
+    assert re.fullmatch(r"[A-Z0-9][^\n]*(?:\n[^\n]*)*\.", told["summary"])
+    assert set(told["tags"]) <= {tag["name"] for tag in DOCUMENT["tags"]}
+    assert all(parameter["description"] for parameter in told.get("parameters", []))
+    assert all(answer["description"] for answer in told["responses"].values())
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_refusals_are_problems_with_their_codes(name: str) -> None:
+    """Each example's code is registered with its status, and it has the problem's shape."""
+    for status, answer in OPERATIONS[name].told["responses"].items():
+        if not status.startswith("2"):
+            content = answer["content"]["application/problem+json"]
+            assert content["examples"]
+            for code, example in content["examples"].items():
+                assert status in (str(CODES[code].status), "default")
+                assert example["value"]["code"] == code
+                assert list(_faults(example["value"], content["schema"], "")) == []
+
+
+def test_the_codes_are_an_enum() -> None:
+    """The whole registry."""
+    assert SCHEMAS["Problem"]["properties"]["code"]["enum"] == list(CODES)
+
+
+def test_all_schemas_are_named_and_used() -> None:
+    """References lead somewhere, and nothing stands about that nobody refers to."""
+    text = msgspec.json.encode(DOCUMENT).decode()
+    used = {piece.partition('"')[0] for piece in text.split("#/components/schemas/")[1:]}
+    assert used == set(SCHEMAS)
+    assert all("description" in schema for schema in SCHEMAS.values())
+
+
+# ---- a small validator, stricter than JSON Schema: what is not described may not be there
+
+
+def _faults(value: Any, schema: Json, place: str) -> Iterator[str]:
+    if "$ref" in schema:
+        yield from _faults(value, SCHEMAS[schema["$ref"].rpartition("/")[2]], place)
+    elif "anyOf" in schema:
+        if all(list(_faults(value, one, place)) for one in schema["anyOf"]):
+            yield f"{place}: none of the shapes"
+    else:
+        yield from _simple_faults(value, schema, place)
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+    "number": (int, float),
+    "null": type(None),
+}
+
+
+def _simple_faults(value: Any, schema: Json, place: str) -> Iterator[str]:
+    kinds = schema.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds and not any(isinstance(value, _TYPES[kind]) for kind in kinds):
+        yield f"{place}: {value!r} is no {kinds}"
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{place}: {value!r} is not in {schema['enum']}"
+    if "pattern" in schema and isinstance(value, str) and not re.search(schema["pattern"], value):
+        yield f"{place}: {value!r} does not match"
+    if "minimum" in schema and isinstance(value, int) and value < schema["minimum"]:
+        yield f"{place}: {value!r} is too small"
+    if isinstance(value, dict):
+        yield from _member_faults(value, schema, place)
+    if isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from _faults(one, schema.get("items", {}), f"{place}/{index}")
+
+
+def _member_faults(value: Json, schema: Json, place: str) -> Iterator[str]:
+    for name in schema.get("required", []):
+        if name not in value:
+            yield f"{place}/{name} is missing"
+    known, other = schema.get("properties", {}), schema.get("additionalProperties")
+    for name, one in value.items():
+        if name in known:
+            yield from _faults(one, known[name], f"{place}/{name}")
+        elif isinstance(other, dict):
+            yield from _faults(one, other, f"{place}/{name}")
+        elif not other and known:
+            yield f"{place}/{name} is not described"
