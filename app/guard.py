@@ -12,7 +12,7 @@ reader that never reads stay for ever.
 """
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -26,12 +26,18 @@ class _HeadTooLargeError(Exception):
     """Raised inside the parser, which then stops."""
 
 
-class GuardedProtocol(HttpToolsProtocol):
-    """One connection. Subclassed with the limits in force, see `guarded`."""
+class Limits(NamedTuple):
+    """Bytes of a head, seconds in which a request arrives, seconds in which a reader takes something."""
 
     head_bytes_max: int
     request_s_max: int
     stall_s_max: int
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """One connection. Subclassed with the limits in force, see `guarded`."""
+
+    limits: Limits
 
     def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
         super().__init__(*arguments, **named)
@@ -44,7 +50,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         # A peer that says nothing at all has the time of a request.
-        self._deadline = self.loop.call_later(self.request_s_max, self._late)
+        self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_deadline()
@@ -60,12 +66,12 @@ class GuardedProtocol(HttpToolsProtocol):
             # are of an earlier request as well.
             if before or (was_idle and self._begun == 1):
                 self._head_bytes = before + len(data)
-            if self._head_bytes > self.head_bytes_max and not self.transport.is_closing():
+            if self._head_bytes > self.limits.head_bytes_max and not self.transport.is_closing():
                 self._refuse(431)
         if self._complete:
             self._end_deadline()
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(self.request_s_max, self._late)
+            self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
 
     def on_message_begin(self) -> None:
         self._head_bytes = 1
@@ -96,7 +102,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._stall is None:
-            self._stall = self.loop.call_later(self.stall_s_max, self.transport.abort)
+            self._stall = self.loop.call_later(self.limits.stall_s_max, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -105,14 +111,14 @@ class GuardedProtocol(HttpToolsProtocol):
             self._stall = None
 
     def send_400_response(self, msg: str) -> None:
-        if self._head_bytes > self.head_bytes_max:
+        if self._head_bytes > self.limits.head_bytes_max:
             self._refuse(431)
         else:
             super().send_400_response(msg)
 
     def _count(self, length: int) -> None:
         self._head_bytes += length
-        if self._head_bytes > self.head_bytes_max:
+        if self._head_bytes > self.limits.head_bytes_max:
             raise _HeadTooLargeError
 
     def _late(self) -> None:
@@ -139,7 +145,6 @@ class GuardedProtocol(HttpToolsProtocol):
             self._deadline = None
 
 
-def guarded(*, head_bytes_max: int, request_s_max: int, stall_s_max: int) -> type[GuardedProtocol]:
+def guarded(limits: Limits) -> type[GuardedProtocol]:
     """The protocol class with these limits, for uvicorn's `http`."""
-    limits = {"head_bytes_max": head_bytes_max, "request_s_max": request_s_max, "stall_s_max": stall_s_max}
-    return type("Guarded", (GuardedProtocol,), limits)
+    return type("Guarded", (GuardedProtocol,), {"limits": limits})

@@ -4,6 +4,7 @@ Knows: what stands in front of what. Must never know: business rules, and how a 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from fastapi import FastAPI
@@ -14,7 +15,7 @@ from starlette.routing import Route as StarletteRoute
 
 from app import description
 from app.auth import Policy
-from app.calls import Answer, Scope, Send, refused
+from app.calls import Answer, Call, Scope, Send, refused
 from app.errors import Refusal
 from app.gateway import Gateway, Receive
 from app.middleware.envelope import Envelope
@@ -33,8 +34,9 @@ from app.routes import (
     root,
     streams,
 )
-from app.routing import Route, Thin, add_to
+from app.routing import HotRoutes, Route, add_to, answer
 from app.settings import Settings
+from app.thin import ThinWays
 from app.version import VERSION
 from engine import Clock
 
@@ -59,8 +61,11 @@ class App:
     def __init__(self, gateway: Gateway, *, thin: bool) -> None:
         self.gateway = gateway
         self.api = _api(gateway)
-        self._thin = Thin(gateway, ROUTES) if thin else None
-        self._outermost = Envelope(Origins(Paths(self._inside), gateway.settings), gateway)
+        self._hot = HotRoutes(ROUTES if thin else ())
+        origins = Origins(Paths(self._inside), gateway.settings)
+        self._outermost = Envelope(origins, gateway)
+        # For the server's connections, None where nothing may be served in front of this application.
+        self.thin_ways = ThinWays(gateway, self._hot, origins, self._outermost) if thin else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request. WebSockets are closed before they are accepted; there is no lifespan."""
@@ -74,12 +79,14 @@ class App:
         self._outermost.flush()
 
     async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = self._thin.find(scope) if self._thin is not None else None
-        if found is None or self._thin is None:
+        found = self._hot.find(scope["method"], scope["state"]["segments"])
+        if found is None:
             await self.api(scope, receive, send)
             return
-        answer = await self._thin.serve(*found, scope, receive)
-        await answer(scope, receive, send)
+        route, names = found
+        called = partial(Call, self.gateway, scope, receive, names)
+        ready = await answer(route, called, scope["state"]["request_id"])
+        await ready(scope, receive, send)
 
 
 def create_app(settings: Settings, clock: Clock, *, thin: bool = True, policy: Policy | None = None) -> App:

@@ -4,6 +4,7 @@ Knows: how a route is authorised and how its refusals become answers. Must never
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -12,8 +13,8 @@ from starlette.requests import Request
 
 from app import description
 from app.auth import Access, Action, Rule
-from app.calls import Answer, Call, Nothing, Scope, refused
-from app.gateway import ClientLeft, Gateway, Receive
+from app.calls import Answer, Call, Nothing, refused
+from app.gateway import ClientLeft, Gateway
 from app.middleware.envelope import as_refusal
 
 Handler = Callable[[Call], Awaitable[Answer]]
@@ -109,14 +110,12 @@ class Routes:
         return added
 
 
-async def answer(
-    gateway: Gateway, route: Route, scope: Scope, receive: Receive, names: Mapping[str, str]
-) -> Answer:
+async def answer(route: Route, called: Callable[[], Call], request_id: str) -> Answer:
     """Authorise, run the handler, and turn whatever it raises into an answer."""
     try:
-        call = Call(gateway, scope, receive, names)
+        call = called()
         if isinstance(route.rule, Action):
-            call.require(route.rule, names.get("stream"))
+            call.require(route.rule, call.names.get("stream"))
         if route.rule is not Access.OPEN:
             # Before the body is read: what is starting or stopping takes none.
             call.check_ready()
@@ -124,11 +123,10 @@ async def answer(
     except ClientLeft:
         return Nothing()
     except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
-        return _refused(route, error, scope)
+        return _refused(route, error, request_id)
 
 
-def _refused(route: Route, error: Exception, scope: Scope) -> Answer:
-    request_id: str = scope["state"]["request_id"]
+def _refused(route: Route, error: Exception, request_id: str) -> Answer:
     refusal = as_refusal(error, request_id)
     if route.rule is Access.PER_COMMAND:
         # SDKs of the command door look for `error`.
@@ -159,19 +157,19 @@ def add_to(api: FastAPI, gateway: Gateway, routes: Sequence[Route]) -> None:
 
 def _endpoint(gateway: Gateway, route: Route) -> Callable[[Request], Awaitable[Answer]]:
     async def endpoint(request: Request) -> Answer:
-        return await answer(gateway, route, request.scope, request.receive, request.path_params)
+        called = partial(Call, gateway, request.scope, request.receive, request.path_params)
+        return await answer(route, called, request.scope["state"]["request_id"])
 
     return endpoint
 
 
-class Thin:
+class HotRoutes:
     """The hot routes by the shape of their paths: no FastAPI, no pattern matching, the same handlers.
 
     It finds a route or it does not; what it does not find goes the normal way.
     """
 
-    def __init__(self, gateway: Gateway, routes: Sequence[Route]) -> None:
-        self._gateway = gateway
+    def __init__(self, routes: Sequence[Route]) -> None:
         self._routes: Final[dict[tuple[str, int, str], list[_Shape]]] = {}
         for route in routes:
             if route.hot:
@@ -181,21 +179,16 @@ class Thin:
                         shape
                     )
 
-    def find(self, scope: Scope) -> "tuple[Route, Mapping[str, str]] | None":
-        """The hot route of a request and its names."""
-        segments: Sequence[str] = scope["state"]["segments"]
+    def find(self, method: str, segments: Sequence[str]) -> "tuple[Route, Mapping[str, str]] | None":
+        """The hot route of a request, by the decoded segments of its path, and its names."""
         if not segments:
             return None
-        for shape in self._routes.get((scope["method"], len(segments), segments[-1]), ()):
+        for shape in self._routes.get((method, len(segments), segments[-1]), ()):
             if all(
                 word is None or word == segment for word, segment in zip(shape.words, segments, strict=True)
             ):
                 return shape.route, {name: segments[place] for name, place in shape.names}
         return None
-
-    async def serve(self, route: Route, names: Mapping[str, str], scope: Scope, receive: Receive) -> Answer:
-        """Run it."""
-        return await answer(self._gateway, route, scope, receive, names)
 
 
 class _Shape:

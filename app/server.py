@@ -17,9 +17,10 @@ import uvicorn
 import uvloop
 
 from app import logs
-from app.guard import guarded
+from app.guard import Limits, guarded
 from app.main import App, create_app
 from app.settings import Settings
+from app.thin import thin
 from engine import Clock, Engine, LogRefused, StorageLocked, StorageRefused
 
 FINE: Final = 0
@@ -113,7 +114,7 @@ class _Process:
         self._clock = clock
         self._listener = listener
         self._app: App = create_app(settings, clock)
-        self._server = _Server(_config(settings, self._app))
+        self._server = _Server(config(settings, self._app))
         self._stopping = asyncio.Event()
 
     async def run(self, say: Say) -> None:
@@ -180,12 +181,10 @@ class _Process:
             raise Stopped(FAILED, f"{self._settings.data}: {error.strerror or error}") from None
 
 
-def _config(settings: Settings, app: App) -> uvicorn.Config:
-    protocol = guarded(
-        head_bytes_max=settings.head_bytes_max,
-        request_s_max=settings.request_s_max,
-        stall_s_max=settings.stall_s_max,
-    )
+def config(settings: Settings, app: App) -> uvicorn.Config:
+    """How uvicorn serves the application: under the guard, with the thin ways if the application has them."""
+    limits = Limits(settings.head_bytes_max, settings.request_s_max, settings.stall_s_max)
+    protocol = guarded(limits) if app.thin_ways is None else thin(app.thin_ways, limits)
     return uvicorn.Config(
         app,
         http=protocol,

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import count
 from typing import Any, Final
 
@@ -21,11 +22,13 @@ from engine import EngineError
 ASGI = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _SANE_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_SAFETY: Final = (
+_POLICY: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+# On every answer; a page brings a content security policy of its own.
+SAFETY: Final = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
+    _POLICY,
 )
-_POLICY: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 client_left_status: Final = 499
 
 
@@ -54,8 +57,15 @@ class Envelope:
             await refused(as_refusal(error, request_id), request_id)(scope, receive, sending)
         if not sending.status:
             sending.status = client_left_status
-        if self._lines.wants(sending.status):
-            self._log(scope, request_id, sending, began_s)
+        path = scope["raw_path"].decode("latin-1")
+        self.note(
+            request_id,
+            scope["method"],
+            path,
+            status=sending.status,
+            sent_bytes=sending.bytes,
+            began_s=began_s,
+        )
 
     def flush(self) -> None:
         """Write the lines of requests that are not written yet."""
@@ -65,18 +75,27 @@ class Envelope:
         for name, value in scope["headers"]:
             if name == b"weir-request-id" and _SANE_ID.fullmatch(value):
                 return str(value, "ascii")
+        return self.new_id()
+
+    def new_id(self) -> str:
+        """The ID of a request that brought none."""
         return f"{self._prefix}-{next(self._serials):x}"
 
-    def _log(self, scope: Scope, request_id: str, sending: "_Sending", began_s: float) -> None:
+    def note(
+        self, request_id: str, method: str, path: str, *, status: int, sent_bytes: int, began_s: float
+    ) -> None:
+        """Log how a request ended, if that is wanted."""
+        if not self._lines.wants(status):
+            return
         clock = self._gateway.clock
         self._lines.note(
             logs.RequestLine(
                 request_id=request_id,
-                method=scope["method"],
-                path=scope["raw_path"].decode("latin-1"),
-                status=sending.status,
+                method=method,
+                path=path,
+                status=status,
                 ms=round((clock.monotonic() - began_s) * 1000, 2),
-                bytes=sending.bytes,
+                bytes=sent_bytes,
                 timestamp=_iso(clock.wall_ms()),
             )
         )
@@ -104,18 +123,21 @@ class _Sending:
 
     def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         given = {name for name, _ in headers}
-        headers += [(b"weir-request-id", self._request_id.encode()), *_SAFETY]
-        if b"content-security-policy" not in given:
-            headers.append(_POLICY)
+        headers.append((b"weir-request-id", self._request_id.encode()))
+        headers += SAFETY if _POLICY[0] not in given else SAFETY[:-1]
         if self._closing and b"connection" not in given:
             headers.append((b"connection", b"close"))
         return headers
 
 
 def _iso(wall_ms: int) -> str:
-    return (
-        datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    )
+    return f"{_second(wall_ms // 1000)}.{wall_ms % 1000:03d}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(wall_s: int) -> str:
+    """The same for many lines."""
+    return datetime.fromtimestamp(wall_s, UTC).isoformat().removesuffix("+00:00")
 
 
 def as_refusal(error: Exception, request_id: str) -> Refusal:

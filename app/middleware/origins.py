@@ -69,6 +69,10 @@ class Origins:
             )
         await self._cross(scope, receive, _exposing(send, origins[0]))
 
+    def knows(self, host: bytes) -> bool:
+        """Whether a request with this Host, and no Origin, has passed before."""
+        return (b"host", host) in self._passed
+
     def _check_host(self, host: str) -> None:
         name = _host_name(host)
         if name in self._hosts or host in self._hosts:
