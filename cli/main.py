@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import groups, publish, read, serve, streams, tail
+from cli import groups, migrate, publish, read, serve, streams, tail
 from cli.failure import Failure
 from cli.output import plain
 
@@ -45,6 +45,7 @@ cli.command("config", rich_help_panel=_SERVER)(serve.show_config)
 cli.command("publish", rich_help_panel=_ENTRIES)(publish.publish)
 cli.command("tail", rich_help_panel=_ENTRIES)(tail.tail)
 cli.command("read", rich_help_panel=_ENTRIES)(read.read)
+cli.command("import", rich_help_panel=_OPERATIONS)(migrate.migrate)
 cli.command("streams", rich_help_panel=_OPERATIONS)(streams.streams)
 cli.command("info", rich_help_panel=_OPERATIONS)(streams.info)
 cli.command("trim", rich_help_panel=_OPERATIONS)(streams.trim)

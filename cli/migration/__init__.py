@@ -1,1 +1,1 @@
-"""What `weir import` is made of: two servers that speak Redis, how streams are read from either, and the copy."""
+"""What `weir import` is made of: two servers that speak Redis, how a stream is read from either, its copy."""

@@ -5,15 +5,15 @@ stream in Weir the copy of this one; what cannot be copied.
 Must never know: sockets, how the outcome is shown.
 
 Entries come first, in turns of up to 1 000, each with its own ID: the last ID of the copy is where to go on.
-Then comes what may change behind them: groups, pending entries, deletions, counters. A pending entry whose entry
-was deleted gets one for a moment, within one turn: claiming by force needs it.
+Then comes what may change behind them: groups, pending entries, deletions, counters. A pending entry whose
+entry was deleted gets one for a moment, within one turn: claiming by force needs it.
 
 While a copy is not finished, its stream in Weir has a group MARK. It tells that everything in this stream is
-Redis's, so that what Redis deleted may be deleted here. Once others publish to Weir (`in_use`), entries are added and
-nothing else is touched; then the mark's last-delivered ID is how far Redis's entries have been copied.
+Redis's, so that what Redis deleted may be deleted here. Once others publish to Weir (`in_use`), entries are
+added and nothing else is touched; then the mark's last-delivered ID is how far Redis's have been copied.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -40,9 +40,12 @@ _shown_ids_max: Final = 10
 
 @dataclass
 class Outcome:
-    """What was done for a stream. `pending` counts what is pending in Weir; `problems` are sentences."""
+    """What was done for a stream. `pending` counts what is pending in Weir; `problems` are sentences, each
+    told when it comes up.
+    """
 
     stream: str
+    tell: Callable[[str], None]
     entries: int = 0
     renumbered: int = 0
     deleted: int = 0
@@ -54,6 +57,11 @@ class Outcome:
         """Remember what could not be done, once."""
         if sentence not in self.problems:
             self.problems.append(sentence)
+            self.tell(f"{self.stream}: {sentence}")
+
+    def row(self) -> dict[str, object]:
+        """Its members by name."""
+        return {name: value for name, value in vars(self).items() if name != "tell"}
 
 
 class Claim(NamedTuple):
@@ -64,11 +72,15 @@ class Claim(NamedTuple):
 
 
 class Item(NamedTuple):
-    """What a stream has under an ID: its entry, or else the claims on the entry that was deleted."""
+    """What a stream has under an ID: its entry, or else the claims on the entry that was deleted.
+
+    `is_trimmed` where Redis has nothing up to this ID.
+    """
 
     id: int
     entry: Entry | None
     claims: list[Claim]
+    is_trimmed: bool
 
 
 class Copy:
@@ -103,7 +115,9 @@ class Copy:
         users = reading.consumers(self._target, self._stream, MARK) if MARK in groups else []
         if self._in_use:
             if not is_marked:
-                raise Failure("no import of it is under way: --in-use goes on with one that was begun without")
+                raise Failure(
+                    "no import of it is under way: --in-use goes on with one that was begun without"
+                )
             self.position = groups[MARK].last_delivered_id if MARK in groups else 0
         elif _IN_USE in users:
             raise Failure("it was gone on with as being in use: only --in-use adds to it")
@@ -114,7 +128,15 @@ class Copy:
         if found is not None:
             self._length, self._newest = found.length, found.last_id
         self._mark(found, users)
-        self._groups = set(groups)
+        self._groups = set(groups) - {MARK}
+        for group in source.groups:
+            copy = groups.get(group.name)
+            if copy is not None and copy.last_delivered_id > group.last_delivered_id and not self._in_use:
+                self._left_alone.add(group.name)
+                shown = _shown(group.name)
+                self.outcome.trouble(
+                    f"group {shown} is ahead in Weir and was left as it is: workers are at it"
+                )
 
     def advance(self) -> View:
         """Copy entries until there are no more; the stream at the moment when there were none."""
@@ -129,6 +151,8 @@ class Copy:
                 self._append(view.page, upto)
             else:
                 for items in _turns(self._items(view, upto)):
+                    if self._is_ours and self._length and items[0].is_trimmed:
+                        self._trim(view)
                     self._store(items)
             self.position = upto
             if is_all:
@@ -143,7 +167,8 @@ class Copy:
         self.outcome.groups, self.outcome.pending = len(groups), 0
         for group in groups:
             self._copy_consumers(group)
-            self.outcome.pending += self._copy_pending(group)
+            self.outcome.pending += self._copy_pending(group, ids.ID_MAX)
+            self._remove_consumers(group)
         self._delete(view)
         self._copy_counters(view, groups)
 
@@ -171,8 +196,8 @@ class Copy:
         """Raise Failure unless the stream in Weir is the beginning of Redis's: both ends are compared."""
         if found.last_id > source.last_id:
             raise Failure(
-                f"it goes on to {ids.text(found.last_id)} in Weir and to {ids.text(source.last_id)} in Redis: "
-                "others publish to it there already"
+                f"its last ID is {ids.text(found.last_id)} in Weir and {ids.text(source.last_id)} in Redis: "
+                "others publish to it in Weir already"
             )
         newest = reading.newest(self._target, self._stream, _window_entries)
         windows = [newest]
@@ -205,7 +230,9 @@ class Copy:
         for group in view.groups:
             if group.name in self._groups or group.name in self._left_alone:
                 continue
-            wrong = unfit(group.name, "group") or ("its name is the import's own" if group.name == MARK else None)
+            wrong = unfit(group.name, "group") or (
+                "its name is the import's own" if group.name == MARK else None
+            )
             if wrong is not None:
                 self._left_alone.add(group.name)
                 self.outcome.trouble(f"group {_shown(group.name)} was skipped: {wrong}")
@@ -226,10 +253,21 @@ class Copy:
         for some in _chunks(commands):
             self._run(some)
 
-    def _copy_pending(self, group: Group) -> int:
-        """Make the pending entries the same; how many there are in Redis."""
-        mine = self._pending(group, 0, ids.ID_MAX)
-        theirs = reading.pending(self._target, self._stream, group.name, 0, ids.ID_MAX)
+    def _remove_consumers(self, group: Group) -> None:
+        """Remove those that Redis has removed; what was pending there has been seen to."""
+        if not self._is_ours:
+            return
+        mine = set(reading.consumers(self._origin, self._stream, group.name))
+        gone = set(reading.consumers(self._target, self._stream, group.name)) - mine
+        for some in _chunks(
+            ("XGROUP", "DELCONSUMER", self._stream, group.name, name) for name in sorted(gone)
+        ):
+            self._run(some)
+
+    def _copy_pending(self, group: Group, upto: int) -> int:
+        """Make the pending entries the same; how many there are."""
+        mine = self._pending(group, 0, upto)
+        theirs = reading.pending(self._target, self._stream, group.name, 0, upto)
         count = 0
 
         def commands() -> Iterator[Command]:
@@ -244,9 +282,13 @@ class Copy:
         lost = 0
         for some in _chunks(commands()):
             replies = self._run(some)
-            lost += sum(reply in ([], 0) for reply, words in zip(replies, some, strict=True) if words[0] != "XACK")
+            lost += sum(
+                reply in ([], 0) for reply, words in zip(replies, some, strict=True) if words[0] != "XACK"
+            )
         if lost:
-            self.outcome.trouble(f"{lost} pending entries of group {_shown(group.name)} are gone with their entries")
+            self.outcome.trouble(
+                f"{lost} pending entries of group {_shown(group.name)} are gone with their entries"
+            )
         return count - lost
 
     def _pending(self, group: Group, first: int, last: int) -> Iterator[Pending]:
@@ -262,6 +304,7 @@ class Copy:
 
     def _items(self, view: View, upto: int) -> Iterator[Item]:
         """What the page has, and what is pending there and deleted, in order of the IDs."""
+        first_id = view.first_id or ids.ID_MAX
         things: list[Iterator[tuple[int, Entry | Claim]]] = [iter([(entry.id, entry) for entry in view.page])]
         things += [
             self._claims(group, upto) for group in view.groups if group.pending and self._takes(group.name)
@@ -269,9 +312,10 @@ class Copy:
         for entry_id, found in reading.merged(*things):
             entry = next((one for one in found if isinstance(one, Entry)), None)
             if entry is None:
-                yield Item(entry_id, None, [one for one in found if isinstance(one, Claim)])
+                claims = [one for one in found if isinstance(one, Claim)]
+                yield Item(entry_id, None, claims, is_trimmed=entry_id < first_id)
             elif self._is_fit(entry):
-                yield Item(entry_id, entry, [])
+                yield Item(entry_id, entry, [], is_trimmed=False)
 
     def _claims(self, group: Group, upto: int) -> Iterator[tuple[int, Claim]]:
         for pending in self._pending(group, self.position + 1, upto):
@@ -295,11 +339,9 @@ class Copy:
 
     def _store(self, items: list[Item]) -> None:
         """Store in one turn; by halves where it is too many bytes together."""
-        commands: list[Command] = []
-        for item in items:
-            commands += self._commands(item, is_first=not self._length and not commands)
+        commands = [words for item in items for words in self._commands(item)]
         try:
-            *replies, length = self._run([*commands, ("XLEN", self._stream)])
+            *replies, length = self._target.together([*commands, ("XLEN", self._stream)])
         except TooLarge as error:
             if len(items) == 1:
                 self._refuse(items[0].id, error.sentence)
@@ -315,13 +357,13 @@ class Copy:
             raise Failure("others publish to it in Weir: --in-use goes on beside them")
         self._length, self._newest = length, items[-1].id
 
-    def _commands(self, item: Item, *, is_first: bool) -> list[Command]:
+    def _commands(self, item: Item) -> list[Command]:
         entry_id = ids.text(item.id)
         if item.entry is not None:
             return [("XADD", self._stream, entry_id, *item.entry.flat)]
         removal: Command = ("XDEL", self._stream, entry_id)
-        if is_first and item.id < ids.ID_MAX:
-            # Trimming leaves no trace in max-deleted-entry-id, and may have been what removed it in Redis.
+        if item.is_trimmed and not self._length:
+            # It may have been trimmed in Redis: unlike XDEL that leaves no trace in max-deleted-entry-id.
             removal = ("XTRIM", self._stream, "MINID", "=", ids.text(item.id + 1))
         claims = [claiming(self._stream, claim) for claim in item.claims]
         return [("XADD", self._stream, entry_id, *_PLACEHOLDER), *claims, removal]
@@ -339,17 +381,23 @@ class Copy:
         self.outcome.entries += stored
         return stored
 
+    def _trim(self, view: View) -> None:
+        """Trim what Redis has trimmed since it was copied, but not before what is pending of it."""
+        for group in view.groups:
+            if self._takes(group.name):
+                self._copy_pending(group, self.position)
+        self._trim_to(view)
+
     # Entries of a stream that others write to as well
 
     def _append(self, page: list[Entry], upto: int) -> None:
         """Add what is not there yet; what cannot have its ID any more gets a new one, once."""
         fit = [entry for entry in page if self._is_fit(entry)]
-        late = [entry for entry in fit if entry.id <= self._newest]
-        late = [entry for entry in late if not self._has(entry)]
+        late = self._missing([entry for entry in fit if entry.id <= self._newest])
         fresh = [entry for entry in fit if entry.id > self._newest]
         for some in _chunks(("XADD", self._stream, ids.text(one.id), *one.flat) for one in fresh):
             entries, fresh = fresh[: len(some)], fresh[len(some) :]
-            replies = self._run(some)
+            replies = self._target.together(some)
             is_late = [isinstance(one, Refused) and one.text.startswith(_TOO_SMALL) for one in replies]
             in_time = [index for index, one in enumerate(is_late) if not one]
             self._count([entries[index] for index in in_time], [replies[index] for index in in_time])
@@ -358,26 +406,43 @@ class Copy:
             entries, late = late[: len(some)], late[len(some) :]
             # In one turn with how far that is: nothing gets two new IDs.
             place = ("XGROUP", "SETID", self._stream, MARK, ids.text(entries[-1].id))
-            self.outcome.renumbered += self._count(entries, self._run([*some, place])[:-1])
+            self.outcome.renumbered += self._count(entries, self._target.together([*some, place])[:-1])
         self._run([("XGROUP", "SETID", self._stream, MARK, ids.text(upto))])
         self._newest = max(self._newest, upto)
 
-    def _has(self, entry: Entry) -> bool:
-        return entry in reading.entries(self._target, self._stream, entry.id, entry.id)
+    def _missing(self, page: list[Entry]) -> list[Entry]:
+        """Those that Weir does not have under their own ID."""
+        if not page:
+            return []
+        copies = reading.entries(self._target, self._stream, page[0].id, page[-1].id)
+        pairs = reading.joined(iter(page), copies)
+        return [entry for _, entry, copy in pairs if entry is not None and entry != copy]
 
     # What changes behind the entries
 
     def _delete(self, view: View) -> None:
         """Delete what Redis has deleted or trimmed since it was copied."""
-        first_id = view.first_id or view.last_id + 1
-        if self._is_ours and first_id <= ids.ID_MAX:
-            trimmed = self._run([("XTRIM", self._stream, "MINID", "=", ids.text(first_id))])[0]
-            self.outcome.deleted += trimmed if isinstance(trimmed, int) else 0
-        if self._run([("XLEN", self._stream)])[0] == view.length:
+        if self._is_ours:
+            self._trim_to(view)
+        if self._count_copies() == view.length:
             return
         gone = self._gone(view.last_id)
         for some in _chunks(("XDEL", self._stream, ids.text(entry_id)) for entry_id in gone):
             self.outcome.deleted += sum(reply == 1 for reply in self._run(some))
+        self._count_copies()
+
+    def _trim_to(self, view: View) -> None:
+        first_id = view.first_id or view.last_id + 1
+        if first_id <= ids.ID_MAX:
+            trimmed = self._run([("XTRIM", self._stream, "MINID", "=", ids.text(first_id))])[0]
+            self.outcome.deleted += trimmed if isinstance(trimmed, int) else 0
+        self._count_copies()
+
+    def _count_copies(self) -> int:
+        length = self._run([("XLEN", self._stream)])[0]
+        assert isinstance(length, int), "XLEN counts"
+        self._length = length
+        return length
 
     def _gone(self, last_id: int) -> Iterator[int]:
         """The IDs that Redis has no more, by comparing all."""
@@ -393,7 +458,9 @@ class Copy:
                 yield entry_id
             missing += copy is None and entry_id not in self._not_taken
         if missing:
-            self.outcome.trouble(f"{missing} entries are not in Weir: trimmed or deleted there, or skipped before")
+            self.outcome.trouble(
+                f"{missing} entries are not in Weir: trimmed or deleted there, or skipped before"
+            )
 
     def _copy_counters(self, view: View, groups: Sequence[Group]) -> None:
         """IDs and counters last: they stand for everything that has been done before."""
@@ -409,12 +476,15 @@ class Copy:
             start = ids.text(group.last_delivered_id)
             counters.append(("XGROUP", "SETID", self._stream, group.name, start, "ENTRIESREAD", read))
         counters.append(("XGROUP", "SETID", self._stream, MARK, ids.text(view.last_id)))
-        for reply in self._run(counters):
-            if isinstance(reply, Refused):
-                self.outcome.trouble(f"not all counters could be set: {reply.text}")
+        self._run(counters)
 
     def _run(self, commands: Sequence[Command]) -> list[Reply]:
-        return self._target.together(commands) if commands else []
+        """Commands that must not fail. Raises Failure."""
+        replies = self._target.together(commands) if commands else []
+        for reply in replies:
+            if isinstance(reply, Refused):
+                raise Failure(reply.text)
+        return replies
 
 
 _FOREIGN: Final = (

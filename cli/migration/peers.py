@@ -6,7 +6,7 @@ Must never know: what the commands are about.
 
 import base64
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
 import httpx
 import orjson
@@ -14,9 +14,6 @@ import typer
 
 from cli.client import Gateway
 from cli.failure import Failure
-
-if TYPE_CHECKING:
-    from redis.connection import Connection
 
 _answer_s_max: Final = 60.0
 _connect_s_max: Final = 5.0
@@ -54,6 +51,16 @@ class Peer(Protocol):
         """
 
 
+class _Connection(Protocol):
+    """What is used of the client's connection, which has no types of its own."""
+
+    def connect(self) -> None: ...
+    def disconnect(self) -> None: ...
+    def pack_commands(self, commands: Sequence[Command]) -> list[bytes]: ...
+    def send_packed_command(self, command: list[bytes]) -> None: ...
+    def read_response(self) -> object: ...
+
+
 class Origin:
     """A connection to a Redis; it begins with the first command."""
 
@@ -72,15 +79,15 @@ class Origin:
             )
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--redis") from None
-        self._connection: Connection = pool.make_connection()
+        self._connection = cast(_Connection, pool.make_connection())
 
     def close(self) -> None:
         """Hang up."""
         self._connection.disconnect()
 
-    def each(self, commands: Sequence[Command]) -> list[Reply]:
-        """Run commands one after the other."""
-        return self._talk(commands, lambda: [self._reply() for _ in commands])
+    def alone(self, command: Command) -> Reply:
+        """Run a command outside of a turn, where it may block."""
+        return self._talk([command], lambda: [self._reply()])[0]
 
     def together(self, commands: Sequence[Command]) -> list[Reply]:
         """Run commands in MULTI and EXEC."""
@@ -107,7 +114,7 @@ class Origin:
         executed = self._reply()
         refused = [reply for reply in queued if isinstance(reply, Refused)]
         if refused or not isinstance(executed, list):
-            raise Failure(f"Redis: {refused[0].text if refused else executed}")
+            raise Failure(f"Redis: {refused[0].text if refused else 'the transaction was given up'}")
         return executed
 
     def _reply(self) -> Reply:

@@ -5,12 +5,12 @@ Must never know: which server is asked, what is done with what is read.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
 from cli.failure import Failure
-from cli.migration.peers import Peer, Refused, Reply
+from cli.migration.peers import Origin, Peer, Refused, Reply
 from engine import ids
 
 page_entries_max: Final = 1_000
@@ -69,6 +69,27 @@ class View(NamedTuple):
     page: list[Entry]
 
 
+def streams(peer: Peer, match: bytes) -> set[bytes]:
+    """The names of all streams like `match`; keys of other types are passed over."""
+    found, cursor = set[bytes](), b"0"
+    while True:
+        command = ("SCAN", cursor, "MATCH", match, "COUNT", page_entries_max)
+        after, keys = _list(peer.together([command])[0])
+        names = [_bytes(key) for key in _list(keys)]
+        types = peer.together([("TYPE", name) for name in names])
+        found.update(name for name, of in zip(names, types, strict=True) if of == b"stream")
+        cursor = _bytes(after)
+        if cursor == b"0":
+            return found
+
+
+def grown(origin: Origin, positions: Mapping[bytes, int], wait_ms: int) -> list[bytes]:
+    """The streams with entries beyond these IDs; waits for one."""
+    after = [ids.text(position) for position in positions.values()]
+    reply = origin.alone(("XREAD", "COUNT", 1, "BLOCK", wait_ms, "STREAMS", *positions, *after))
+    return [] if reply is None else [_bytes(_list(one)[0]) for one in _list(reply)]
+
+
 def view(peer: Peer, stream: bytes, after: int, count: int) -> View | None:
     """The stream with its first `count` entries beyond `after`; None where there is none of this name."""
     # `+ -` is a range with nothing in it.
@@ -84,7 +105,11 @@ def view(peer: Peer, stream: bytes, after: int, count: int) -> View | None:
         return None
     members = _members(info)
     entry = members["first-entry"]
-    idmp = (_number(members["idmp-duration"]), _number(members["idmp-maxsize"])) if "idmp-duration" in members else None
+    idmp = (
+        (_number(members["idmp-duration"]), _number(members["idmp-maxsize"]))
+        if "idmp-duration" in members
+        else None
+    )
     return View(
         length=_number(members["length"]),
         first_id=_entry(entry).id if entry else 0,

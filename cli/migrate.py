@@ -1,0 +1,250 @@
+"""`weir import`: streams from a running Redis into Weir.
+
+Knows: which streams are meant, when to try again, when to stop, and what to say about the outcome.
+Must never know: how a stream is copied, how either server is spoken to.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+
+import typer
+
+from cli import options, output
+from cli.failure import Failure
+
+if TYPE_CHECKING:
+    from cli.migration.copying import Copy, Outcome
+
+_REDIS_DEFAULT: Final = "redis://127.0.0.1:6379"
+_COLUMNS: Final = ("stream", "entries", "renumbered", "deleted", "groups", "pending")
+_FOUND: Final = ("stream", "length", "groups", "pending", "in_weir")
+# How long one wait for new entries lasts.
+_wait_ms: Final = 1_000
+# How often Redis is asked for all its keys, to find new streams.
+_look_s: Final = 10.0
+
+
+def migrate(  # noqa: PLR0913 - a command's options are its parameters
+    streams: Annotated[
+        list[str] | None, typer.Argument(help="these streams; without: all of them", show_default=False)
+    ] = None,
+    *,
+    redis: Annotated[
+        str, typer.Option(envvar="REDIS_URL", help="where they are: redis://, rediss:// or unix://")
+    ] = _REDIS_DEFAULT,
+    match: Annotated[str, typer.Option(metavar="PATTERN", help="only names like this, as KEYS has it")] = "*",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="then copy what is new, until Ctrl-C; the import stays open")
+    ] = False,
+    in_use: Annotated[
+        bool, typer.Option("--in-use", help="others work on them in Weir already: add entries, touch nothing")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only tell what would be copied")] = False,
+    as_json: options.Json = False,
+    patience_ms: options.Patience = 60_000,
+    url: options.Url = options.DEFAULT_URL,
+    token_file: options.TokenFile = None,
+) -> None:
+    """Copy streams from a running Redis: entries with their IDs, groups, consumers, what is pending.
+
+    When it was cut off, the same again goes on. What cannot be copied is told, and the exit code is 1.
+    """
+    if streams and match != "*":
+        raise typer.BadParameter("names, or a pattern: not both", param_hint="--match")
+    found = Import(redis, url, token_file, patience_ms, in_use=in_use)
+    try:
+        chosen = [os.fsencode(name) for name in streams or ()]
+        if dry_run:
+            rows = [found.plan(name) for name in chosen or found.names(match)]
+            output.rows(rows, _FOUND, as_json=as_json)
+        elif follow:
+            _follow(found, chosen, match)
+        else:
+            for name in chosen or found.names(match):
+                found.copy(name, is_last=True)
+    except KeyboardInterrupt:
+        found.show(as_json=as_json)
+        output.say("stopped before the end: the same again goes on")
+        raise typer.Exit(1) from None
+    finally:
+        found.close()
+    if not dry_run:
+        found.show(as_json=as_json)
+    if found.has_problems:
+        raise typer.Exit(1)
+
+
+class Import:
+    """An import of streams: its two connections, its copies, and what became of each stream."""
+
+    def __init__(
+        self, redis: str, url: str, token_file: Path | None, patience_ms: int, *, in_use: bool
+    ) -> None:
+        from cli.migration.peers import Door, Origin
+
+        self._patience_ms = patience_ms
+        self._in_use = in_use
+        self.origin: Origin = Origin(redis)
+        self.target: Door = Door(url, token_file)
+        self.copies: dict[bytes, Copy] = {}
+        self._outcomes: dict[bytes, Outcome] = {}
+
+    def close(self) -> None:
+        """Hang up both."""
+        self.origin.close()
+        self.target.__exit__(None, None, None)
+
+    @property
+    def has_problems(self) -> bool:
+        return any(outcome.problems for outcome in self._outcomes.values())
+
+    def names(self, match: str) -> list[bytes]:
+        """The streams of Redis whose names are like that."""
+        from cli.migration import reading
+
+        return sorted(reading.streams(self.origin, os.fsencode(match)))
+
+    def new_names(self, chosen: list[bytes], match: str) -> list[bytes]:
+        """Those chosen, or else those like that, which nothing has become of yet."""
+        return [name for name in chosen or self.names(match) if name not in self._outcomes]
+
+    def outcome(self, stream: bytes) -> "Outcome":
+        """What has become of a stream."""
+        from cli.migration.copying import Outcome
+
+        shown = output.plain(stream.decode(errors="backslashreplace"))
+        return self._outcomes.setdefault(stream, Outcome(shown, output.say))
+
+    def copy(self, stream: bytes, *, is_last: bool) -> None:
+        """Copy a stream, trying again while patience lasts; `is_last` ends the import of it."""
+        from cli.client import Backoff
+        from cli.migration.copying import Copy, unfit
+        from cli.migration.peers import Away
+
+        outcome, backoff = self.outcome(stream), Backoff(self._patience_ms)
+        wrong = unfit(stream, "stream")
+        if wrong is not None:
+            self._give_up(stream, f"it was skipped: {wrong}")
+            return
+        while True:
+            try:
+                copy = Copy(self.origin, self.target, stream, outcome, in_use=self._in_use)
+                copy.begin()
+                copy.settle(copy.advance())
+                if is_last:
+                    copy.finish()
+            except Away as away:
+                if backoff.pause(0):
+                    continue
+                raise Failure(f"{away}; the same again goes on") from None
+            except Failure as failure:
+                self._give_up(stream, str(failure))
+            else:
+                self.copies[stream] = copy
+            return
+
+    def advance(self, stream: bytes) -> None:
+        """Copy what is new."""
+        from cli.migration.peers import Away
+
+        try:
+            self.copies[stream].advance()
+        except Away:
+            self.copy(stream, is_last=False)
+        except Failure as failure:
+            self._give_up(stream, str(failure))
+
+    def _give_up(self, stream: bytes, sentence: str) -> None:
+        self.copies.pop(stream, None)
+        self.outcome(stream).trouble(sentence)
+
+    def fresh(self) -> list[bytes]:
+        """The streams that have new entries in Redis, after waiting for them for a while."""
+        from cli.client import Backoff
+        from cli.migration import reading
+        from cli.migration.peers import Away
+
+        if not self.copies:
+            time.sleep(_wait_ms / 1000)
+            return []
+        backoff = Backoff(self._patience_ms)
+        while True:
+            try:
+                positions = {stream: copy.position for stream, copy in self.copies.items()}
+                return reading.grown(self.origin, positions, _wait_ms)
+            except Away:
+                if not backoff.pause(0):
+                    raise
+
+    def plan(self, stream: bytes) -> dict[str, object]:
+        """What a stream has, and how far it is in Weir."""
+        from cli.migration import reading
+        from cli.migration.copying import unfit
+        from engine import ids
+
+        outcome, wrong = self.outcome(stream), unfit(stream, "stream")
+        view = reading.view(self.origin, stream, ids.ID_MAX, 1)
+        if view is None or wrong is not None:
+            outcome.trouble(f"it was skipped: {wrong}" if wrong else "there is no such stream in Redis")
+            return {"stream": outcome.stream, "problems": outcome.problems}
+        copy = reading.view(self.target, stream, ids.ID_MAX, 1)
+        return {
+            "stream": outcome.stream,
+            "length": view.length,
+            "last_id": ids.text(view.last_id),
+            "groups": len(view.groups),
+            "pending": sum(group.pending for group in view.groups),
+            "in_weir": None if copy is None else ids.text(copy.last_id),
+        }
+
+    def show(self, *, as_json: bool) -> None:
+        """What became of the streams."""
+        if self._outcomes:
+            output.rows([one.row() for one in self._outcomes.values()], _COLUMNS, as_json=as_json)
+
+
+def _follow(found: Import, chosen: list[bytes], match: str) -> None:
+    with _until_told():
+        try:
+            _copy_what_comes(found, chosen, match)
+        except KeyboardInterrupt:
+            # It may have come in the midst of a reply.
+            found.origin.close()
+            output.say("the last of it, with groups and what is pending; again with --follow goes on")
+            for name in [*found.copies, *found.new_names(chosen, match)]:
+                found.copy(name, is_last=False)
+
+
+def _copy_what_comes(found: Import, chosen: list[bytes], match: str) -> NoReturn:
+    looked_s = time.monotonic()
+    for name in found.new_names(chosen, match):
+        found.copy(name, is_last=False)
+    output.say("caught up; copying what comes until Ctrl-C")
+    while True:
+        for name in found.fresh():
+            found.advance(name)
+        if time.monotonic() - looked_s > _look_s:
+            for name in found.new_names(chosen, match):
+                found.copy(name, is_last=False)
+            looked_s = time.monotonic()
+
+
+@contextmanager
+def _until_told() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end it in order, also where a shell in the background had them ignored."""
+    before = [(number, signal.signal(number, _interrupted)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _interrupted(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
