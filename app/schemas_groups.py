@@ -194,7 +194,7 @@ class AutoClaim(Struct, omit_defaults=True):
 
     consumer: Name
     min_idle_ms: Milliseconds
-    start: EntryId = "0-0"
+    start: Annotated[str, Meta(description="`-` or an ID; an answer's `next_start` goes on")] = "-"
     count: Annotated[int, Meta(ge=1)] = 100
     just_ids: bool = False
 

@@ -45,14 +45,14 @@ def claim(stream: str, group: str, given: Members, ids_max: int) -> XClaim:
 
 def autoclaim(stream: str, group: str, given: Members, count_default: int, count_max: int) -> XAutoClaim:
     """POST …/autoclaim."""
-    count = members.integer(given, "count", least=1, most=count_max)
-    start = given.get("start")
+    count = members.integer(given, "count", least=1, most=count_max, nullable=False)
+    start = given.get("start", "-")
     return XAutoClaim(
         stream=stream,
         group=group,
         consumer=members.name_of(given, "consumer", "consumer name"),
         min_idle_ms=_min_idle_ms(given),
-        start=0 if start is None or start == "-" else members.entry_id(start, "/start"),
+        start=0 if start == "-" else members.entry_id(start, "/start"),
         count=count_default if count is None else count,
         just_ids=members.boolean(given, "just_ids"),
     )

@@ -58,11 +58,10 @@ def ensure(stream: str, group: str, given: Members) -> EnsureGroup:
 
 
 def _wanted(stream: str, group: str, given: Members, *, mkstream: bool) -> EnsureGroup:
-    start = given.get("start")
     return EnsureGroup(
         stream=stream,
         group=group,
-        start=Cursor.LATEST if start is None else _place(start, "/start"),
+        start=_place(given.get("start", "$"), "/start"),
         mkstream=members.boolean(given, "mkstream", default=mkstream),
         entries_read=members.integer(given, "entries_read", least=0),
         policy=_policy(stream, given),
@@ -217,17 +216,17 @@ def read(
 
     `wait_s` is the preference.
     """
-    count = members.integer(given, "count", least=1, most=limits.count_max)
+    count = members.integer(given, "count", least=1, most=limits.count_max, nullable=False)
     after = given.get("after")
-    if after is not None:
+    if "after" in given:
         for name in ("wait", "noack", "claim_min_idle_ms"):
             if name in given:
                 raise invalid(f"/{name}", "it does not go with `after`, a read of what was delivered already")
-    wait_ms = _wait_ms(given, wait_s if after is None else None, limits)
+    wait_ms = _wait_ms(given, None if "after" in given else wait_s, limits)
     return XReadGroup(
         group=group,
         consumer=consumer,
-        streams=[(stream, Cursor.NEW if after is None else members.entry_id(after, "/after", "it is an ID"))],
+        streams=[(stream, members.entry_id(after, "/after") if "after" in given else Cursor.NEW)],
         count=limits.count_default if count is None else count,
         block_ms=wait_ms or None,
         noack=members.boolean(given, "noack"),
@@ -238,7 +237,7 @@ def read(
 
 def _wait_ms(given: Members, wait_s: int | None, limits: ReadLimits) -> int | None:
     """The member wins over the preference."""
-    wait_ms = members.integer(given, "wait", least=0, most=limits.wait_ms_max)
+    wait_ms = members.integer(given, "wait", least=0, most=limits.wait_ms_max, nullable=False)
     if wait_ms is None and wait_s is not None:
         wait_ms = wait_s * 1000
         if wait_ms > limits.wait_ms_max:

@@ -2,7 +2,7 @@
 
 Knows: how a member is read and where it stood. Must never know: which members a call has, statuses, sockets.
 
-A member that is null is one that was not given, except where a call says what null means.
+An integer or an object that is null is one that was not given, except where a call says what null means.
 """
 
 from collections.abc import Mapping, Sequence
@@ -94,10 +94,18 @@ def entry_ids(given: Members, ids_max: int) -> list[int]:
     return list(dict.fromkeys(entry_id(one, f"/ids/{place}") for place, one in enumerate(value)))
 
 
-def integer(given: Members, name: str, *, least: int, most: int = integer_max, where: str = "") -> int | None:
+def integer(
+    given: Members,
+    name: str,
+    *,
+    least: int,
+    most: int = integer_max,
+    where: str = "",
+    nullable: bool = True,
+) -> int | None:
     """A whole number in [least, most], None where it is not given."""
     value = given.get(name)
-    if value is None:
+    if value is None and (nullable or name not in given):
         return None
     written = str(value) if isinstance(value, Number) else ""
     if (
@@ -111,9 +119,7 @@ def integer(given: Members, name: str, *, least: int, most: int = integer_max, w
 
 def boolean(given: Members, name: str, *, default: bool = False) -> bool:
     """`true` or `false`, or the default."""
-    value = given.get(name)
-    if value is None:
-        return default
+    value = given.get(name, default)
     if not isinstance(value, bool):
         raise invalid(f"/{name}", "it is true or false")
     return value

@@ -169,7 +169,7 @@ def given_back(commands: Sequence[XNack], replies: Sequence[Reply]) -> bytes:
 def bury(stream: str, group: str, given: Members, ids_max: int) -> BuryEntries:
     """POST …/dead-letter."""
     wanted, reason = members.entry_ids(given, ids_max), _reason_default
-    if given.get("reason") is not None:
+    if "reason" in given:
         reason = members.text(given, "reason", "it is a string")
     if len(reason) > reason_chars_max:
         raise invalid("/reason", f"it has at most {reason_chars_max} characters")

@@ -3,6 +3,11 @@
 import httpx
 import pytest
 
+from app.auth import Action, OpenPolicy, Principal
+from app.main import create_app
+from app.settings import Settings
+from engine import Engine, SystemClock
+
 GROUPS = "/v1/streams/s/groups"
 G = GROUPS + "/g"
 READ = G + "/consumers/c/read"
@@ -135,6 +140,27 @@ async def test_a_dead_letter_stream_has_a_streams_name(group: httpx.AsyncClient)
     """400, as for any name."""
     answer = await group.patch(G, json={"dead_letter": {"stream": "a/b"}})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_name")
+
+
+class OneStream(OpenPolicy):
+    """A policy under which everything may be done to the stream s alone."""
+
+    def may(self, principal: Principal, action: Action, stream: str | None) -> bool:
+        return stream == "s"
+
+
+async def test_dead_letters_go_nowhere_that_is_forbidden(engine: Engine) -> None:
+    """Who makes a group write into another stream has to be allowed to write there; nothing is made."""
+    app = create_app(Settings(log_requests="none"), SystemClock(), policy=OneStream())
+    app.gateway.open(engine)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as http:
+        policy = {"dead_letter": {"stream": "dead"}}
+        assert (await http.put(G, json=policy)).json()["code"] == "forbidden"
+        assert (await http.get(G)).json()["code"] == "no_stream"
+        assert (await http.put(G)).status_code == 201
+        assert (await http.patch(G, json=policy)).json()["code"] == "forbidden"
+        assert (await http.get(G)).json()["dead_letter"] is None
 
 
 async def test_a_group_is_removed(group: httpx.AsyncClient) -> None:

@@ -48,6 +48,7 @@ async def test_a_group_is_made_and_shown(group: httpx.AsyncClient) -> None:
         ("s", {"name": ""}, 400, "invalid_name"),
         ("s", {"name": "h", "start": "x"}, 400, "malformed_id"),
         ("s", {"name": "h", "start": 5}, 422, "invalid"),
+        ("s", {"name": "h", "start": None}, 422, "invalid"),
         ("s", {"name": "h", "mkstream": "yes"}, 422, "invalid"),
         ("s", {"name": "h", "entries_read": -1}, 422, "invalid"),
         ("s", {"name": "h", "entries_read": 1.5}, 422, "invalid"),
@@ -127,6 +128,10 @@ async def test_noack_leaves_nothing_pending(group: httpx.AsyncClient) -> None:
         ({"after": "0", "wait": 5}, 422, "invalid"),
         ({"block": 5}, 422, "invalid"),
         ({"noack": 1}, 422, "invalid"),
+        ({"noack": None}, 422, "invalid"),
+        ({"count": None}, 422, "invalid"),
+        ({"wait": None}, 422, "invalid"),
+        ({"after": None}, 422, "invalid"),
     ],
 )
 async def test_reads_that_make_no_sense(
