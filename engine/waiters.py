@@ -5,12 +5,16 @@ Must never know: futures, tasks, sockets, and what a read would find.
 """
 
 from collections.abc import Iterable
-from heapq import heappop, heappush
-from typing import Generic, TypeVar
+from heapq import heapify, heappop, heappush
+from typing import Final, Generic, TypeVar
 
 from engine.commands import Parked
 
 T = TypeVar("T")
+
+# So many entries of waiters that are gone, or were moved, may lie in the heap beside as many as there are
+# waiters.
+_stale_entries_max: Final = 1024
 
 
 class Waiter(Generic[T]):
@@ -18,7 +22,7 @@ class Waiter(Generic[T]):
     run again.
     """
 
-    __slots__ = ("deadline", "gone", "parked", "retry_at", "ticket")
+    __slots__ = ("deadline", "gone", "parked", "retry_at", "serial", "ticket")
 
     def __init__(self, parked: Parked, ticket: T, deadline: float, retry_at: float | None) -> None:
         self.parked = parked
@@ -26,6 +30,8 @@ class Waiter(Generic[T]):
         self.deadline = deadline
         self.retry_at = retry_at
         self.gone = False
+        # That of its entry among those that come due: an older entry is of a time that no longer counts.
+        self.serial = 0
 
 
 class Waiters(Generic[T]):
@@ -37,7 +43,7 @@ class Waiters(Generic[T]):
         self._all: dict[Waiter[T], None] = {}
         self._by_stream: dict[str, dict[Waiter[T], None]] = {}
         # (when, serial, waiter): entries of waiters that are gone, or were moved, are passed over when they
-        # come up.
+        # come up, and thrown out when they are too many.
         self._due: list[tuple[float, int, Waiter[T]]] = []
         self._serial = 0
 
@@ -52,8 +58,11 @@ class Waiters(Generic[T]):
             queue.pop(waiter, None)
             queue[waiter] = None
         due = waiter.deadline if waiter.retry_at is None else min(waiter.deadline, waiter.retry_at)
-        self._serial += 1
+        self._serial = waiter.serial = self._serial + 1
         heappush(self._due, (due, self._serial, waiter))
+        if len(self._due) > 2 * len(self._all) + _stale_entries_max:
+            self._due = [entry for entry in self._due if _counts(entry)]
+            heapify(self._due)
 
     def remove(self, waiter: Waiter[T]) -> None:
         """Forget the waiter: it was served, it gave up, or its time is over."""
@@ -76,7 +85,7 @@ class Waiters(Generic[T]):
 
     def next_due(self) -> float | None:
         """When the next waiter's deadline or retry comes up."""
-        while self._due and self._due[0][2].gone:
+        while self._due and not _counts(self._due[0]):
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
@@ -85,4 +94,9 @@ class Waiters(Generic[T]):
         found: list[Waiter[T]] = []
         while (due := self.next_due()) is not None and due <= now:
             found.append(heappop(self._due)[2])
-        return list(dict.fromkeys(found))
+        return found
+
+
+def _counts(entry: tuple[float, int, Waiter[T]]) -> bool:
+    _, serial, waiter = entry
+    return not waiter.gone and waiter.serial == serial
