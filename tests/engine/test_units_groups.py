@@ -1,5 +1,6 @@
 """Groups, productions and waiters: each against the plainest thing that does the same."""
 
+import weakref
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -148,6 +149,10 @@ class TestProductions:
         assert (kept.find(b"p", b"a"), kept.added) == (None, 1)
 
 
+class Ticket:
+    """Something to answer with, whose end can be seen."""
+
+
 def parked(*streams: str) -> Parked:
     return Parked(XRead(streams=[(name, 0) for name in streams]), streams, 1000)
 
@@ -191,3 +196,26 @@ class TestWaiters:
         assert [waiter.ticket for waiter in waiters.due(4.9)] == []
         assert [waiter.ticket for waiter in waiters.due(10.0)] == ["retry", "soon"]
         assert waiters.next_due() == 30.0
+
+    def test_one_that_was_moved_is_due_at_its_new_time_alone(self) -> None:
+        """The old one says nothing any more."""
+        waiters: Waiters[str] = Waiters()
+        waiter = Waiter(parked("x"), "claims", 40.0, 5.0)
+        waiters.park(waiter)
+        waiter.retry_at = 9.0
+        waiters.park(waiter)
+        assert waiters.due(8.0) == []
+        assert waiters.next_due() == 9.0
+        assert waiters.due(50.0) == [waiter]
+
+    def test_those_that_are_gone_are_forgotten_long_before_their_time(self) -> None:
+        """Readers are served many times a second, and each would have waited for a minute."""
+        waiters: Waiters[Ticket] = Waiters()
+        tickets: list[weakref.ref[Ticket]] = []
+        for number in range(5_000):
+            ticket = Ticket()
+            waiter = Waiter(parked("x"), ticket, 60.0 + number, None)
+            waiters.park(waiter)
+            waiters.remove(waiter)
+            tickets.append(weakref.ref(ticket))
+        assert sum(each() is not None for each in tickets) < 2_000
