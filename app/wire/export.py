@@ -15,7 +15,7 @@ import msgspec
 from app.wire import projection, query, read
 from engine import Command, DescribeEdges, Edges, Entries, Gap, Reply, StreamsRead, XRange, XRead, ids
 
-PARAMETERS: Final = tuple(name for name in read.PARAMETERS if name not in ("wait", "last"))
+PARAMETERS: Final = tuple(name for name in read.PARAMETERS if name not in ("wait", "last", "max_bytes"))
 
 # What is held of an export at any time, and about a millisecond of work.
 page_bytes_max: Final = 256 << 10
@@ -127,7 +127,6 @@ def parse(stream: str, query_string: bytes) -> Export:
     given = query.parse(query_string, PARAMETERS)
     read.check_combination(given)
     wanted = read.bounds(stream, given)
-    query.integer(given, "max_bytes", least=1, most=_count_max)
     return Export(
         stream=stream,
         cursor=wanted.end + 1 if wanted.reverse else wanted.start - 1,

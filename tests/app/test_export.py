@@ -131,6 +131,7 @@ async def test_fields_can_be_chosen(five: httpx.AsyncClient) -> None:
     [
         ("wait=5", 400, "unknown_parameter"),
         ("last=5", 400, "unknown_parameter"),
+        ("max_bytes=5", 400, "unknown_parameter"),
         ("after=$", 400, "malformed_id"),
         ("after=1&start=1", 422, "invalid"),
         ("count=0", 422, "invalid"),
