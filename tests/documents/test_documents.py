@@ -24,11 +24,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @pytest.mark.parametrize("document", WITH_COMMANDS, ids=lambda path: path.name)
 def test_commands_print_what_the_document_says(document: Path, server: Server, tmp_path: Path) -> None:
     """Each command of a document, typed in its order, prints what stands below it."""
-    environment = {
-        **os.environ,
-        "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
+    environment["PYTHONPATH"] = str(ROOT)
     session = Session(tmp_path, environment)
     try:
         for step in steps(_placed(document.read_text(), server.port)):
