@@ -1,44 +1,80 @@
 """The shapes of bodies, for the API's description alone: the doors read and write bytes, see `wire`.
 
 Knows: each JSON object of the contract by name. Must never know: how any of them is made.
+
+A member has a default only where sending it means the same as leaving it out, for generated clients send
+defaults; what may be absent and has none is `UNSET`. Bodies of requests are closed (unknown members are 422),
+those of answers are open, so that they can grow.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 EntryId = Annotated[
     str,
     Meta(
-        pattern=r"^[0-9]+(-[0-9]+)?$",
+        pattern=r"^[0-9]{1,20}(-[0-9]{1,20})?$",
         description="`<ms>-<seq>`, two unsigned 64-bit numbers",
         examples=["1526919030474-55"],
+        extra_json_schema={"format": "entry-id"},
     ),
 ]
-Count = Annotated[int, Meta(ge=0)]
-Milliseconds = Annotated[int, Meta(ge=0)]
-Limit = Annotated[int, Meta(ge=0)] | None
+Cursor = Annotated[
+    str,
+    Meta(
+        pattern=r"^(\$|[0-9]{1,20}(-[0-9]{1,20})?)$",
+        description="`$` (what is there now), `0` or an ID: read what comes after it",
+        extra_json_schema={"format": "entry-cursor"},
+    ),
+]
+Name = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=512,
+        pattern=r"^(?!\.{1,2}$)[^/\u0000-\u001f\u007f-\u009f]+$",
+        description="1 to 512 bytes of UTF-8 without `/` and control characters, not `.` or `..`",
+    ),
+]
+# Above JavaScript's largest safe integer, neighbouring numbers become one.
+Count = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
+Milliseconds = Count
+Limit = Count | None
+Ids = Annotated[list[EntryId], Meta(min_length=1, max_length=10_000)]
+# A string, number or boolean, said without a union: generated clients take the value instead of a wrapper.
+SCALAR: Final = {"not": {"type": ["null", "array", "object"]}}
+Value = Annotated[Any, Meta(extra_json_schema=SCALAR)]
+Base64 = Annotated[Literal["base64"], Meta(description="`base64`: all values are base64")]
+Pairs = Annotated[list[list[str]], Meta(description="[name, value], in order, where a name stands twice")]
 Refs = Annotated[
     Literal["keep", "delete", "acked"],
     Meta(description="what becomes of references in pending lists: they stay, go too, or forbid the removal"),
 ]
 
 
-class NewEntry(Struct, omit_defaults=True):
+class NewEntry(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """An entry to publish. Values are strings; numbers and booleans are stored as their JSON text.
 
     `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
     """
 
-    fields: dict[str, str]
-    id: Annotated[str, Meta(description="`*` (the default), `<ms>-*` or `<ms>-<seq>`")] = "*"
-    encoding: Annotated[str, Meta(description="`base64`: all values are base64")] = ""
+    fields: Annotated[dict[str, Value], Meta(min_length=1)]
+    id: Annotated[
+        str,
+        Meta(
+            pattern=r"^(\*|[0-9]{1,20}(-(\*|[0-9]{1,20}))?)$",
+            description="`*` (the default), `<ms>-*` or `<ms>-<seq>`",
+            extra_json_schema={"format": "new-entry-id"},
+        ),
+    ] = "*"
+    encoding: Base64 | UnsetType = UNSET
 
 
-class NewEntries(Struct):
+class NewEntries(Struct, forbid_unknown_fields=True):
     """A batch: stored whole or not at all."""
 
-    entries: list[NewEntry]
+    entries: Annotated[list[NewEntry], Meta(min_length=1)]
 
 
 class Entry(Struct, omit_defaults=True):
@@ -48,23 +84,23 @@ class Entry(Struct, omit_defaults=True):
 
     id: EntryId
     fields: dict[str, str]
-    encoding: Annotated[str, Meta(description="`base64`")] = ""
-    pairs: list[list[str]] = field(default_factory=list)
+    encoding: Base64 | UnsetType = UNSET
+    pairs: Pairs | UnsetType = UNSET
 
 
 class Added(Struct, omit_defaults=True):
     """What was stored: `id` for one entry, the others for a batch."""
 
     duplicate: Annotated[bool, Meta(description="the entries were stored already, by an earlier request")]
-    id: EntryId = ""
-    first_id: EntryId = ""
-    last_id: EntryId = ""
-    count: Count = 0
-    ids: list[EntryId] = field(default_factory=list)
-    trimmed: Annotated[int, Meta(description="entries that were trimmed away")] = 0
-    pending_affected: Annotated[
-        int, Meta(description="trimmed entries that are still pending in a group")
-    ] = 0
+    id: EntryId | UnsetType = UNSET
+    first_id: EntryId | UnsetType = UNSET
+    last_id: EntryId | UnsetType = UNSET
+    count: Count | UnsetType = UNSET
+    ids: list[EntryId] | UnsetType = UNSET
+    trimmed: Annotated[Count, Meta(description="entries that were trimmed away")] | UnsetType = UNSET
+    pending_affected: (
+        Annotated[Count, Meta(description="trimmed entries that are still pending in a group")] | UnsetType
+    ) = UNSET
 
 
 class Gap(Struct):
@@ -81,17 +117,19 @@ class Page(Struct, omit_defaults=True):
     entries: list[Entry]
     next: EntryId | None
     more: bool
-    gap: Gap | None = None
+    gap: Gap | UnsetType = UNSET
 
 
-class GroupRead(Struct, omit_defaults=True):
-    """What a consumer wants. With `after` it reads again what it has not acknowledged."""
+class GroupRead(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """What a consumer wants. With `after`, an ID or `0`, it reads again what it has not acknowledged; `wait`,
+    `noack` and `claim_min_idle_ms` are for new entries.
+    """
 
-    count: Annotated[int, Meta(ge=1)] = 100
-    wait: Milliseconds = 0
-    noack: bool = False
-    after: EntryId = ""
-    claim_min_idle_ms: Milliseconds | None = None
+    count: Annotated[int, Meta(ge=1, le=10_000, description="100 by default")] | UnsetType = UNSET
+    wait: Annotated[int, Meta(ge=0, le=60_000, description="milliseconds to wait")] | UnsetType = UNSET
+    noack: Annotated[bool, Meta(description="acknowledged as soon as delivered")] | UnsetType = UNSET
+    after: EntryId | UnsetType = UNSET
+    claim_min_idle_ms: Milliseconds | UnsetType | None = UNSET
 
 
 class DeliveredEntry(Struct, omit_defaults=True):
@@ -99,28 +137,28 @@ class DeliveredEntry(Struct, omit_defaults=True):
 
     id: EntryId
     fields: dict[str, str] | None
-    encoding: str = ""
-    pairs: list[list[str]] = field(default_factory=list)
-    delivery_count: Count | None = None
-    idle_ms: Milliseconds | None = None
+    encoding: Base64 | UnsetType = UNSET
+    pairs: Pairs | UnsetType = UNSET
+    delivery_count: Count | UnsetType = UNSET
+    idle_ms: Milliseconds | UnsetType = UNSET
 
 
 class Deliveries(Struct, omit_defaults=True):
     """New entries come with `last_delivered_id`, those of a history read with `next`."""
 
     entries: list[DeliveredEntry]
-    last_delivered_id: EntryId | None = None
-    next: EntryId | None = None
-    gap: Gap | None = None
+    last_delivered_id: EntryId | UnsetType = UNSET
+    next: EntryId | UnsetType = UNSET
+    gap: Gap | UnsetType = UNSET
 
 
-class Acknowledgement(Struct, omit_defaults=True):
+class Acknowledgement(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Entries that are done. With `delete` they are deleted too, their references kept, deleted or
     awaited.
     """
 
-    ids: Annotated[list[EntryId], Meta(min_length=1)]
-    delete: Literal["keep", "delete", "acked"] | None = None
+    ids: Ids
+    delete: Literal["keep", "delete", "acked"] | UnsetType | None = UNSET
 
 
 class Acknowledged(Struct):

@@ -5,28 +5,19 @@ Knows: each JSON object of the contract by name. Must never know: how any of the
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from app.schemas import Count, DeliveredEntry, EntryId, Milliseconds
+from app.schemas import Count, Cursor, DeliveredEntry, EntryId, Ids, Milliseconds, Name
 
-Name = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=512,
-        pattern=r"^[^/\u0000-\u001f\u007f-\u009f]+$",
-        description="1 to 512 bytes of UTF-8 without `/` and control characters",
-    ),
-]
-Ids = Annotated[list[EntryId], Meta(min_length=1)]
-Timeout = Annotated[int, Meta(ge=1)]
+Most = (1 << 53) - 1
+Timeout = Annotated[int, Meta(ge=1, le=Most)]
 
 
-class DeadLetter(Struct, omit_defaults=True):
+class DeadLetter(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Where entries go that were delivered too often; without `max_deliveries` they go by hand alone."""
 
     stream: Name
-    max_deliveries: Annotated[int, Meta(ge=1)] | None = None
+    max_deliveries: Timeout | UnsetType | None = UNSET
 
 
 class Group(Struct):
@@ -53,42 +44,52 @@ class Groups(Struct):
     next: Name | None
 
 
-class GroupPolicy(Struct, omit_defaults=True):
+class GroupPolicy(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """What becomes of entries that are not acknowledged."""
 
-    dead_letter: DeadLetter | None = None
-    ack_timeout_ms: Annotated[
-        Timeout | None,
-        Meta(description="entries idle for so long are released: the next reader that claims gets them"),
-    ] = None
-    consumer_timeout_ms: Annotated[
-        Timeout | None,
-        Meta(description="consumers not seen for so long are removed, what they hold is released"),
-    ] = None
+    dead_letter: DeadLetter | UnsetType | None = UNSET
+    ack_timeout_ms: (
+        Annotated[
+            Timeout | None,
+            Meta(description="entries idle for so long are released: the next reader that claims gets them"),
+        ]
+        | UnsetType
+    ) = UNSET
+    consumer_timeout_ms: (
+        Annotated[
+            Timeout | None,
+            Meta(description="consumers not seen for so long are removed, what they hold is released"),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
-class EnsuredGroup(GroupPolicy, omit_defaults=True):
+class EnsuredGroup(GroupPolicy, omit_defaults=True, forbid_unknown_fields=True):
     """A group that is to be there. One that is keeps its position and its policy."""
 
-    start: Annotated[str, Meta(description="`$`, `0` or an ID: the group reads what comes after it")] = "$"
+    start: Cursor = "$"
     mkstream: Annotated[bool, Meta(description="make the stream where it is missing")] = True
-    entries_read: Annotated[Count | None, Meta(description="keeps the lag of a new group exact")] = None
+    entries_read: (
+        Annotated[Count | None, Meta(description="keeps the lag of a new group exact")] | UnsetType
+    ) = UNSET
 
 
-class NewGroup(GroupPolicy, kw_only=True, omit_defaults=True):
+class NewGroup(GroupPolicy, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A group to make."""
 
     name: Name
-    start: Annotated[str, Meta(description="`$`, `0` or an ID: the group reads what comes after it")] = "$"
+    start: Cursor = "$"
     mkstream: Annotated[bool, Meta(description="make the stream where it is missing")] = False
-    entries_read: Annotated[Count | None, Meta(description="keeps the lag of a new group exact")] = None
+    entries_read: (
+        Annotated[Count | None, Meta(description="keeps the lag of a new group exact")] | UnsetType
+    ) = UNSET
 
 
-class GroupChanges(GroupPolicy, omit_defaults=True):
+class GroupChanges(GroupPolicy, omit_defaults=True, forbid_unknown_fields=True):
     """What is to change; what is not named stays. Null takes a part of the policy away."""
 
-    last_delivered_id: Annotated[str | None, Meta(description="`$`, `0` or an ID: go on after it")] = None
-    entries_read: Count | None = None
+    last_delivered_id: Cursor | UnsetType | None = UNSET
+    entries_read: Count | UnsetType | None = UNSET
 
 
 class Consumer(Struct):
@@ -136,16 +137,16 @@ class Pending(Struct, omit_defaults=True):
     `pending`, `next` (go on with `start=(<next>`), `more`.
     """
 
-    count: Count = 0
-    first_id: EntryId | None = None
-    last_id: EntryId | None = None
-    consumers: list[ConsumerPending] = field(default_factory=list)
-    pending: list[PendingEntry] = field(default_factory=list)
-    next: EntryId | None = None
-    more: bool = False
+    count: Count | UnsetType = UNSET
+    first_id: EntryId | UnsetType | None = UNSET
+    last_id: EntryId | UnsetType | None = UNSET
+    consumers: list[ConsumerPending] | UnsetType = UNSET
+    pending: list[PendingEntry] | UnsetType = UNSET
+    next: EntryId | UnsetType = UNSET
+    more: bool | UnsetType = UNSET
 
 
-class Nack(Struct, omit_defaults=True):
+class Nack(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Entries to give back. The delivery count goes one back (`silent`), stays (`fail`) or becomes the
     largest number (`fatal`), unless `retry_count` says what it is to be. `force` takes entries that are not
     pending, too.
@@ -153,7 +154,7 @@ class Nack(Struct, omit_defaults=True):
 
     ids: Ids
     mode: Literal["silent", "fail", "fatal"]
-    retry_count: Count | None = None
+    retry_count: Count | UnsetType | None = UNSET
     force: bool = False
 
 
@@ -164,7 +165,7 @@ class Released(Struct):
     results: dict[str, Literal["released", "absent"]]
 
 
-class Claim(Struct, omit_defaults=True):
+class Claim(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Entries to take over, if they have been idle for `min_idle_ms`; what nobody owns is always taken.
 
     `idle_ms` or `time_ms` says since when they count as delivered, `retry_count` how often. `just_ids`
@@ -174,28 +175,35 @@ class Claim(Struct, omit_defaults=True):
     consumer: Name
     min_idle_ms: Milliseconds
     ids: Ids
-    idle_ms: Milliseconds | None = None
-    time_ms: Milliseconds | None = None
-    retry_count: Count | None = None
+    idle_ms: Milliseconds | UnsetType | None = UNSET
+    time_ms: Milliseconds | UnsetType | None = UNSET
+    retry_count: Count | UnsetType | None = UNSET
     force: bool = False
     just_ids: bool = False
-    last_id: EntryId | None = None
+    last_id: EntryId | UnsetType | None = UNSET
 
 
 class Claimed(Struct, omit_defaults=True):
     """What was taken over: `entries`, or `ids` where only these were asked for. `idle_ms` is from before."""
 
-    entries: list[DeliveredEntry] = field(default_factory=list)
-    ids: list[EntryId] = field(default_factory=list)
+    entries: list[DeliveredEntry] | UnsetType = UNSET
+    ids: list[EntryId] | UnsetType = UNSET
 
 
-class AutoClaim(Struct, omit_defaults=True):
+class AutoClaim(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Take over whatever has been idle for `min_idle_ms`, in order of IDs from `start` on."""
 
     consumer: Name
     min_idle_ms: Milliseconds
-    start: Annotated[str, Meta(description="`-` or an ID; an answer's `next_start` goes on")] = "-"
-    count: Annotated[int, Meta(ge=1)] = 100
+    start: Annotated[
+        str,
+        Meta(
+            pattern=r"^(-|[0-9]{1,20}(-[0-9]{1,20})?)$",
+            description="`-` or an ID; an answer's `next_start` goes on",
+            extra_json_schema={"format": "entry-start"},
+        ),
+    ] = "-"
+    count: Annotated[int, Meta(ge=1, le=10_000)] = 100
     just_ids: bool = False
 
 
@@ -204,11 +212,11 @@ class AutoClaimed(Struct, omit_defaults=True):
 
     next_start: EntryId
     deleted_ids: list[EntryId]
-    entries: list[DeliveredEntry] = field(default_factory=list)
-    ids: list[EntryId] = field(default_factory=list)
+    entries: list[DeliveredEntry] | UnsetType = UNSET
+    ids: list[EntryId] | UnsetType = UNSET
 
 
-class Burial(Struct, omit_defaults=True):
+class Burial(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Pending entries to move to the group's dead-letter stream."""
 
     ids: Ids

@@ -5,46 +5,63 @@ Knows: each JSON object of the contract by name. Must never know: how any of the
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from app.schemas import Count, Entry, EntryId, Gap, Limit, NewEntry, Refs
+from app.schemas import (
+    Base64,
+    Count,
+    Entry,
+    EntryId,
+    Gap,
+    Ids,
+    Limit,
+    Milliseconds,
+    Name,
+    NewEntry,
+    Pairs,
+    Refs,
+)
 from app.schemas_groups import Group
 
 
-class Retention(Struct, omit_defaults=True):
+class Retention(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """How much of a stream is kept; null is no limit.
 
     Limits are kept to exactly about once a second, and roughly with each publish.
     """
 
-    max_len: Annotated[Limit, Meta(description="entries")] = None
-    max_age_ms: Annotated[Limit, Meta(description="milliseconds since the entry's ID")] = None
-    max_bytes: Annotated[Limit, Meta(description="bytes of the entries as JSON")] = None
-    keep_unacknowledged: Annotated[
-        bool, Meta(description="keep what a group has still to read or to acknowledge")
-    ] = False
-    keep_unarchived: Annotated[bool, Meta(description="keep what lies above `archived_up_to`")] = False
+    max_len: Annotated[Limit, Meta(description="entries")] | UnsetType = UNSET
+    max_age_ms: Annotated[Limit, Meta(description="milliseconds since the entry's ID")] | UnsetType = UNSET
+    max_bytes: Annotated[Limit, Meta(description="bytes of the entries as JSON")] | UnsetType = UNSET
+    keep_unacknowledged: (
+        Annotated[bool, Meta(description="keep what a group has still to read or to acknowledge")] | UnsetType
+    ) = UNSET
+    keep_unarchived: (
+        Annotated[bool, Meta(description="keep what lies above `archived_up_to`")] | UnsetType
+    ) = UNSET
 
 
-class NewStream(Struct, omit_defaults=True):
+class NewStream(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """A stream to be there. What `retention` does not name has no limit."""
 
-    retention: Retention = field(default_factory=Retention)
+    retention: Retention | UnsetType = UNSET
 
 
-class StreamChanges(Struct, omit_defaults=True):
+class StreamChanges(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """What is named changes, all else stays. A limit of null goes."""
 
-    retention: Retention = field(default_factory=Retention)
-    archived_up_to: Annotated[EntryId, Meta(description="everything up to here is kept elsewhere")] = "0-0"
+    retention: Retention | UnsetType = UNSET
+    archived_up_to: (
+        Annotated[EntryId, Meta(description="everything up to here is kept elsewhere")] | UnsetType
+    ) = UNSET
 
 
-class NewLastId(Struct, omit_defaults=True):
+class NewLastId(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """The last ID, and the counters that go with it where a stream was moved here."""
 
     last_id: EntryId
-    entries_added: Count = 0
-    max_deleted_id: EntryId = "0-0"
+    entries_added: Count | UnsetType | None = UNSET
+    max_deleted_id: EntryId | UnsetType | None = UNSET
 
 
 class Stream(Struct):
@@ -74,7 +91,7 @@ class PendingDetail(Struct, omit_defaults=True):
     id: EntryId
     delivery_time_ms: Count
     delivery_count: Count
-    consumer: str | None = None
+    consumer: str | UnsetType | None = UNSET
 
 
 class ConsumerDetail(Struct):
@@ -98,8 +115,8 @@ class GroupDetail(Group, kw_only=True):
 class StreamDetails(Stream, kw_only=True, omit_defaults=True):
     """A stream; with `full=true` also its first entries and its groups."""
 
-    entries: list[Entry] = field(default_factory=list)
-    group_details: list[GroupDetail] = field(default_factory=list)
+    entries: list[Entry] | UnsetType = UNSET
+    group_details: list[GroupDetail] | UnsetType = UNSET
 
 
 class Streams(Struct):
@@ -109,10 +126,10 @@ class Streams(Struct):
     next: str | None
 
 
-class Deletion(Struct, omit_defaults=True):
+class Deletion(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Entries to delete."""
 
-    ids: Annotated[list[EntryId], Meta(min_length=1, max_length=10_000)]
+    ids: Ids
     refs: Refs = "keep"
 
 
@@ -120,17 +137,19 @@ class Deleted(Struct, omit_defaults=True):
     """How many were deleted, and what became of each. `kept`: a group still needs it (`refs` acked)."""
 
     deleted: Count
-    results: dict[str, Literal["deleted", "absent", "kept"]] = field(default_factory=dict)
+    results: dict[str, Literal["deleted", "absent", "kept"]] | UnsetType = UNSET
 
 
-class Trimming(Struct, omit_defaults=True):
+class Trimming(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """One of `maxlen`, `minid` and `older_than_ms` says what goes."""
 
-    maxlen: Annotated[Count, Meta(description="keep so many of the newest")] = 0
-    minid: Annotated[EntryId, Meta(description="remove what has a smaller ID")] = "0-0"
-    older_than_ms: Annotated[Count, Meta(description="remove what is older")] = 0
+    maxlen: Annotated[Count, Meta(description="keep so many of the newest")] | UnsetType = UNSET
+    minid: Annotated[EntryId, Meta(description="remove what has a smaller ID")] | UnsetType = UNSET
+    older_than_ms: Annotated[Count, Meta(description="remove what is older")] | UnsetType = UNSET
     approx: Annotated[bool, Meta(description="whole nodes only, which costs less")] = False
-    limit: Annotated[Count, Meta(description="with `approx`: at most so many; 0 is no limit")] = 0
+    limit: Annotated[Count, Meta(description="with `approx`: at most so many; 0 is no limit")] | UnsetType = (
+        UNSET
+    )
     refs: Refs = "keep"
     dry_run: Annotated[bool, Meta(description="only tell what would go")] = False
     guard: Annotated[bool, Meta(description="refuse to remove what a group has not finished")] = False
@@ -147,20 +166,33 @@ class Trimmed(Struct):
 # ---- many streams
 
 
-class ManyRead(Struct, omit_defaults=True):
+# A cursor in the body of a read: what a group may say as well.
+ManyCursor = Annotated[
+    str,
+    Meta(
+        pattern=r"^([$>]|[0-9]{1,20}(-[0-9]{1,20})?)$",
+        description="an ID, `0`, `$`; with `group` `>` or an ID",
+    ),
+]
+
+
+class ManyRead(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Streams, each with a cursor: an ID, `0`, `$`; for a group `>` (new entries) or an ID (what it holds).
 
     `group` and `consumer` go together; `noack` and `claim_min_idle_ms` go with them.
     """
 
-    streams: Annotated[dict[str, str], Meta(min_length=1, max_length=1_000)]
+    streams: Annotated[dict[Name, ManyCursor], Meta(min_length=1, max_length=1_000)]
     count: Annotated[int, Meta(ge=1, le=10_000, description="entries of each stream")] = 100
     wait: Annotated[int, Meta(ge=0, le=60_000, description="milliseconds to wait for any of them")] = 0
-    on_gap: Annotated[Literal["report", "fail"], Meta(description="`fail`: 410 for any gap")] = "report"
-    group: str = ""
-    consumer: str = ""
-    noack: bool = False
-    claim_min_idle_ms: Count = 0
+    on_gap: (
+        Annotated[Literal["report", "fail"], Meta(description="`fail`: 410 for any gap; without a group")]
+        | UnsetType
+    ) = UNSET
+    group: Name | UnsetType = UNSET
+    consumer: Name | UnsetType = UNSET
+    noack: Annotated[bool, Meta(description="acknowledged as soon as delivered")] | UnsetType = UNSET
+    claim_min_idle_ms: Milliseconds | UnsetType | None = UNSET
 
 
 class ReadEntry(Struct, omit_defaults=True):
@@ -168,20 +200,20 @@ class ReadEntry(Struct, omit_defaults=True):
 
     id: EntryId
     fields: dict[str, str] | None
-    encoding: str = ""
-    pairs: list[list[str]] = field(default_factory=list)
-    delivery_count: Count = 0
-    idle_ms: Count = 0
+    encoding: Base64 | UnsetType = UNSET
+    pairs: Pairs | UnsetType = UNSET
+    delivery_count: Count | UnsetType = UNSET
+    idle_ms: Milliseconds | UnsetType = UNSET
 
 
 class StreamRead(Struct, omit_defaults=True):
     """What one stream gave. New entries of a group come with `last_delivered_id`, all else with `next`."""
 
     entries: list[ReadEntry]
-    next: EntryId = "0-0"
-    more: bool = False
-    last_delivered_id: EntryId = "0-0"
-    gap: Gap | None = None
+    next: EntryId | UnsetType = UNSET
+    more: bool | UnsetType = UNSET
+    last_delivered_id: EntryId | UnsetType = UNSET
+    gap: Gap | UnsetType = UNSET
 
 
 class ManyReadAnswer(Struct):
@@ -190,10 +222,12 @@ class ManyReadAnswer(Struct):
     streams: dict[str, StreamRead]
 
 
-class ManyPublish(Struct):
+class ManyPublish(Struct, forbid_unknown_fields=True):
     """Streams, each with its entries: all are stored, or none."""
 
-    streams: Annotated[dict[str, list[NewEntry]], Meta(min_length=1, max_length=1_000)]
+    streams: Annotated[
+        dict[Name, Annotated[list[NewEntry], Meta(min_length=1)]], Meta(min_length=1, max_length=1_000)
+    ]
 
 
 class PublishedRun(Struct):
