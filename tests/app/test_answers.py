@@ -123,7 +123,8 @@ def test_each_route_says_who_may() -> None:
     open_paths = {
         route.path for route in ROUTES if route.rule is Access.OPEN and " " not in route.operation_id
     }
-    pages = {"/docs", "/docs/style.css", "/openapi.json", "/errors/{slug}"}
+    files = {"start.js", "style.css", "swagger-ui-bundle.js", "swagger-ui.css"}
+    pages = {"/docs", "/openapi.json", "/errors/{slug}"} | {f"/docs/{name}" for name in files}
     assert open_paths == pages | {"/", "/v1", "/healthz/live", "/healthz/ready"}
 
 
