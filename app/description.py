@@ -6,7 +6,7 @@ Must never know: how any of it is served.
 What cannot be said in JSON Schema without unions that generators of SDKs stumble over is said in words.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +15,8 @@ from fastapi import FastAPI
 from app import examples, examples_groups, operations, operations_groups, schemas
 from app.errors import CODES, slug
 from app.operation import Example, Json, Operation
-from app.wire.media import JSON
+from app.settings import Settings
+from app.wire.media import JSON, idempotency_key_bytes_max
 
 _PROBLEM: Final = "application/problem+json"
 _REF: Final = "#/components/schemas/{name}"
@@ -36,9 +37,32 @@ _NAME_SCHEMA: Final = {
     "type": "string",
     "minLength": 1,
     "maxLength": 512,
-    "pattern": r"^[^/\u0000-\u001f\u007f-\u009f]+$",
+    "pattern": f"^{schemas.NOT_DOTS}{schemas.NAME_CHARACTERS}+$",
 }
-_ID_SCHEMA: Final = {"type": "string", "pattern": r"^[0-9]+(-[0-9]+)?$"}
+_ID_SCHEMA: Final = {"type": "string", "format": "entry-id", "pattern": "^[0-9]{1,20}(-[0-9]{1,20})?$"}
+_BASE64_SCHEMA: Final = {"type": "string", "enum": ["base64"]}
+_HEADER_SCHEMAS: Final[Mapping[str, Json]] = {
+    "If-Match": {"type": "string", "format": "entry-etag", "pattern": '^"[0-9]{1,20}(-[0-9]{1,20})?"$'},
+    "Idempotency-Key": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": idempotency_key_bytes_max,
+        "pattern": "^[!-~]([ -~]*[!-~])?$",
+    },
+    "Upstash-Encoding": _BASE64_SCHEMA,
+    "Weir-Encoding": _BASE64_SCHEMA,
+}
+# Members and parameters whose limit is a setting: the document tells what this gateway is set to.
+_SET_LIMITS: Final = (
+    ("wait", "maximum", "wait_ms_max"),
+    ("count", "maximum", "count_max"),
+    ("last", "maximum", "count_max"),
+    ("limit", "maximum", "count_max"),
+    ("max_bytes", "maximum", "answer_bytes_max"),
+    ("ids", "maxItems", "ids_max"),
+    ("entries", "maxItems", "batch_entries_max"),
+    ("streams", "maxProperties", "request_streams_max"),
+)
 _ANYWHERE: Final = ("unknown_parameter", "invalid_name", "unauthenticated", "forbidden", "origin_refused")
 _WITH_BODY: Final = ("malformed_json", "body_too_large", "unsupported_media_type", "invalid")
 _WITH_ENGINE: Final = ("starting", "draining", "storage_failed")
@@ -69,7 +93,7 @@ def arguments(operation_id: str, path: str) -> Json:
     """What FastAPI is told of an operation beyond its sentence."""
     told = _OPERATIONS[operation_id]
     extra: Json = {"parameters": _parameters(told, path)}
-    body = _request_body(told, operation_id)
+    body = _request_body(told)
     if body is not None:
         extra["requestBody"] = body
     statuses = {told.status: "Done", **told.also}
@@ -86,8 +110,8 @@ def arguments(operation_id: str, path: str) -> Json:
     }
 
 
-def document(api: FastAPI) -> bytes:
-    """The whole description as JSON."""
+def document(api: FastAPI, settings: Settings) -> bytes:
+    """The whole description as JSON, with the limits that are set."""
     described = api.openapi()
     for methods in described["paths"].values():
         for told in methods.values():
@@ -96,11 +120,29 @@ def document(api: FastAPI) -> bytes:
     kinds = dict.fromkeys([*named, schemas.NewEntries, schemas.Place])
     _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     described["components"] = {"schemas": {**components, "Problem": _problem_schema()}}
+    for name, schema in _named_schemas(described):
+        _set_limits(name, schema, settings)
     described["info"]["description"] = _ABOUT
     described["info"]["license"] = {"name": "MIT", "identifier": "MIT"}
     described["tags"] = [{"name": name, "description": words} for name, words in _TAGS]
     described["servers"] = [{"url": "/", "description": "this gateway"}]
     return msgspec.json.encode(described)
+
+
+def _named_schemas(described: Json) -> Iterator[tuple[str, Json]]:
+    """Every parameter and every member of a body, by name."""
+    for methods in described["paths"].values():
+        for told in methods.values():
+            yield from ((one["name"], one["schema"]) for one in told.get("parameters", ()))
+    for shape in described["components"]["schemas"].values():
+        yield from shape.get("properties", {}).items()
+
+
+def _set_limits(name: str, schema: Json, settings: Settings) -> None:
+    for limited, keyword, setting in _SET_LIMITS:
+        # Lists of streams, for one, have a limit of their own under the same name.
+        if name == limited and schema.get(keyword) == Settings.model_fields[setting].default:
+            schema[keyword] = getattr(settings, setting)
 
 
 # ---- parameters
@@ -149,21 +191,21 @@ def _values(name: str, told: Operation) -> Json:
 
 
 def _in_header(name: str, words: str) -> Json:
-    return {"name": name, "in": "header", "description": words, "schema": {"type": "string"}}
+    schema = _HEADER_SCHEMAS.get(name, {"type": "string"})
+    return {"name": name, "in": "header", "description": words, "schema": schema}
 
 
 # ---- bodies
 
 
-def _request_body(told: Operation, operation_id: str) -> Json | None:
+def _request_body(told: Operation) -> Json | None:
     if told.tag == "commands":
         schema: Json = {
             "type": "array",
-            "items": {"type": ["string", "number", "boolean"]},
-            "minItems": 1,
+            "items": schemas.SCALAR,
             "description": "a command's words",
         }
-        if operation_id != "runCommand":
+        if told.answers_many:
             schema = {"type": "array", "items": schema}
         return {"required": True, "content": {JSON: {"schema": schema}}}
     if told.body is None:
@@ -199,9 +241,13 @@ def _answer(told: Operation, status: int, words: str) -> Json:
             name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()
         }
     if status != 204:
-        schema = {} if told.answer is None else _ref(told.answer)
-        answer["content"] = {JSON: {"schema": schema}, **told.media}
+        answer["content"] = {JSON: {"schema": _answer_schema(told)}, **told.media}
     return answer
+
+
+def _answer_schema(told: Operation) -> Json:
+    one = {} if told.answer is None else _ref(told.answer)
+    return {"type": "array", "items": one} if told.answers_many else one
 
 
 def _show(told: Operation, described: Json) -> None:
@@ -239,10 +285,14 @@ def _refusals(told: Operation) -> dict[int, Json]:
     by_status: dict[int, list[str]] = {}
     for code in dict.fromkeys(codes):
         by_status.setdefault(CODES[code].status, []).append(code)
-    return {
+    refusals = {
         status: _problem("; ".join(f"`{code}`: {CODES[code].title}" for code in found), found)
         for status, found in sorted(by_status.items())
     }
+    if told.tag == "commands":
+        # A command that is refused is answered as the SDKs expect it, and so are their mistakes.
+        refusals[400]["content"][JSON] = {"schema": _ref(schemas.Outcome)}
+    return refusals
 
 
 def _problem(words: str, codes: Sequence[str]) -> Json:

@@ -105,7 +105,7 @@ def _api(gateway: Gateway) -> FastAPI:
         exception_handlers={HTTPException: _refuse_path},
     )
     add_to(api, gateway, ROUTES)
-    api.state.description = description.document(api)
+    api.state.description = description.document(api, gateway.settings)
     return api
 
 

@@ -28,6 +28,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """`query` are schemas, each with a description, by parameter name; `headers` their descriptions.
 
     `also` are further statuses of success with the same answer; `media` further media types of the answer.
+    `answers_many`: the answer is a list of what `answer` is.
     `writes` adds what every call that changes something may be refused with and answers with.
     """
 
@@ -35,6 +36,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     also: Mapping[int, str] = {}
     answer: type[msgspec.Struct] | None = None
+    answers_many: bool = False
     body: type[msgspec.Struct] | None = None
     body_required: bool = True
     query: Mapping[str, Json] = {}
@@ -47,6 +49,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     examples: Mapping[str, Example] = {}
 
 
+_ID = "[0-9]{1,20}(-[0-9]{1,20})?"
+
+
 def text(description: str, **more: object) -> Json:
     """The schema of a string."""
     return {"type": "string", "description": description, **more}
@@ -57,9 +62,10 @@ def number(description: str, *, least: int = 0, **more: object) -> Json:
     return {"type": "integer", "minimum": least, "description": description, **more}
 
 
-def switch(description: str, *, default: bool) -> Json:
+def switch(description: str, *, default: bool | None = None) -> Json:
     """The schema of a boolean."""
-    return {"type": "boolean", "default": default, "description": description}
+    kept = {} if default is None else {"default": default}
+    return {"type": "boolean", "description": description, **kept}
 
 
 def word(description: str, words: Sequence[str], default: str | None = None) -> Json:
@@ -68,9 +74,19 @@ def word(description: str, words: Sequence[str], default: str | None = None) -> 
     return {"type": "string", "enum": list(words), "description": description, **kept}
 
 
-def entry_id(description: str, **more: object) -> Json:
-    """The schema of an ID or a bound."""
-    return {"type": "string", "description": description, **more}
+def entry_id(description: str) -> Json:
+    """The schema of an ID."""
+    return text(description, format="entry-id", pattern=f"^{_ID}$")
+
+
+def bound(description: str) -> Json:
+    """The schema of a range's bound."""
+    return text(description, format="entry-bound", pattern=rf"^([-+]|\(?{_ID})$")
+
+
+def cursor(description: str) -> Json:
+    """The schema of what a read goes on after."""
+    return text(description, format="entry-cursor", pattern=rf"^(\$|{_ID})$")
 
 
 DURABILITY = "`durability=fsync`: the answer leaves when the change is on disk"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from app import schemas, schemas_streams
-from app.operation import DURABILITY, WRITES, Json, Operation, number, switch, text, word
+from app.operation import DURABILITY, WRITES, Json, Operation, bound, cursor, number, switch, text, word
 from app.operation import entry_id as an_id
 
 _ENCODINGS: Final = {
@@ -17,21 +17,21 @@ _ENCODINGS: Final = {
 _REFS: Final = word(
     "what becomes of references to them in pending lists: they stay, go too, or forbid the removal",
     ("keep", "delete", "acked"),
-    "keep",
 )
+# Without defaults, where one that is sent does not go with others: generated clients send defaults.
 _RANGE: Final[Mapping[str, Json]] = {
-    "start": an_id("`-`, an ID, or `(` and an ID that is not meant", default="-"),
-    "end": an_id("`+`, an ID, or `(` and an ID that is not meant", default="+"),
+    "start": bound("`-` (the default), an ID, or `(` and an ID that is not meant"),
+    "end": bound("`+` (the default), an ID, or `(` and an ID that is not meant"),
     "since": text("`start` as a time (RFC 3339)", format="date-time"),
     "until": text("`end` as a time (RFC 3339)", format="date-time"),
-    "reverse": switch("from the end to the start", default=False),
-    "count": number("at most so many entries", least=1, default=100, maximum=10_000),
-    "after": an_id("a cursor: an ID, `0` or `$` (what comes from now on)"),
+    "reverse": switch("from the end to the start"),
+    "count": number("at most so many entries, 100 by default", least=1, maximum=10_000),
+    "after": cursor("a cursor: an ID, `0` or `$` (what comes from now on)"),
     "wait": number("milliseconds to wait for entries after the cursor", maximum=60_000),
     "on_gap": word("`fail`: 410 where entries after the cursor were lost", ("report", "fail"), "report"),
     "max_bytes": number("at most so many bytes of entries, but one entry", least=1, maximum=8 << 20),
     "last": number("the newest entries, so many, in order", least=1, maximum=10_000),
-    "fields": text("only these fields, names between commas"),
+    "fields": text("only these fields, names between commas", pattern="^[^,]+(,[^,]+)*$"),
 }
 _WHERE: Final = {
     "Weir-Next-Id": "where to go on: `after=<next>`, in reverse `end=(<next>`",
@@ -53,9 +53,13 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "getVersion": Operation(tag="gateway", answer=schemas.Links),
     "isLive": Operation(tag="gateway", answer=schemas.Health),
     "isReady": Operation(tag="gateway", answer=schemas.Health),
-    "runCommand": Operation(tag="commands", headers=_ENCODINGS),
-    "runPipeline": Operation(tag="commands", headers=_ENCODINGS),
-    "runTransaction": Operation(tag="commands", headers=_ENCODINGS),
+    "runCommand": Operation(tag="commands", answer=schemas.Outcome, headers=_ENCODINGS),
+    "runPipeline": Operation(
+        tag="commands", answer=schemas.Outcome, answers_many=True, headers=_ENCODINGS
+    ),
+    "runTransaction": Operation(
+        tag="commands", answer=schemas.Outcome, answers_many=True, headers=_ENCODINGS
+    ),
     "listStreams": Operation(
         tag="streams",
         answer=schemas_streams.Streams,
@@ -72,9 +76,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         query={
             "full": switch("with entries, groups, consumers and what is pending", default=False),
             "count": number(
-                "with `full`: at most so many entries, and of each pending list",
+                "with `full`: at most so many entries, and of each pending list; 10 by default",
                 least=1,
-                default=10,
                 maximum=1_000,
             ),
         },
@@ -94,6 +97,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         tag="streams",
         answer=schemas_streams.Stream,
         body=schemas_streams.StreamChanges,
+        body_required=False,
         headers=WRITES,
         refusals=("malformed_id", "no_stream"),
         writes=True,
@@ -140,10 +144,10 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         body=schemas.NewEntry,
         query={
             "nomkstream": switch("refuse where the stream is missing", default=False),
-            "maxlen": number("trim to so many entries"),
+            "maxlen": number("trim to so many entries", maximum=(1 << 63) - 1, format="int64"),
             "minid": an_id("trim entries with smaller IDs"),
-            "approx": switch("trim whole nodes only, which costs less", default=True),
-            "limit": number("trim at most so many; 0 is no limit"),
+            "approx": switch("trim whole nodes only, which costs less; true by default"),
+            "limit": number("trim at most so many; 0 is no limit", maximum=(1 << 63) - 1, format="int64"),
             "refs": _REFS,
         },
         headers={

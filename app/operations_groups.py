@@ -8,17 +8,21 @@ from typing import Final
 
 from app import schemas
 from app import schemas_groups as shapes
-from app.operation import WRITES, Json, Operation, entry_id, number, text, word
+from app.operation import WRITES, Json, Operation, bound, number, text, word
+from app.schemas import NAME_CHARACTERS, NOT_DOTS
 
 _PAGE: Final[Mapping[str, Json]] = {
     "after": text("the name to go on after, an answer's `next`"),
     "limit": number("at most so many", least=1, maximum=10_000, default=10_000),
 }
+# No defaults: any parameter that is sent asks for the list instead of the summary.
 _PENDING: Final[Mapping[str, Json]] = {
-    "start": entry_id("`-`, an ID, or `(` and an ID that is not meant", default="-"),
-    "end": entry_id("`+`, an ID, or `(` and an ID that is not meant", default="+"),
-    "count": number("at most so many entries", least=1, maximum=10_000, default=100),
-    "consumer": text("those of this consumer alone", minLength=1, maxLength=512),
+    "start": bound("`-` (the default), an ID, or `(` and an ID that is not meant"),
+    "end": bound("`+` (the default), an ID, or `(` and an ID that is not meant"),
+    "count": number("at most so many entries, 100 by default", least=1, maximum=10_000),
+    "consumer": text(
+        "those of this consumer alone", minLength=1, maxLength=512, pattern=f"^{NOT_DOTS}{NAME_CHARACTERS}+$"
+    ),
     "min_idle_ms": number("those idle for so many milliseconds alone", maximum=(1 << 53) - 1),
 }
 _NO_GROUP: Final = ("no_stream", "no_group")
@@ -82,7 +86,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             "pending": text(
                 "what becomes of the entries it holds: `refuse`, `drop` or `transfer:<consumer>`",
                 default="refuse",
-                pattern="^(refuse|drop|transfer:.+)$",
+                pattern=f"^(refuse|drop|transfer:{NOT_DOTS}{NAME_CHARACTERS}{{1,512}})$",
             )
         },
         headers=WRITES,

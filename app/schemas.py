@@ -11,6 +11,9 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+NAME_CHARACTERS: Final = r"[^/\u0000-\u001f\u007f-\u009f]"
+NOT_DOTS: Final = r"(?!\.{1,2}$)"
+
 EntryId = Annotated[
     str,
     Meta(
@@ -33,7 +36,7 @@ Name = Annotated[
     Meta(
         min_length=1,
         max_length=512,
-        pattern=r"^(?!\.{1,2}$)[^/\u0000-\u001f\u007f-\u009f]+$",
+        pattern=f"^{NOT_DOTS}{NAME_CHARACTERS}+$",
         description="1 to 512 bytes of UTF-8 without `/` and control characters, not `.` or `..`",
     ),
 ]
@@ -74,7 +77,7 @@ class NewEntry(Struct, omit_defaults=True, forbid_unknown_fields=True):
 class NewEntries(Struct, forbid_unknown_fields=True):
     """A batch: stored whole or not at all."""
 
-    entries: Annotated[list[NewEntry], Meta(min_length=1)]
+    entries: Annotated[list[NewEntry], Meta(min_length=1, max_length=10_000)]
 
 
 class Entry(Struct, omit_defaults=True):
@@ -166,6 +169,13 @@ class Acknowledged(Struct):
 
     acknowledged: Count
     results: dict[str, Literal["acknowledged", "deleted", "kept", "absent"]]
+
+
+class Outcome(Struct, omit_defaults=True):
+    """What became of a command: `result` in the shapes of RESP2, or `error`, Redis's sentence."""
+
+    result: Any = UNSET
+    error: str | UnsetType = UNSET
 
 
 class Links(Struct):
