@@ -37,14 +37,15 @@ class Waiter(Generic[T]):
 class Waiters(Generic[T]):
     """All parked reads."""
 
-    __slots__ = ("_all", "_by_stream", "_due", "_serial")
+    __slots__ = ("_all", "_by_serial", "_by_stream", "_due", "_serial")
 
     def __init__(self) -> None:
         self._all: dict[Waiter[T], None] = {}
         self._by_stream: dict[str, dict[Waiter[T], None]] = {}
-        # (when, serial, waiter): entries of waiters that are gone, or were moved, are passed over when they
-        # come up, and thrown out when they are too many.
-        self._due: list[tuple[float, int, Waiter[T]]] = []
+        # (when, serial): an entry whose serial no waiter has any more is passed over when it comes up, and
+        # thrown out when there are too many. It holds no waiter, so none outlives its answer here.
+        self._due: list[tuple[float, int]] = []
+        self._by_serial: dict[int, Waiter[T]] = {}
         self._serial = 0
 
     def __len__(self) -> int:
@@ -58,16 +59,19 @@ class Waiters(Generic[T]):
             queue.pop(waiter, None)
             queue[waiter] = None
         due = waiter.deadline if waiter.retry_at is None else min(waiter.deadline, waiter.retry_at)
+        self._by_serial.pop(waiter.serial, None)
         self._serial = waiter.serial = self._serial + 1
-        heappush(self._due, (due, self._serial, waiter))
+        self._by_serial[waiter.serial] = waiter
+        heappush(self._due, (due, waiter.serial))
         if len(self._due) > 2 * len(self._all) + _stale_entries_max:
-            self._due = [entry for entry in self._due if _counts(entry)]
+            self._due = [entry for entry in self._due if entry[1] in self._by_serial]
             heapify(self._due)
 
     def remove(self, waiter: Waiter[T]) -> None:
         """Forget the waiter: it was served, it gave up, or its time is over."""
         waiter.gone = True
         self._all.pop(waiter, None)
+        self._by_serial.pop(waiter.serial, None)
         for stream in waiter.parked.streams:
             queue = self._by_stream.get(stream)
             if queue is not None:
@@ -85,7 +89,7 @@ class Waiters(Generic[T]):
 
     def next_due(self) -> float | None:
         """When the next waiter's deadline or retry comes up."""
-        while self._due and not _counts(self._due[0]):
+        while self._due and self._due[0][1] not in self._by_serial:
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
@@ -93,10 +97,5 @@ class Waiters(Generic[T]):
         """Those whose deadline or retry has come, earliest first; each is given once."""
         found: list[Waiter[T]] = []
         while (due := self.next_due()) is not None and due <= now:
-            found.append(heappop(self._due)[2])
+            found.append(self._by_serial.pop(heappop(self._due)[1]))
         return found
-
-
-def _counts(entry: tuple[float, int, Waiter[T]]) -> bool:
-    _, serial, waiter = entry
-    return not waiter.gone and waiter.serial == serial

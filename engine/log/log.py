@@ -214,6 +214,10 @@ class Log:
         self.poisoned = self.poisoned or f"{what} of {self._segment.name} failed: {error}"
         return LogPoisoned(self.poisoned)
 
+    def distrust(self, error: Exception) -> None:
+        """Poison the log from outside: memory has changed in a way that it cannot hold."""
+        self._poison("framing", error)
+
     def ensure_reserve(self, bytes_wanted: int = 0) -> None:
         """Raise `StorageFull` unless the reserve is there behind the end, and `bytes_wanted` before it.
 

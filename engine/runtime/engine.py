@@ -18,10 +18,11 @@ from engine import errors
 from engine.clock import Clock
 from engine.commands import READS, Parked, Turn, execute, execute_all, is_ready, streams_of
 from engine.commands.own import EndWait, KeepHouse, Publish
-from engine.commands.types import Command, XAdd, XRead, XReadGroup
+from engine.commands.types import Command, Refs, XAdd, XRead, XReadGroup, XTrim
 from engine.errors import EngineError
+from engine.ids import ID_BYTES
 from engine.keyspace import Keyspace
-from engine.log import Log, Recovery
+from engine.log import Log, LogRefused, Recovery
 from engine.nodes import Text
 from engine.records import encode, replay
 from engine.replies import GroupRead, Reply, StreamsRead
@@ -66,6 +67,7 @@ class Engine:
         # The position of the last frame that touched a stream, while it may not be safe; of all streams for
         # those of which none is kept.
         self._touched: dict[str, int] = {}
+        self._touched_max = _touched_max
         # Told of each turn's dead letters: stream, group, ID and reason.
         self.on_buried: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -81,18 +83,17 @@ class Engine:
     def open(cls, data: Path | Storage | None, *, clock: Clock, fsync: Fsync = "everysec") -> "Engine":
         """Recover the log in directory `data` (None: in memory, for tests) and load it. Blocks.
 
-        Raises what `Log.open` raises, and `LogRefused`'s ValueError for a payload of a newer version.
+        Raises what `Log.open` raises, and `LogRefused` for frames that make no sense together.
         """
         storage = _storage(data)
         log = Log.open(storage)
         keyspace = Keyspace()
         try:
-            for payload in log.replay():
-                replay(keyspace, payload)
-                _pack(keyspace.cold)
-                keyspace.cold.clear()
+            _load(keyspace, log)
         except BaseException:
             log.close(clean=False)
+            if isinstance(storage, FileStorage):
+                storage.close()
             raise
         if not log.recovery.clean_stop:
             keyspace.floor_ms = log.recovery.reservation_ms
@@ -142,8 +143,9 @@ class Engine:
     async def execute(self, command: Command, *, synced: bool = False) -> Reply:
         """Run `command` and give its reply once that may leave; with `synced` once it is on disk.
 
-        A read with `block_ms` waits. Cancelled while it waits it receives nothing, and nothing is delivered
-        to it. Raises EngineError.
+        A read with `block_ms` waits. Cancelled while it is parked it receives nothing, and nothing is
+        delivered to it; once it was served, and only waits for the log, what it was given stays pending.
+        Raises EngineError.
         """
         now_ms = self._clock.wall_ms()
         self._admit((command,))
@@ -223,8 +225,17 @@ class Engine:
                 wanted = max(wanted, 0) + sum(len(body) for part in parts for body in part.bodies)
             elif type(command) not in READS:
                 wanted = max(wanted, 0)
+            if isinstance(command, XAdd | XTrim):
+                wanted += self._references_bytes(command)
         if wanted >= 0:
             self._writer.ensure_room(2 * wanted + _frame_overhead_bytes)
+
+    def _references_bytes(self, command: XAdd | XTrim) -> int:
+        """What a trim may log at most when it names entries one by one, for the stream and each group."""
+        key = self._keyspace.find(command.stream)
+        if key is None or command.trim is None or command.trim.refs is Refs.KEEP:
+            return 0
+        return ID_BYTES * key.stream.length * (len(key.groups) + 1)
 
     def _commit(self, turn: Turn, start: int) -> int:
         """Stage the turn's frame and serve the readers it woke; the frame's position, 0 without one."""
@@ -235,16 +246,20 @@ class Engine:
     def _stage(self, turn: Turn, start: int) -> int:
         if not turn.records:
             return 0
-        position = self._writer.stage(encode(turn.records))
+        try:
+            position = self._writer.stage(encode(turn.records))
+        except Exception as error:  # noqa: BLE001 - whatever it is, memory is ahead of the log by now
+            return self._writer.distrust(error)
         if turn.buried and self.on_buried is not None:
             self.on_buried(turn.buried)
         for record in turn.records:
             self._touched[getattr(record, "stream", "")] = position
         if turn.auto_ms >= 0:
             self._writer.reserve(turn.auto_ms, turn.now_ms, start)
-        if len(self._touched) > _touched_max:
+        if len(self._touched) > self._touched_max:
             safe_upto = self._writer.safe_upto
             self._touched = {name: upto for name, upto in self._touched.items() if upto > safe_upto}
+            self._touched_max = max(_touched_max, 2 * len(self._touched))
         if len(self._keyspace.cold) >= _pack_texts_min and self._packing is None:
             self._packing = asyncio.ensure_future(self._pack_cold())
         return position
@@ -345,10 +360,12 @@ class Engine:
 
     def _keep_house(self) -> None:
         delay = housekeeping_interval_s
-        if self._keyspace.tended and self._tend():
-            # A bounded turn each, with others' turns between.
-            delay = 0.0
-        self._housekeeping = asyncio.get_running_loop().call_later(delay, self._keep_house)
+        try:
+            if self._keyspace.tended and self._tend():
+                # A bounded turn each, with others' turns between.
+                delay = 0.0
+        finally:
+            self._housekeeping = asyncio.get_running_loop().call_later(delay, self._keep_house)
         if self._keyspace.cold and self._packing is None:
             self._packing = asyncio.ensure_future(self._pack_cold())
 
@@ -399,6 +416,16 @@ def _packed(texts: list[Text]) -> list[bytes]:
 def _pack(texts: list[Text]) -> None:
     for text in texts:
         text.keep_packed(text.packed())
+
+
+def _load(keyspace: Keyspace, log: Log) -> None:
+    for number, payload in enumerate(log.replay(), 1):
+        try:
+            replay(keyspace, payload)
+        except (ValueError, LookupError, AssertionError) as error:
+            raise LogRefused("log", f"payload {number} does not fit what is before it: {error!r}") from error
+        _pack(keyspace.cold)
+        keyspace.cold.clear()
 
 
 def _storage(data: Path | Storage | None) -> Storage:

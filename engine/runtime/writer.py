@@ -11,6 +11,7 @@ Whether a thread should write too was measured before anything was built on it (
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -46,14 +47,17 @@ class Writer:
         self._flush_scheduled = False
         self._syncing: asyncio.Future[None] | None = None
         self._sync_upto = 0
-        # IDs up to this time are promised to be skipped after a crash, and which position makes the promise
-        # good.
-        self._reserved_ms = -1
+        # Up to which time IDs are promised to be skipped after a crash: asked for, and on disk; and what has
+        # been asked for with the position that makes it good.
+        self._asked_ms = -1
+        self._promised_ms = -1
+        self._promises: deque[tuple[int, int]] = deque()
         # From the first position on nothing leaves until the second one is synced: it shows IDs not promised
         # yet.
         self._barrier: tuple[int, int] | None = None
         self._marked_upto = log.staged_upto
         self._late = False
+        self._closed = False
         self._ticker: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, "weir-sync")
 
@@ -93,13 +97,13 @@ class Writer:
             return
         if shown_ms > now_ms + reservation_ms:
             self._hold(start, self._log.staged_upto)
-        elif shown_ms > self._reserved_ms - _reservation_low_ms:
-            late = shown_ms > self._reserved_ms
-            self._reserved_ms = now_ms + reservation_ms
-            position = self._log.reserve_ids(self._reserved_ms)
-            if late:
-                self._hold(start, position)
-            self._want_sync(position)
+            return
+        if shown_ms > self._asked_ms - _reservation_low_ms:
+            self._asked_ms = now_ms + reservation_ms
+            self._promises.append((self._log.reserve_ids(self._asked_ms), self._asked_ms))
+            self._want_sync(self._promises[-1][0])
+        if shown_ms > self._promised_ms:
+            self._hold(start, self._promises[-1][0])
 
     def _hold(self, start: int, position: int) -> None:
         first = start if self._barrier is None else self._barrier[0]
@@ -117,7 +121,10 @@ class Writer:
         if self._fsync == "always":
             return self._log.durable_upto
         written = self._log.written_upto
-        return written if self._barrier is None else min(written, self._barrier[0])
+        if self._barrier is None:
+            return written
+        # What is on disk needs no promise: after a crash its own IDs are known.
+        return max(self._log.durable_upto, min(written, self._barrier[0]))
 
     async def safe(self, position: int, *, synced: bool = False) -> None:
         """Wait until `position` has reached the policy, or (`synced`) the disk. Refuses once the log is
@@ -145,6 +152,8 @@ class Writer:
 
     def _flush(self) -> None:
         self._flush_scheduled = False
+        if self._closed:
+            return
         try:
             self._log.write(self._log.take())
         except LogPoisoned:
@@ -171,6 +180,8 @@ class Writer:
         finally:
             self._syncing = None
             self._late = False
+        while self._promises and self._promises[0][0] <= self._log.durable_upto:
+            self._promised_ms = self._promises.popleft()[1]
         if self._barrier is not None and self._log.durable_upto >= self._barrier[1]:
             self._barrier = None
         self._release()
@@ -219,6 +230,9 @@ class Writer:
         """Write and sync what is staged, with a clean mark behind it, and let go of the directory."""
         if self._ticker is not None:
             self._ticker.cancel()
+        self._flush()
+        # From here on the log is the thread's alone.
+        self._closed = True
         while self._syncing is not None:
             await self._syncing
         try:
@@ -226,11 +240,23 @@ class Writer:
         finally:
             self._thread.shutdown(wait=False)
             self._release()
+            self._fail_all()
+
+    def distrust(self, error: Exception) -> int:
+        """Poison the log: what a turn changed could not be put into words. A position that is never safe."""
+        self._log.distrust(error)
+        self._fail_all()
+        return never_safe
 
 
 def _wake(waiting: list[_Wait], upto: int) -> None:
     while waiting and waiting[0][0] <= upto:
-        heappop(waiting)[2]()
+        callback = heappop(waiting)[2]
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - whoever it is, the others' answers must leave
+            told = {"message": "an answer's callback failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(told)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
