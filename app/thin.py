@@ -1,40 +1,42 @@
 """The thin ways: hot requests answered where their bytes arrive, by the same handlers as everywhere else.
 
-Knows: what makes a request plain, how a handler runs without a task, how an answer becomes one write.
+Knows: what makes a request plain, which entries may be stored together, how an answer becomes one write.
 Must never know: what a handler does, and what any command means.
 
-    bytes ─► plain, whole, ready, in turn? ─ yes ─► handler ─► engine.submit ─► one write
-                       └ no: untouched to the parser, the task, the middleware (the full way)
+    bytes ─► plain, whole, in turn? ─ yes ─► a single entry ─► with those of other connections ─┐
+                 │ no                └─────► its handler (`app.exchange`) ─────────────────────┴─► one write
+                 └► untouched to the parser, then task, scope, middleware: the full way
 
 Whether a request is plain is known before anything runs: a line and headers of a few well-known forms, a body
-that is all there. A line or a block of headers that was read before means what it meant then, so most are
-looked up, not read. What a handler then awaits is the engine alone. Should it want to wait for anything else
-before it has run a command, it is dropped and the request goes the full way; so no command runs twice.
+that is all there. A head that was read before means what it meant then, so most are looked up, not read.
 
 It leans on private parts of the very version of uvicorn that is pinned: the cycle and the pipeline of
-`HttpToolsProtocol`, its timer for idle connections, the state that it shares with its server. The tests that
-compare both ways byte by byte are the alarm.
+`HttpToolsProtocol`, its flow control, its timer for idle connections, the state that it shares with its
+server. The tests that compare both ways byte by byte are the alarm.
 """
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Generator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from app.calls import Answer, Call
+from app.calls import Answer, refused
 from app.errors import Refusal
+from app.exchange import CallInHand, Exchange, Replies
 from app.gateway import Gateway, Phase
 from app.guard import GuardedProtocol, Limits
-from app.middleware.envelope import SAFETY, Envelope
+from app.middleware.envelope import SAFETY, Envelope, as_refusal
 from app.middleware.origins import Origins
 from app.middleware.paths import segments
 from app.routing import HotRoutes, Route, answer
-from engine import Command, Engine, EngineError, Reply
-
-Replies = Sequence[Reply | EngineError]
+from app.wire import publish
+from app.wire.media import NDJSON, MediaType
+from app.wire.publish import Published
+from engine import Added, EngineError, XAdd, ids
 
 # Larger bodies take longer to read than a task costs.
 body_bytes_max: Final = 256 << 10
@@ -60,6 +62,12 @@ _HARMLESS: Final = frozenset(
 _ACCEPTED: Final = frozenset({b"*/*", b"application/json", b"application/json, text/plain, */*"})
 # They differ from request to request: not worth remembering.
 _FLEETING: Final = frozenset({b"idempotency-key", b"if-match"})
+# Published together are entries that ask for nothing else.
+_ASKING: Final = _FLEETING | {b"prefer"}
+_ENTRY: Final = b'{"fields":{'
+_LINES: Final = MediaType(NDJSON, NDJSON)
+# So many bytes are read and stored at once, and those of one request more.
+_gathered_bytes_max: Final = 1 << 20
 _CLOSE: Final = (b"connection", b"close")
 
 
@@ -72,6 +80,25 @@ class Target(NamedTuple):
     path: str
 
 
+class Due:
+    """A request whose answer is due, on its connection; `data` is all of it."""
+
+    __slots__ = ("began_s", "connection", "data", "request", "request_id")
+
+    def __init__(self, connection: "ThinProtocol", request: "Request", data: bytes) -> None:
+        ways = connection.ways
+        self.connection = connection
+        self.request = request
+        self.data = data
+        self.request_id = ways.envelope.new_id()
+        self.began_s = ways.gateway.clock.monotonic()
+
+    @property
+    def body(self) -> bytes:
+        """The request's body."""
+        return self.data[self.request.body_at :]
+
+
 class Head(NamedTuple):
     """A request's headers, by their lower-case names, and the length of its body."""
 
@@ -80,139 +107,17 @@ class Head(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A plain request at the beginning of some bytes: its body stands in [`body_at`, `end`)."""
+    """A plain request at the beginning of some bytes: its body stands in [`body_at`, `end`).
+
+    `stream` is where it publishes JSON and asks for nothing else, None for any other request.
+    """
 
     target: Target
     query: bytes
     head: Head
     body_at: int
     end: int
-
-
-# ---- a handler without a task
-
-
-class _Turn:
-    """What a handler awaits: the replies to these commands."""
-
-    __slots__ = ("commands",)
-
-    def __init__(self, commands: Sequence[Command]) -> None:
-        self.commands = commands
-
-    def __await__(self) -> Generator["_Turn", Replies, Replies]:
-        return (yield self)
-
-
-class _Elsewhere:
-    """What a handler awaits that cannot be had here."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator["_Elsewhere", None, NoReturn]:
-        yield self
-        raise AssertionError("a handler that waits for something else is not run on")
-
-
-async def _receive() -> MutableMapping[str, Any]:
-    await _Elsewhere()
-
-
-class ThinCall(Call):
-    """A request whose body is in hand. `Exchange` runs its handler."""
-
-    __slots__ = ("_body",)
-
-    def __init__(self, gateway: Gateway, request: Request, body: bytes, request_id: str) -> None:
-        state, headers = {"request_id": request_id}, request.head.headers
-        scope = {"headers": headers, "query_string": request.query, "state": state}
-        super().__init__(gateway, scope, _receive, request.target.names)
-        self._body = body
-
-    async def body(self) -> bytes:
-        """The whole body."""
-        return self._body
-
-    async def execute(self, command: Command, *, synced: bool = False) -> Reply:
-        """Run one command that does not wait."""
-        if synced or getattr(command, "block_ms", None) is not None:
-            await _Elsewhere()
-        (reply,) = await _Turn((command,))
-        if isinstance(reply, EngineError):
-            raise reply
-        return reply
-
-    async def transaction(self, commands: Sequence[Command], *, synced: bool = False) -> list[Reply]:
-        """Run commands as one turn; the first refusal among them is raised."""
-        if synced:
-            await _Elsewhere()
-        replies: list[Reply] = []
-        for reply in await _Turn(commands):
-            if isinstance(reply, EngineError):
-                raise reply
-            replies.append(reply)
-        return replies
-
-
-class Exchange:
-    """A handler at work: each turn that it wants is submitted, until there is an answer for `done`."""
-
-    __slots__ = ("_done", "_engine", "_handler", "_replies", "_submitting")
-
-    def __init__(
-        self, engine: Engine, handler: Coroutine[object, Any, Answer], done: Callable[[Answer], None]
-    ) -> None:
-        self._engine = engine
-        self._handler = handler
-        self._done = done
-        self._replies: Replies | None = None
-        self._submitting = False
-
-    def begin(self) -> bool:
-        """Run until the answer is there or waited for. False, with nothing done, if it is had elsewhere."""
-        try:
-            wanted = self._handler.send(None)
-        except StopIteration as ended:
-            # An answer that is made while it is sent needs somebody to send it.
-            plain = type(ended.value) is Answer
-            if plain:
-                self._done(ended.value)
-            return plain
-        if not isinstance(wanted, _Turn):
-            self._handler.close()
-            return False
-        self._go_on(wanted)
-        return True
-
-    def _go_on(self, wanted: object) -> None:
-        try:
-            while (replies := self._submit(wanted)) is not None:
-                wanted = self._handler.send(replies)
-        except StopIteration as ended:
-            self._done(ended.value)
-
-    def _submit(self, wanted: object) -> Replies | None:
-        """The replies, None if they come later. What goes wrong the handler is told: it has an answer."""
-        self._submitting, self._replies = True, None
-        try:
-            assert isinstance(wanted, _Turn), "once it has run something a handler awaits the engine alone"
-            self._engine.submit(wanted.commands, self._told)
-        except Exception as error:  # noqa: BLE001 - every exception has an answer, see `routing.answer`
-            self._handler.throw(error)
-        finally:
-            self._submitting = False
-        return self._replies
-
-    def _told(self, replies: Replies) -> None:
-        if self._submitting:
-            self._replies = replies
-            return
-        try:
-            wanted = self._handler.send(replies)
-        except StopIteration as ended:
-            self._done(ended.value)
-        else:
-            self._go_on(wanted)
+    stream: str | None
 
 
 # ---- what is plain
@@ -226,6 +131,8 @@ class ThinWays:
         self.envelope = envelope
         self._routes = routes
         self._origins = origins
+        self.gathering = Gathering(self)
+        self._requests: dict[bytes, Request] = {}
         self._heads: dict[bytes, Head] = {}
         self._target = lru_cache(_remembered_max)(self._read_target)
         self._length_max = min(body_bytes_max, gateway.settings.body_bytes_max)
@@ -238,19 +145,33 @@ class ThinWays:
         """The request at the beginning of these bytes, whose body may be still to come; None if it is not
         plain.
         """
-        head_at = received.find(b"\r\n")
-        head_end = received.find(b"\r\n\r\n", head_at, self._head_max)
-        if head_end < 0 or not received.startswith(_VERSION, head_at - len(_VERSION)):
+        head_end = received.find(b"\r\n\r\n", 0, self._head_max)
+        if head_end < 0:
             return None
-        line, _, query = received[: head_at - len(_VERSION)].partition(b"?")
+        whole = received[:head_end]
+        return self._requests.get(whole) or self._read(whole)
+
+    def _read(self, whole: bytes) -> Request | None:
+        line, end, headers = whole.partition(b"\r\n")
+        if not end or not line.endswith(_VERSION):
+            return None
+        line, _, query = line[: -len(_VERSION)].partition(b"?")
         target = self._target(line)
         if target is None or not (query == b"" or _QUERY.fullmatch(query)):
             return None
-        block = received[head_at:head_end]
-        head = self._heads.get(block) or self._read_head(block)
+        head = self._heads.get(headers) or self._read_head(headers)
         if head is None:
             return None
-        return Request(target, query, head, head_end + 4, head_end + 4 + head.length)
+        body_at = len(whole) + 4
+        plain = target.route.operation_id == "addEntries" and not query and _is_json_alone(head)
+        stream = target.names["stream"] if plain else None
+        request = Request(target, query, head, body_at, body_at + head.length, stream)
+        # Queries differ from request to request.
+        if not query and headers in self._heads:
+            if len(self._requests) >= _remembered_max:
+                self._requests.clear()
+            self._requests[whole] = request
+        return request
 
     def _read_target(self, line: bytes) -> Target | None:
         match = _TARGET.fullmatch(line)
@@ -264,9 +185,9 @@ class ThinWays:
         return None if found is None else Target(*found, method, match[2].decode())
 
     def _read_head(self, block: bytes) -> Head | None:
-        """The headers of a block, which begins with the end of the line before; None if one is not plain."""
+        """The headers of a block; None if one is not plain."""
         headers: dict[bytes, bytes] = {}
-        for line in block[2:].split(b"\r\n"):
+        for line in block.split(b"\r\n"):
             match = _HEADER.fullmatch(line)
             name = match[1].lower() if match else b""
             if match is None or name not in _HARMLESS or name in headers:
@@ -291,13 +212,21 @@ class ThinWays:
             and headers.get(b"accept", b"*/*") in _ACCEPTED
         )
 
-    def begin(self, request: Request, body: bytes, request_id: str, done: Callable[[Answer], None]) -> bool:
-        """Serve it. False, with nothing done, if that has to be elsewhere."""
+    def begin(self, due: Due) -> bool:
+        """Serve it by its route's handler. False, with nothing done, if that has to be elsewhere."""
         gateway = self.gateway
         if gateway.phase is not Phase.READY:
             return False
-        call = partial(ThinCall, gateway, request, body, request_id)
-        return Exchange(gateway.engine, answer(request.target.route, call, request_id), done).begin()
+        target, query, head, *_ = due.request
+        scope = {"headers": head.headers, "query_string": query, "state": {"request_id": due.request_id}}
+        called = partial(CallInHand, gateway, scope, target.names, due.body)
+        handler = answer(target.route, called, due.request_id)
+        return Exchange(gateway.engine, handler, due.connection.finish).begin()
+
+    def place(self, stream: str) -> bytes:
+        """How safe a published entry is, and where: up to its ID."""
+        durability = self.gateway.engine.durability
+        return f"weir-durability: {durability}\r\nlocation: /v1/streams/{_quoted(stream)}/entries/".encode()
 
     def start(self, status: int, defaults: Sequence[tuple[bytes, bytes]]) -> bytes:
         """How an answer begins: its status and the server's headers."""
@@ -308,11 +237,98 @@ class ThinWays:
         return self._starts[status]
 
 
+@lru_cache(_remembered_max)
+def _quoted(stream: str) -> str:
+    return quote(stream, safe="")
+
+
+def _is_json_alone(head: Head) -> bool:
+    """Whether all that the headers say of a body is that it is JSON."""
+    return head.headers.get(b"content-type") == b"application/json" and not _ASKING & head.headers.keys()
+
+
 def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     return b"".join([b"%b: %b\r\n" % header for header in headers])
 
 
 _SAFETY: Final = _lines(SAFETY)
+_GOODBYE: Final = _lines([_CLOSE])
+_PUBLISHED: Final = (
+    b"%b%b%b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nweir-request-id: %b\r\n%b%b\r\n%b"
+)
+
+
+# ---- entries published side by side
+
+
+class Gathering:
+    """Single entries that many connections publish within one cycle of the loop: one command a stream.
+
+    What a body says is not known before they are read together, so only those get here that begin as an
+    entry does, on one line. Should one of them be anything else than a plain entry, or should the command be
+    refused, which changes nothing, each goes a way of its own.
+    """
+
+    def __init__(self, ways: "ThinWays") -> None:
+        self._ways = ways
+        self._streams: dict[str, list[Due]] = {}
+        self._bytes = 0
+
+    def take(self, due: Due, stream: str) -> bool:
+        """Publish it with others. False, with nothing done, if it has to be alone."""
+        if (
+            not due.data.startswith(_ENTRY, due.request.body_at)
+            or due.data.find(b"\n", due.request.body_at) > 0
+        ):
+            return False
+        if not self._streams:
+            due.connection.loop.call_soon(self._publish)
+        self._streams.setdefault(stream, []).append(due)
+        self._bytes += len(due.data)
+        if self._bytes > _gathered_bytes_max:
+            self._publish()
+        return True
+
+    def _publish(self) -> None:
+        streams, self._streams, self._bytes = self._streams, {}, 0
+        for stream, dues in streams.items():
+            self._publish_into(stream, dues)
+
+    def _publish_into(self, stream: str, dues: Sequence[Due]) -> None:
+        gateway = self._ways.gateway
+        published = self._read(dues)
+        if published is None or gateway.phase is not Phase.READY:
+            self._each_alone(dues)
+            return
+        command = XAdd(stream=stream, bodies=published.bodies)
+        try:
+            gateway.engine.submit((command,), partial(self._published, stream, dues))
+        except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
+            for due in dues:
+                due.connection.finish(refused(as_refusal(error, due.request_id), due.request_id))
+
+    def _read(self, dues: Sequence[Due]) -> Published | None:
+        """All bodies as the lines of one; None unless each is one entry without an ID."""
+        lines = b"\n".join([due.body for due in dues])
+        try:
+            published = publish.read(lines, _LINES, self._ways.gateway.entry_limits)
+        except (Refusal, EngineError):
+            return None
+        return published if len(published.bodies) == len(dues) and not published.ids else None
+
+    def _published(self, stream: str, dues: Sequence[Due], replies: Replies) -> None:
+        (reply,) = replies
+        if not isinstance(reply, Added):
+            self._each_alone(dues)
+            return
+        place = self._ways.place(stream)
+        for due, entry_id in zip(dues, reply.ids, strict=True):
+            due.connection.finish_published(due, place, ids.text(entry_id).encode())
+
+    def _each_alone(self, dues: Sequence[Due]) -> None:
+        for due in dues:
+            if not self._ways.begin(due):
+                due.connection.go_full_way(due)
 
 
 # ---- a connection
@@ -329,7 +345,7 @@ class ThinProtocol(GuardedProtocol):
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._missing_bytes = 0
-        self._answering: _Answering | None = None
+        self._answering: Due | None = None
         self._leaving = False
         self._idle_since = 0.0
         self._idle: asyncio.TimerHandle | None = None
@@ -353,8 +369,7 @@ class ThinProtocol(GuardedProtocol):
             if request.end > len(data):
                 self._await_body(data, request.end - len(data))
                 return b""
-            body = data[request.body_at : request.end]
-            if not self._begin(request, body):
+            if not self._begin(request, data[: request.end]):
                 return data
             data = data[request.end :]
             if self._answering is not None and data:
@@ -374,38 +389,61 @@ class ThinProtocol(GuardedProtocol):
 
     # --- one request and its answer -------------------------------------------------------------------------
 
-    def _begin(self, request: Request, body: bytes) -> bool:
+    def _begin(self, request: Request, data: bytes) -> bool:
         ways = self.ways
-        began_s = ways.gateway.clock.monotonic()
-        due = self._answering = _Answering(request.target, ways.envelope.new_id(), began_s)
+        due = self._answering = Due(self, request, data)
         self._unset_keepalive_if_required()
         self._end_deadline()
-        if ways.begin(request, body, due.request_id, self._answer):
+        stream = request.stream
+        if (stream is not None and ways.gathering.take(due, stream)) or ways.begin(due):
             return True
         self._answering = None
         return False
 
-    def _answer(self, answer: Answer) -> None:
-        due = self._answering
-        assert due is not None, "an exchange ends once"
+    def go_full_way(self, due: Due) -> None:
+        """Hand a request that was taken, and not begun, to the parser."""
         self._answering = None
         if not self.transport.is_closing():
+            super().data_received(due.data)
+            self._catch_up_soon()
+
+    def finish(self, answer: Answer) -> None:
+        """Send the answer that is due."""
+        due = self._answering
+        assert due is not None, "an exchange ends once"
+        if not self.transport.is_closing():
             self._write(answer, due.request_id)
+        self._ended(due, answer.status_code, len(answer.body))
+
+    def finish_published(self, due: Due, place: bytes, written_id: bytes) -> None:
+        """Send the answer that is due for a single entry: what its route would say, put together at once.
+        `place` are the headers of its durability and its location, up to the ID.
+        """
+        content = b'{"id":"%b","duplicate":false}' % written_id
+        if not self.transport.is_closing():
+            head = self.ways.start(201, self.server_state.default_headers), place, written_id, len(content)
+            foot = due.request_id.encode(), _SAFETY, _GOODBYE if self._leaving else b"", content
+            self.transport.write(_PUBLISHED % (*head, *foot))
+            if self._leaving:
+                self.transport.close()
+        self._ended(due, 201, len(content))
+
+    def _ended(self, due: Due, status: int, sent_bytes: int) -> None:
+        self._answering = None
         self.server_state.total_requests += 1
+        target = due.request.target
         self.ways.envelope.note(
             due.request_id,
-            due.target.method,
-            due.target.path,
-            status=answer.status_code,
-            sent_bytes=len(answer.body),
+            target.method,
+            target.path,
+            status=status,
+            sent_bytes=sent_bytes,
             began_s=due.began_s,
         )
         self._idle_since = self.loop.time()
         if self._idle is None:
             self._idle = self.loop.call_later(self.timeout_keep_alive, self._idle_over)
-        if self._held:
-            # Not within the turn that brought this answer.
-            self.loop.call_soon(self._catch_up)
+        self._catch_up_soon()
 
     def _write(self, answer: Answer, request_id: str) -> None:
         closing = self._leaving or _CLOSE in answer.raw_headers
@@ -414,7 +452,7 @@ class ThinProtocol(GuardedProtocol):
             _lines(answer.raw_headers),
             request_id.encode(),
             _SAFETY,
-            b"connection: close\r\n" if self._leaving and _CLOSE not in answer.raw_headers else b"",
+            _GOODBYE if self._leaving and _CLOSE not in answer.raw_headers else b"",
         )
         if len(answer.body) <= _joined_bytes_max:
             self.transport.write(head + answer.body)
@@ -448,6 +486,11 @@ class ThinProtocol(GuardedProtocol):
         self._complete = False
         if self._deadline is None:
             self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
+
+    def _catch_up_soon(self) -> None:
+        if self._held:
+            # Not within the turn that brought an answer.
+            self.loop.call_soon(self._catch_up)
 
     def _catch_up(self) -> None:
         if self._held and self._answering is None and self._missing_bytes <= 0:
@@ -492,14 +535,6 @@ class ThinProtocol(GuardedProtocol):
         self._end_idle()
         self._held.clear()
         super().connection_lost(exc)
-
-
-class _Answering(NamedTuple):
-    """A request whose answer is due."""
-
-    target: Target
-    request_id: str
-    began_s: float
 
 
 def thin(ways: ThinWays, limits: Limits) -> type[ThinProtocol]:

@@ -1,0 +1,217 @@
+"""Two gateways side by side, one with the thin ways and one without, told the same at the same time.
+
+Knows: sockets, how an answer ends, what of an answer is never the same twice.
+Must never know: what the answers should be.
+"""
+
+import asyncio
+import re
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Self
+
+import uvicorn
+
+from app.calls import Scope, Send
+from app.gateway import Gateway, Receive
+from app.main import App
+from app.server import config
+from app.settings import Settings
+from engine import Engine, SystemClock
+from engine.runtime import Fsync
+from engine.storage import Storage
+from engine.storage.memory import MemoryStorage
+
+HOST = b"Host: localhost\r\n"
+_patience_s = 20.0
+
+
+class OneMoment(SystemClock):
+    """The same time of day for ever, so that both gateways give the same IDs; waits end all the same."""
+
+    def wall_ms(self) -> int:
+        return 1_000
+
+
+class Counted(App):
+    """The application; it knows how many requests reached it the full way."""
+
+    full = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.full += 1
+        await super().__call__(scope, receive, send)
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Served:
+    """A gateway in a thread with an event loop of its own, at a moment that does not pass."""
+
+    def __init__(self, settings: Settings, *, thin: bool, always: bool, storage: Storage) -> None:
+        self.app = Counted(Gateway(settings, OneMoment()), thin=thin)
+        self.storage = storage
+        self._always = always
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.server = _Server(config(settings, self.app))
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        fsync: Fsync = "always" if self._always else "everysec"
+        engine = Engine.open(self.storage, clock=OneMoment(), fsync=fsync)
+        await engine.start()
+        self.app.gateway.open(engine)
+        self._loop.call_soon(self._ready.set)
+        await self.server.serve(sockets=[self._listener])
+        engine.check()
+        await engine.close()
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._ready.wait(_patience_s), "it starts"
+
+    def drain(self) -> None:
+        """As a stop begins."""
+        assert self._loop is not None, "it was started"
+        self._loop.call_soon_threadsafe(self.app.gateway.drain)
+
+    def leave(self) -> None:
+        """Let the server stop; do not wait for it."""
+        self.server.should_exit = True
+
+    def stop(self) -> None:
+        self.leave()
+        self._thread.join(_patience_s)
+        assert not self._thread.is_alive(), "it stops"
+
+    def connect(self) -> "Line":
+        return Line(self.port)
+
+
+class Line:
+    """A connection to one gateway."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=_patience_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._received = b""
+
+    def send(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            # Whoever is told enough may close before all is sent.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                self._socket.sendall(piece)
+
+    def answer(self, *, head_alone: bool = False) -> bytes:
+        """One answer, or what came of it before the connection was closed."""
+        while b"\r\n\r\n" not in self._received:
+            if not self._receive():
+                return self._take(len(self._received))
+        head_end = self._received.index(b"\r\n\r\n") + 4
+        head = self._received[:head_end].lower()
+        length = re.search(rb"content-length: (\d+)", head)
+        if b"transfer-encoding: chunked" in head:
+            while not self._received.endswith(b"\r\n0\r\n\r\n") and self._receive():
+                pass
+            return self._take(len(self._received))
+        end = head_end + (int(length[1]) if length and not head_alone else 0)
+        while len(self._received) < end and self._receive():
+            pass
+        return self._take(end)
+
+    def rest(self) -> bytes:
+        """All that comes until the connection is closed."""
+        while self._receive():
+            pass
+        return self._take(len(self._received))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _receive(self) -> bool:
+        try:
+            piece = self._socket.recv(65_536)
+        except ConnectionResetError:
+            piece = b""
+        self._received += piece
+        return bool(piece)
+
+    def _take(self, end: int) -> bytes:
+        taken, self._received = self._received[:end], self._received[end:]
+        return taken
+
+
+class Pair:
+    """The two of them. `both` sends the same bytes to each on a connection, and gives what came back."""
+
+    def __init__(self, settings: Settings, *, always: bool = False, storages: Sequence[Storage] = ()) -> None:
+        storages = storages or (MemoryStorage(), MemoryStorage())
+        self.thin = Served(settings, thin=True, always=always, storage=storages[0])
+        self.full = Served(settings, thin=False, always=always, storage=storages[1])
+        self._lines: tuple[Line, Line] | None = None
+
+    def __enter__(self) -> Self:
+        self.thin.start()
+        self.full.start()
+        # A Host is looked at once: from then on requests with it are plain.
+        self.both(b"GET /healthz/live HTTP/1.1\r\n" + HOST + b"\r\n")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.hang_up()
+        self.thin.stop()
+        self.full.stop()
+
+    def both(self, *pieces: bytes, head_alone: bool = False) -> list[bytes]:
+        """One answer of each, on connections that are kept."""
+        if self._lines is None:
+            self._lines = (self.thin.connect(), self.full.connect())
+        for line in self._lines:
+            line.send(*pieces)
+        answers = [plain(line.answer(head_alone=head_alone)) for line in self._lines]
+        if b"\r\nconnection: close\r\n" in answers[1] or b"HTTP/1.1 400" in answers[1]:
+            self.hang_up()
+        return answers
+
+    def streams(self, *pieces: bytes) -> list[bytes]:
+        """Everything that each answers, on a connection of its own, until it closes that."""
+        lines = (self.thin.connect(), self.full.connect())
+        for line in lines:
+            line.send(*pieces)
+        answers = [plain(line.rest()) for line in lines]
+        for line in lines:
+            line.close()
+        return answers
+
+    def hang_up(self) -> None:
+        for line in self._lines or ():
+            line.close()
+        self._lines = None
+
+
+_FLEETING = (
+    (re.compile(rb"\r\ndate: [^\r]*"), b""),
+    (re.compile(rb"\r\nweir-request-id: [^\r]*"), b"\r\nweir-request-id: ?"),
+    (re.compile(rb"\r\nweir-generation: [^\r]*"), b"\r\nweir-generation: ?"),
+    (re.compile(rb'"request_id":"[^"]*"'), b'"request_id":"?"'),
+    (re.compile(rb'"generation":"[^"]*"'), b'"generation":"?"'),
+    # A problem names its request, whose ID may be longer.
+    (re.compile(rb"(problem\+json\r\ncontent-length: )\d+"), rb"\1?"),
+)
+
+
+def plain(answer: bytes) -> bytes:
+    """An answer without what is never the same twice."""
+    for pattern, instead in _FLEETING:
+        answer = pattern.sub(instead, answer)
+    return answer
