@@ -249,7 +249,7 @@ class Engine:
         try:
             position = self._writer.stage(encode(turn.records))
         except Exception as error:  # noqa: BLE001 - whatever it is, memory is ahead of the log by now
-            return self._writer.distrust(error)
+            position = self._writer.distrust(error)
         if turn.buried and self.on_buried is not None:
             self.on_buried(turn.buried)
         for record in turn.records:
