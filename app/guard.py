@@ -12,6 +12,8 @@ reader that never reads stay for ever.
 """
 
 import asyncio
+import re
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -22,8 +24,16 @@ _STATUS_LINES: Final = {
 }
 
 
+# Where a request may be meant: a path, everything, or a whole URL, whose place has to be the Host's.
+_ABSOLUTE: Final = re.compile(rb"https?://([^/?]*)(?:[/?].*)?", re.IGNORECASE | re.DOTALL)
+
+
 class _HeadTooLargeError(Exception):
     """Raised inside the parser, which then stops."""
+
+
+class _AmbiguousError(Exception):
+    """The same, for a head that somebody in front of the gateway may have read in another way."""
 
 
 class Limits(NamedTuple):
@@ -44,6 +54,10 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._begun = 0
         self._complete = True
+        self._head_over = False
+        # What came since the head or the last of the body and is none: extensions of chunks, trailers.
+        self._void_bytes = 0
+        self._body_came = False
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
 
@@ -59,15 +73,18 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         before, was_idle = self._head_bytes, self._complete
-        self._begun = 0
+        awaits_body = self._head_over and not was_idle
+        self._begun, self._body_came = 0, False
         super().data_received(data)
-        if self._head_bytes:
-            # The head goes on: what the parser holds back of a long header counts too, unless these bytes
-            # are of an earlier request as well.
-            if before or (was_idle and self._begun == 1):
-                self._head_bytes = before + len(data)
-            if self._head_bytes > self.limits.head_bytes_max and not self.transport.is_closing():
-                self._refuse(431)
+        # The head goes on: what the parser holds back of a long header counts too, unless these bytes are of
+        # an earlier request as well.
+        if self._head_bytes and (before or (was_idle and self._begun == 1)):
+            self._head_bytes = before + len(data)
+        if awaits_body:
+            self._void_bytes = 0 if self._body_came or self._complete else self._void_bytes + len(data)
+        longest = max(self._head_bytes, self._void_bytes)
+        if longest > self.limits.head_bytes_max and not self.transport.is_closing():
+            self._refuse(431)
         if self._complete:
             self._end_deadline()
         elif self._deadline is None:
@@ -76,7 +93,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._head_bytes = 1
         self._begun += 1
-        self._complete = False
+        self._complete = self._head_over = False
+        self._void_bytes = 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -84,12 +102,21 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value) + 4)
-        super().on_header(name, value)
+        # A trailer is no header: what it would say of the request has been decided.
+        if not self._head_over:
+            self._count(len(name) + len(value) + 4)
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._head_bytes = 0
+        self._head_over = True
+        if _is_ambiguous(self.parser.get_http_version(), self.url, self.headers):
+            raise _AmbiguousError
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_came = True
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._complete = True
@@ -143,6 +170,20 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def _is_ambiguous(version: str, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether a head that the parser takes can be read in two ways: its body's length, what it asks for."""
+    codings = [value for name, value in headers if name == b"transfer-encoding"]
+    if version not in ("1.0", "1.1") or (codings and (version == "1.0" or len(codings) > 1)):
+        return True
+    if codings and codings[0].strip().lower() != b"chunked":
+        return True
+    if url.startswith(b"/") or url == b"*":
+        return b"#" in url
+    absolute = _ABSOLUTE.fullmatch(url)
+    hosts = [value.lower() for name, value in headers if name == b"host"]
+    return absolute is None or b"#" in url or hosts != [absolute[1].lower()]
 
 
 def guarded(limits: Limits) -> type[GuardedProtocol]:

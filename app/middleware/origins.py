@@ -7,6 +7,7 @@ Without it any web page could post to an open local gateway, or read it by letti
 127.0.0.1.
 """
 
+import re
 from collections.abc import MutableMapping
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ _HEADERS: Final = (
     b"Weir-Chunk, Weir-Encoding, Weir-Epoch, Weir-Producer, Weir-Request-Id"
 )
 _preflight_s: Final = 600
+_HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#,]+)(?::[0-9]{0,5})?")
 _CHECKED: Final = frozenset({b"host", b"origin"})
 _passed_max: Final = 1_024
 
@@ -94,10 +96,9 @@ class Origins:
 
 
 def _host_name(host: str) -> str:
-    """A Host header without its port."""
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0]
+    """A Host header without its port; empty if it is none."""
+    match = _HOST.fullmatch(host)
+    return match[1] if match else ""
 
 
 def _is_own(origin: str, host: str) -> bool:

@@ -1,0 +1,34 @@
+"""Gateways that are attacked: real processes on loopback."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.peers import ask_json
+from tests.server import Server
+
+IMPATIENT = (
+    *("--set", "request_s_max=1", "--set", "stall_s_max=1", "--set", "keep_alive_s=1"),
+    *("--set", "json_depth_max=32"),
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One for the attacks of a file, with little patience."""
+    with Server(tmp_path_factory.mktemp("hostile") / "data", *IMPATIENT) as server:
+        yield server
+
+
+@pytest.fixture
+def untouched(server: Server) -> Iterator[Server]:
+    """A server on which an attack has to leave nothing at all, and which has to serve on."""
+    assert ask_json(server.port, "POST", "/v1/commands", ["FLUSHALL"]).status == 200
+    yield server
+    assert ask_json(server.port, "POST", "/v1/commands", ["DBSIZE"]).json() == {"result": 0}
+
+
+def log_of(server: Server) -> Path:
+    """What the process wrote."""
+    return server.data.with_name(f"{server.data.name}.log")
