@@ -20,7 +20,8 @@ from typing import Final, NamedTuple
 from app import names
 from cli.failure import Failure
 from cli.migration import reading
-from cli.migration.peers import Command, Peer, Refused, Reply, TooLarge
+from cli.migration.appending import TOO_SMALL, append
+from cli.migration.peers import Command, Door, Peer, Refused, Reply, TooLarge, turn_bytes_max
 from cli.migration.reading import Entry, Group, Pending, View
 from cli.output import plain
 from engine import EngineError, ids
@@ -29,12 +30,9 @@ MARK: Final = b"weir:import"
 # A consumer of that group's: since then entries are only added.
 _IN_USE: Final = b"in-use"
 _commands_max: Final = 1_000
-# As base64 in JSON, half of what a body may have by default.
-_turn_bytes_max: Final = 3 << 20
 _window_entries: Final = 100
 # What two clocks' readings may be apart; below it a pending entry has not been delivered again.
 _clock_ms_max: Final = 50
-_TOO_SMALL: Final = "ERR The ID specified in XADD is equal or smaller"
 _shown_ids_max: Final = 10
 
 
@@ -90,16 +88,15 @@ class Copy:
     in a state that a new `begin` goes on from, and Failure where this stream cannot be copied.
     """
 
-    def __init__(self, origin: Peer, target: Peer, stream: bytes, outcome: Outcome, *, in_use: bool) -> None:
+    def __init__(self, origin: Peer, target: Door, stream: bytes, outcome: Outcome, *, in_use: bool) -> None:
         self._origin = origin
         self._target = target
         self._stream = stream
         self.outcome = outcome
         self._in_use = in_use
         self.position = 0
-        # What the copy has, as far as is known: entries, and the highest ID.
+        # How many entries the copy has, as far as is known.
         self._length = 0
-        self._newest = 0
         # Whether all that the stream in Weir has is from Redis, by its mark.
         self._is_ours = True
         self._groups: set[bytes] = set()
@@ -126,7 +123,7 @@ class Copy:
             self.position = found.last_id
         self._is_ours = is_marked
         if found is not None:
-            self._length, self._newest = found.length, found.last_id
+            self._length = found.length
         self._mark(found, users)
         self._groups = set(groups) - {MARK}
         for group in source.groups:
@@ -355,7 +352,7 @@ class Copy:
         assert isinstance(length, int), "XLEN counts"
         if length > self._length + stored:
             raise Failure("others publish to it in Weir: --in-use goes on beside them")
-        self._length, self._newest = length, items[-1].id
+        self._length = length
 
     def _commands(self, item: Item) -> list[Command]:
         entry_id = ids.text(item.id)
@@ -374,7 +371,7 @@ class Copy:
         for entry, reply in zip(entries, replies, strict=True):
             if not isinstance(reply, Refused):
                 stored += 1
-            elif reply.text.startswith(_TOO_SMALL):
+            elif reply.text.startswith(TOO_SMALL):
                 raise Failure("others publish to it in Weir: --in-use goes on beside them")
             else:
                 self._refuse(entry.id, reply.text)
@@ -391,32 +388,12 @@ class Copy:
     # Entries of a stream that others write to as well
 
     def _append(self, page: list[Entry], upto: int) -> None:
-        """Add what is not there yet; what cannot have its ID any more gets a new one, once."""
-        fit = [entry for entry in page if self._is_fit(entry)]
-        late = self._missing([entry for entry in fit if entry.id <= self._newest])
-        fresh = [entry for entry in fit if entry.id > self._newest]
-        for some in _chunks(("XADD", self._stream, ids.text(one.id), *one.flat) for one in fresh):
-            entries, fresh = fresh[: len(some)], fresh[len(some) :]
-            replies = self._target.together(some)
-            is_late = [isinstance(one, Refused) and one.text.startswith(_TOO_SMALL) for one in replies]
-            in_time = [index for index, one in enumerate(is_late) if not one]
-            self._count([entries[index] for index in in_time], [replies[index] for index in in_time])
-            late += [entry for entry, one in zip(entries, is_late, strict=True) if one]
-        for some in _chunks(("XADD", self._stream, "*", *one.flat) for one in late):
-            entries, late = late[: len(some)], late[len(some) :]
-            # In one turn with how far that is: nothing gets two new IDs.
-            place = ("XGROUP", "SETID", self._stream, MARK, ids.text(entries[-1].id))
-            self.outcome.renumbered += self._count(entries, self._target.together([*some, place])[:-1])
+        """Add what is not there yet."""
+        entries = [entry for entry in page if self._is_fit(entry)]
+        added = append(self._target, self._stream, MARK, entries, self._refuse)
+        self.outcome.entries += added.entries
+        self.outcome.renumbered += added.renumbered
         self._run([("XGROUP", "SETID", self._stream, MARK, ids.text(upto))])
-        self._newest = max(self._newest, upto)
-
-    def _missing(self, page: list[Entry]) -> list[Entry]:
-        """Those that Weir does not have under their own ID."""
-        if not page:
-            return []
-        copies = reading.entries(self._target, self._stream, page[0].id, page[-1].id)
-        pairs = reading.joined(iter(page), copies)
-        return [entry for _, entry, copy in pairs if entry is not None and entry != copy]
 
     # What changes behind the entries
 
@@ -534,7 +511,7 @@ def _turns(items: Iterable[Item]) -> Iterator[list[Item]]:
     some, count, size = list[Item](), 0, 0
     for item in items:
         item_size = 0 if item.entry is None else item.entry.size
-        if some and (count + len(item.claims) >= _commands_max or size + item_size > _turn_bytes_max):
+        if some and (count + len(item.claims) >= _commands_max or size + item_size > turn_bytes_max):
             yield some
             some, count, size = [], 0, 0
         some.append(item)
@@ -548,7 +525,7 @@ def _chunks(commands: Iterable[Command]) -> Iterator[list[Command]]:
     some, size = list[Command](), 0
     for words in commands:
         length = sum(len(word) for word in words if isinstance(word, bytes))
-        if some and (len(some) == _commands_max or size + length > _turn_bytes_max):
+        if some and (len(some) == _commands_max or size + length > turn_bytes_max):
             yield some
             some, size = [], 0
         some.append(words)

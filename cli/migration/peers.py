@@ -12,13 +12,16 @@ import httpx
 import orjson
 import typer
 
-from cli.client import Gateway
+from cli.client import Gateway, of_stream
 from cli.failure import Failure
 
 _answer_s_max: Final = 60.0
 _connect_s_max: Final = 5.0
 _BUSY: Final = frozenset((429, 502, 503, 504))
 _TOO_LARGE: Final = 413
+_FASTER: Final = 412
+# As base64 in JSON, half of what a body may have by default.
+turn_bytes_max: Final = 3 << 20
 
 Word: TypeAlias = bytes | str | int
 Command: TypeAlias = Sequence[Word]
@@ -141,31 +144,48 @@ class Door(Gateway):
 
     def together(self, commands: Sequence[Command]) -> list[Reply]:
         """Run commands as one turn, in base64, so that any bytes pass."""
-        body = orjson.dumps([[_encoded(word) for word in words] for words in commands])
-        url = self._url.copy_with(path=self._url.path.rstrip("/") + "/v1/commands/multi-exec")
-        headers = {"content-type": "application/json", "weir-encoding": "base64"}
+        body = [[_encoded(word) for word in words] for words in commands]
+        response = self._posted("/v1/commands/multi-exec", body, {"weir-encoding": "base64"})
+        answer = _json(response)
+        if response.is_success and isinstance(answer, list):
+            return [_outcome(one) for one in answer]
+        raise _failure(response, answer)
+
+    def publish_after(self, stream: str, last_id: str, entries: Sequence[dict[str, object]]) -> bool:
+        """Publish all of them if the stream's last ID is this one, or else none, and False.
+
+        Raises Away, TooLarge; Failure where an entry is refused.
+        """
+        headers = {"if-match": f'"{last_id}"', "prefer": "return=minimal"}
+        response = self._posted(f"{of_stream(stream)}/entries", {"entries": entries}, headers)
+        if response.is_success or response.status_code == _FASTER:
+            return response.is_success
+        raise _failure(response, _json(response))
+
+    def _posted(self, path: str, body: object, headers: dict[str, str]) -> httpx.Response:
+        url = self._url.copy_with(path=self._url.path.rstrip("/") + path)
         timeout = httpx.Timeout(_answer_s_max, connect=_connect_s_max)
+        headers = {"content-type": "application/json", **headers}
         try:
-            response = self._client.post(url, content=body, headers=headers, timeout=timeout)
+            return self._client.post(url, content=orjson.dumps(body), headers=headers, timeout=timeout)
         except httpx.TransportError as error:
             raise Away(f"{self._url} does not answer: {str(error) or type(error).__name__}") from None
-        return [_outcome(one) for one in self._outcomes(response)]
 
-    def _outcomes(self, response: httpx.Response) -> list[dict[str, object]]:
-        try:
-            answer = orjson.loads(response.content)
-        except orjson.JSONDecodeError:
-            answer = None
-        if response.is_success and isinstance(answer, list):
-            return answer
-        sentence = f"the gateway answered {response.status_code} {response.reason_phrase}".rstrip()
-        if isinstance(answer, dict):
-            sentence = str(answer.get("detail") or answer.get("error") or sentence)
-        if response.status_code in _BUSY:
-            raise Away(sentence)
-        if response.status_code == _TOO_LARGE:
-            raise TooLarge(sentence)
-        raise Failure(sentence)
+
+def _json(response: httpx.Response) -> object:
+    try:
+        return orjson.loads(response.content)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _failure(response: httpx.Response, answer: object) -> Failure:
+    sentence = f"the gateway answered {response.status_code} {response.reason_phrase}".rstrip()
+    if isinstance(answer, dict):
+        sentence = str(answer.get("detail") or answer.get("error") or sentence)
+    if response.status_code in _BUSY:
+        return Away(sentence)
+    return TooLarge(sentence) if response.status_code == _TOO_LARGE else Failure(sentence)
 
 
 def _encoded(word: Word) -> str:

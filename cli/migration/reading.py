@@ -16,7 +16,7 @@ from engine import ids
 page_entries_max: Final = 1_000
 page_bytes_max: Final = 8 << 20
 # The first page of a stream whose entries may be of any size.
-page_entries_first: Final = 100
+page_entries_first: Final = 16
 # An idle time is exact when the clock shows the same millisecond before and after; this often it is tried.
 _readings_max: Final = 20
 

@@ -319,6 +319,23 @@ def test_going_on_beside_others_adds_nothing_twice(url: str, origin: RedisServer
     assert numbers == [*map(str, range(1, 2_001)), "new", *map(str, range(2_001, 8_001))]
 
 
+def test_order_is_kept_beside_busy_publishers(url: str, origin: RedisServer, stream: str) -> None:
+    """While others publish to Weir all the time, Redis's entries come in Redis's order, each once."""
+    origin.call("XGROUP", "CREATE", stream, "g", "0", "MKSTREAM")
+    with following(url, origin.url, stream):
+        pass
+    with following(url, origin.url, stream, "--in-use"):
+        for number in range(400):
+            origin.call("XADD", stream, "*", "old", number, b"x", b"\xff", "x", "")
+            if number % 3:
+                asked(url, "XADD", stream, "*", "new", number)
+    found = [flat for _, flat in asked(url, "XRANGE", stream, "-", "+")]
+    old = [b"old", b"x", b"x"]
+    assert [flat[1] for flat in found if flat[0] == b"old"] == [b"%d" % number for number in range(400)]
+    assert all(flat[::2] == old and flat[3::2] == [b"\xff", b""] for flat in found if flat[0] == b"old")
+    assert len(found) == 400 + 266
+
+
 def test_names_that_weir_does_not_take_are_told_and_left_out(
     url: str, origin: RedisServer, stream: str
 ) -> None:
