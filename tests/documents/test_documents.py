@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents.shell import Session, agrees, steps
+from tests.redis_server import RedisServer
 from tests.server import Server, free_port
 
 ROOT = Path(__file__).parents[2]
@@ -21,14 +22,23 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """The one that documents have at 6379."""
+    with RedisServer(tmp_path) as redis:
+        yield redis
+
+
 @pytest.mark.parametrize("document", WITH_COMMANDS, ids=lambda path: path.name)
-def test_commands_print_what_the_document_says(document: Path, server: Server, tmp_path: Path) -> None:
+def test_commands_print_what_the_document_says(
+    document: Path, server: Server, redis: RedisServer, tmp_path: Path
+) -> None:
     """Each command of a document, typed in its order, prints what stands below it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
-    environment["PYTHONPATH"] = str(ROOT)
+    environment |= {"PYTHONPATH": str(ROOT), "WEIR_URL": server.url}
     session = Session(tmp_path, environment)
     try:
-        for step in steps(_placed(document.read_text(), server.port)):
+        for step in steps(_placed(document.read_text(), server.port, redis.port)):
             printed = session.run(step.command)
             same = len(printed) == len(step.output) and all(map(agrees, step.output, printed))
             assert same, "\n".join([f"$ {step.command}", "--- said", *step.output, "--- printed", *printed])
@@ -36,9 +46,10 @@ def test_commands_print_what_the_document_says(document: Path, server: Server, t
         session.close()
 
 
-def _placed(text: str, port: int) -> str:
+def _placed(text: str, port: int, redis_port: int) -> str:
     """The document with its ports moved to free ones, and `.venv` where it is."""
     moved = text.replace("localhost:8080", f"127.0.0.1:{port}").replace("8081", str(free_port()))
+    moved = moved.replace("6379", str(redis_port))
     return moved.replace(".venv/bin/weir", f"{sys.executable} -m cli.main")
 
 
