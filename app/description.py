@@ -41,6 +41,7 @@ _NAME_SCHEMA: Final = {
 }
 _ID_SCHEMA: Final = {"type": "string", "format": "entry-id", "pattern": "^[0-9]{1,20}(-[0-9]{1,20})?$"}
 _BASE64_SCHEMA: Final = {"type": "string", "enum": ["base64"]}
+_FORM_SCHEMA: Final = {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string"}}
 _HEADER_SCHEMAS: Final[Mapping[str, Json]] = {
     "If-Match": {"type": "string", "format": "entry-etag", "pattern": '^"[0-9]{1,20}(-[0-9]{1,20})?"$'},
     "Idempotency-Key": {
@@ -202,7 +203,8 @@ def _request_body(told: Operation) -> Json | None:
     if told.tag == "commands":
         schema: Json = {
             "type": "array",
-            "items": schemas.SCALAR,
+            # In a list, a word that is none is answered as its command's error.
+            "items": {} if told.answers_many else schemas.SCALAR,
             "description": "a command's words",
         }
         if told.answers_many:
@@ -214,7 +216,7 @@ def _request_body(told: Operation) -> Json | None:
     if told.body is schemas.NewEntry:
         content[JSON]["schema"] = {"anyOf": [_ref(schemas.NewEntry), _ref(schemas.NewEntries)]}
         content["application/x-ndjson"] = {"schema": {"type": "string", "description": "one entry a line"}}
-        content["application/x-www-form-urlencoded"] = {"schema": {"type": "object"}}
+        content["application/x-www-form-urlencoded"] = {"schema": _FORM_SCHEMA}
         content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
     return {"required": told.body_required, "content": content}
 

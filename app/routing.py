@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 from fastapi import FastAPI
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 
 from app import description
@@ -134,13 +135,23 @@ def _refused(route: Route, error: Exception, request_id: str) -> Answer:
     return refused(refusal, request_id)
 
 
+class _EntryId(StringConvertor):
+    """`…/entries/delete` is a call of its own, whatever the method: no entry has this ID."""
+
+    regex = "(?!delete$)[^/]+"
+
+
+register_url_convertor("entry", _EntryId())
+
+
 def add_to(api: FastAPI, gateway: Gateway, routes: Sequence[Route]) -> None:
     """Serve the routes with FastAPI, which describes them."""
     for route in routes:
         endpoint = _endpoint(gateway, route)
         told = {} if route.hidden else description.arguments(route.operation_id, route.path)
+        path = route.path.replace("/entries/{id}", "/entries/{id:entry}")
         api.add_api_route(
-            route.path,
+            path,
             endpoint,
             methods=[route.method],
             include_in_schema=not route.hidden,
@@ -150,9 +161,7 @@ def add_to(api: FastAPI, gateway: Gateway, routes: Sequence[Route]) -> None:
             **told,
         )
         if route.method == "GET":
-            api.add_api_route(
-                route.path, endpoint, methods=["HEAD"], include_in_schema=False, response_model=None
-            )
+            api.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, response_model=None)
 
 
 def _endpoint(gateway: Gateway, route: Route) -> Callable[[Request], Awaitable[Answer]]:

@@ -107,7 +107,8 @@ def integer(
     value = given.get(name)
     if value is None and (nullable or name not in given):
         return None
-    written = str(value) if isinstance(value, Number) else ""
+    # `5.0` is a whole number in JSON Schema, and what languages without integers may write.
+    written = str(value).removesuffix(".0") if isinstance(value, Number) else ""
     if (
         not written.removeprefix("-").isdigit()
         or len(written) > _digits_max

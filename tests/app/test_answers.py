@@ -74,6 +74,7 @@ async def test_other_errors_have_no_page(http: httpx.AsyncClient) -> None:
         ("DELETE", "/v1/commands", "POST"),
         ("POST", "/healthz/live", "GET, HEAD"),
         ("OPTIONS", "/v1/commands", "POST"),
+        ("GET", "/v1/streams/s/entries/delete", "POST"),
     ],
 )
 async def test_another_method_is_405_with_what_there_is(
