@@ -20,14 +20,17 @@ V = TypeVar("V")
 
 
 class Block(Generic[V]):
-    """A run of keys and their values. In a snapshot it never changes."""
+    """A run of keys and their values, which in a snapshot never change. `weight` is the sum of the values'
+    weights, None where nobody has asked since the last write.
+    """
 
-    __slots__ = ("epoch", "keys", "values")
+    __slots__ = ("epoch", "keys", "values", "weight")
 
     def __init__(self, keys: list[int], values: list[V], epoch: int) -> None:
         self.keys = keys
         self.values = values
         self.epoch = epoch
+        self.weight: int | None = None
 
 
 class SortedMap(Generic[V]):
@@ -184,13 +187,22 @@ class SortedMap(Generic[V]):
         `weigh` must be the same function each time, and a value's weight must not change in place.
         """
         if self._prefix is None:
-            weights = (sum(map(weigh, block.values)) for block in self._blocks)
+            weights = [_weight(block, weigh) for block in self._blocks]
             self._prefix = list(accumulate(weights, initial=0))
         index = bisect_left(self._tops, key)
         if index == len(self._blocks):
             return self._prefix[-1]
         block = self._blocks[index]
         return self._prefix[index] + sum(map(weigh, block.values[: bisect_left(block.keys, key)]))
+
+    def count_between(self, low: int, high: int) -> int:
+        """How many keys lie in `[low, high]`: a bisection each, and a sum over the blocks between them."""
+        first, last = bisect_left(self._tops, low), bisect_left(self._tops, high)
+        if low > high or first == len(self._blocks):
+            return 0
+        before = bisect_left(self._blocks[first].keys, low)
+        upto = bisect_right(self._blocks[last].keys, high) if last < len(self._blocks) else 0
+        return sum(len(block.keys) for block in self._blocks[first:last]) + upto - before
 
     def snapshot(self) -> tuple[Block[V], ...]:
         """The blocks as they are now; from here on they are copied before they are written."""
@@ -223,6 +235,7 @@ class SortedMap(Generic[V]):
         if block.epoch != self._epoch:
             block = Block(block.keys.copy(), block.values.copy(), self._epoch)
             self._blocks[index] = block
+        block.weight = None
         return block
 
     def _split(self, index: int) -> None:
@@ -232,3 +245,9 @@ class SortedMap(Generic[V]):
         del block.keys[:half], block.values[:half]
         self._blocks.insert(index, lower)
         self._tops.insert(index, lower.keys[-1])
+
+
+def _weight(block: Block[V], weigh: Callable[[V], int]) -> int:
+    if block.weight is None:
+        block.weight = sum(map(weigh, block.values))
+    return block.weight

@@ -6,7 +6,7 @@ Must never know: who asks, what time it is, consumer groups.
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from engine import entries, ids
@@ -265,19 +265,31 @@ class Stream:
         return TrimPlan(cut, (), removed)
 
     def plan_removal(
-        self, *, maxlen: int | None, minid: int | None, limit: int, keep: Callable[[int], bool]
+        self,
+        *,
+        maxlen: int | None,
+        minid: int | None,
+        limit: int,
+        upto: int,
+        kept: Callable[[Sequence[int]], Collection[int]],
     ) -> TrimPlan:
-        """What a trim that looks at references removes: entry by entry, those to `keep` stay."""
+        """What a trim that looks at references removes: entry by entry. What lies beyond `upto` stays, and
+        what `kept` gives back of a node's IDs.
+        """
         length, gone = self.length, list[int]()
         for node in self._nodes():
             live = node.live
-            if (maxlen is not None and length <= maxlen) or (limit and len(gone) + live > limit):
+            if node.first > upto or (maxlen is not None and length <= maxlen):
+                break
+            if limit and len(gone) + live > limit:
                 break
             eligible = length - live >= maxlen if maxlen is not None else node.last < (minid or 0)
-            for entry_id in self._live_ids(node):
+            run_ids = self._live_ids(node)
+            staying = kept(run_ids)
+            for entry_id in run_ids:
                 if length <= maxlen if maxlen is not None else entry_id >= (minid or 0):
                     break
-                if not keep(entry_id):
+                if entry_id not in staying:
                     gone.append(entry_id)
                     length -= 1
             if not eligible:
@@ -302,6 +314,10 @@ class Stream:
     def live_ids(self) -> Iterator[int]:
         """All live IDs upwards. The stream must not change meanwhile."""
         return (entry_id for run_ids, _ in self._runs(0, ids.ID_MAX) for entry_id in run_ids)
+
+    def live_runs(self, low: int, high: int) -> Iterator[Sequence[int]]:
+        """The live IDs in `[low, high]` upwards, run by run. The stream must not change meanwhile."""
+        return (run_ids for run_ids, _ in self._runs(low, high))
 
     def get(self, entry_id: int) -> bytes | None:
         """The stored text of a live entry."""

@@ -72,7 +72,7 @@ def _trim(given: Parameters) -> Trim | None:
     if limit is not None and not approx:
         raise invalid("limit", "it goes with approximate trimming")
     refs = Refs(query.word(given, "refs", _REFS, Refs.KEEP.value))
-    return Trim(maxlen=maxlen, minid=minid, approx=approx, limit=limit, refs=refs)
+    return Trim(maxlen=maxlen, minid=minid, approx=approx, limit=limit, refs=refs, count_pending=True)
 
 
 def added(reply: Added, wanted: XAddOptions, published: Published, *, ids_wanted: bool) -> bytes:

@@ -54,6 +54,7 @@ def trim(stream: str, given: Members) -> XTrim:
         approx=approx,
         limit=limit,
         refs=_refs(given),
+        count_pending=True,
     )
     dry_run, guard = members.boolean(given, "dry_run"), members.boolean(given, "guard")
     return XTrim(stream=stream, trim=wanted, dry_run=dry_run, guard=guard)

@@ -4,8 +4,8 @@ Knows: what *referenced* means: some group has not read the entry yet, or holds 
 Must never know: how a command was written, and what it answers.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import takewhile
 
 from engine import errors, ids
 from engine.commands.retention import needed_from
@@ -34,9 +34,42 @@ def is_referenced(key: Key, entry_id: int) -> bool:
 
 
 def remove_references(turn: Turn, stream: str, gone: Sequence[int]) -> None:
-    """Take the entries off every group's pending list."""
+    """Take the entries, in order of their IDs, off every group's pending list."""
     for name, group in sorted(turn.keyspace.keys[stream].groups.items()):
-        turn.settle(stream, name, [entry_id for entry_id in gone if entry_id in group.pending])
+        turn.settle(stream, name, _pending_of(group, gone))
+
+
+def _pending_of(group: Group, wanted: Sequence[int]) -> list[int]:
+    """Those of ascending IDs that the group holds as pending. Costs the fewer of both, not their product."""
+    if not wanted:
+        return []
+    pending = group.pending
+    between = pending.count_between(wanted[0], wanted[-1])
+    if between > len(wanted):
+        return [entry_id for entry_id in wanted if entry_id in pending]
+    among = (entry_id for entry_id, _ in pending.page(wanted[0], between))
+    return [entry_id for entry_id in among if wanted[bisect_left(wanted, entry_id)] == entry_id]
+
+
+class _Referenced:
+    """Which entries of a stream the groups still need, while no group changes."""
+
+    __slots__ = ("groups", "read_upto")
+
+    def __init__(self, key: Key) -> None:
+        self.groups = [group for group in key.groups.values() if group.pending]
+        # What lies beyond has not been read by every group.
+        self.read_upto = min((group.last_delivered_id for group in key.groups.values()), default=ids.ID_MAX)
+
+    def of(self, wanted: Sequence[int]) -> set[int]:
+        """Those of ascending IDs that some group has still to read or to acknowledge."""
+        read = bisect_right(wanted, self.read_upto)
+        needed = set(wanted[read:])
+        for group in self.groups:
+            needed.update(_pending_of(group, wanted[:read]))
+            if len(needed) == len(wanted):
+                break
+        return needed
 
 
 def trim(turn: Turn, stream: str, asked: Trim, *, dry_run: bool = False, guard: bool = False) -> Trimmed:
@@ -45,7 +78,7 @@ def trim(turn: Turn, stream: str, asked: Trim, *, dry_run: bool = False, guard: 
     plan = plan_trim(turn, key, asked)
     if guard and plan.removed and _highest(key, plan) >= needed_from(key):
         raise errors.trim_guarded(ids.text(needed_from(key)))
-    affected = pending_affected(key, plan)
+    affected = pending_affected(key, plan) if asked.count_pending else 0
     if dry_run:
         return Trimmed(plan.removed, _first_kept(key, plan), affected)
     if plan.ids:
@@ -75,11 +108,13 @@ def plan_trim(turn: Turn, key: Key, asked: Trim) -> TrimPlan:
         minid = ids.make(max(0, turn.now_ms - asked.older_than_ms), 0)
     if asked.refs is Refs.KEEP:
         return key.stream.plan_cut(maxlen=asked.maxlen, minid=minid, approx=asked.approx, limit=limit)
+    referenced = _Referenced(key) if asked.refs is Refs.ACKED else None
     return key.stream.plan_removal(
         maxlen=asked.maxlen,
         minid=minid,
         limit=limit,
-        keep=lambda entry_id: asked.refs is Refs.ACKED and is_referenced(key, entry_id),
+        upto=ids.ID_MAX if referenced is None else referenced.read_upto,
+        kept=(lambda _: set()) if referenced is None else referenced.of,
     )
 
 
@@ -95,18 +130,21 @@ def _limit(turn: Turn, asked: Trim) -> int:
 def pending_affected(key: Key, plan: TrimPlan) -> int:
     """How many pending entries, over all groups, lose their entry by the plan."""
     if plan.ids:
-        return sum(entry_id in group.pending for group in key.groups.values() for entry_id in plan.ids)
-    return sum(_pending_below(key, group, plan.cut) for group in key.groups.values()) if plan.removed else 0
+        return sum(len(_pending_of(group, plan.ids)) for group in key.groups.values())
+    if not plan.removed:
+        return 0
+    first_id, last = key.stream.first_id, plan.cut - 1
+    holes_upto = min(last, key.stream.max_deleted_id)
+    groups = [group for group in key.groups.values() if group.pending]
+    without_holes = sum(group.pending.count_between(max(first_id, holes_upto + 1), last) for group in groups)
+    return without_holes + (_among_holes(key, groups, first_id, holes_upto) if first_id <= holes_upto else 0)
 
 
-def _pending_below(key: Key, group: Group, cut: int) -> int:
-    """How many pending entries below `cut` still have their entry."""
-    first_id, pending = key.stream.first_id, group.pending
-    if key.stream.max_deleted_id < first_id:
-        return pending.weight_below(cut, _one) - pending.weight_below(first_id, _one)
-    below = takewhile(lambda row: row[0] < cut, pending.items(first_id))
-    return sum(entry_id in key.stream for entry_id, _ in below)
-
-
-def _one(_: object) -> int:
-    return 1
+def _among_holes(key: Key, groups: Sequence[Group], low: int, high: int) -> int:
+    """How many pending entries in `[low, high]` still have their entry, where others were deleted."""
+    groups = [group for group in groups if group.pending.count_between(low, high)]
+    return sum(
+        len(_pending_of(group, run_ids))
+        for run_ids in (key.stream.live_runs(low, high) if groups else ())
+        for group in groups
+    )

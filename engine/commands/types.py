@@ -60,7 +60,11 @@ Ids = Sequence[int]
 
 
 class Trim(msgspec.Struct, frozen=True, kw_only=True):
-    """One of `maxlen`, `minid` and `older_than_ms`. `limit` None is the default of `~`, 0 no limit."""
+    """One of `maxlen`, `minid` and `older_than_ms`. `limit` None is the default of `~`, 0 no limit.
+
+    With `count_pending` the answer tells how many pending entries lose their entry, which costs a look into
+    every group; else it says 0.
+    """
 
     maxlen: int | None = None
     minid: int | None = None
@@ -68,6 +72,7 @@ class Trim(msgspec.Struct, frozen=True, kw_only=True):
     approx: bool = False
     limit: int | None = None
     refs: Refs = Refs.KEEP
+    count_pending: bool = False
 
 
 class Production(msgspec.Struct, frozen=True):

@@ -1,0 +1,98 @@
+"""What commands cost in large streams: next to nothing more than in small ones.
+
+Knows: how large a stream, a pending list and a crowd of groups may become.
+Must never know: how the engine does it. Costs are counted in calls: no busy machine changes them.
+"""
+
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Self
+
+import pytest
+
+from engine import Cursor, Refs, Trim, Trimmed, XAdd, XDel, XGroupCreate, XReadGroup, XTrim, entries
+from engine.commands.types import Command
+from tests.engine.house import House
+
+BODY = entries.body([("a", "1")])
+
+
+class Calls:
+    """How many calls there are between entering and leaving, functions of the interpreter's own included."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        sys.setprofile(self._count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _count(self, _frame: FrameType, event: str, _arg: object) -> None:
+        self.count += event in ("call", "c_call")
+
+
+def cost(house: House, command: Command) -> int:
+    """The calls that a command takes."""
+    with Calls() as calls:
+        house.run(command)
+    return calls.count
+
+
+def id_at(number: int) -> int:
+    return number << 64
+
+
+def filled(count: int, groups: Sequence[str] = ()) -> House:
+    """A stream of so many entries, all pending in each of the groups."""
+    house = House()
+    house.run(XAdd(stream="s", bodies=[BODY] * count, ids=[id_at(number) for number in range(1, count + 1)]))
+    for group in groups:
+        house.run(XGroupCreate(stream="s", group=group, start=0))
+        house.run(XReadGroup(group=group, consumer="c", streams=[("s", Cursor.NEW)]))
+    return house
+
+
+def appending(number: int, trim: Trim | None = None) -> XAdd:
+    return XAdd(stream="s", bodies=[BODY], ids=[id_at(number)], trim=trim)
+
+
+@pytest.mark.parametrize("count_pending", [False, True])
+@pytest.mark.parametrize("hole", [False, True])
+def test_trimming_on_append_costs_the_same_however_much_is_pending(
+    *, hole: bool, count_pending: bool
+) -> None:
+    """Also above a deleted entry, and where the answer tells how many of the pending are concerned."""
+    costs = []
+    for count in (1_000, 100_000):
+        house = filled(count, ["g"])
+        if hole:
+            house.run(XDel(stream="s", ids=[id_at(count - 5)]))
+        trim = Trim(maxlen=count - 2, count_pending=count_pending)
+        house.run(appending(count + 1, trim))
+        costs.append(cost(house, appending(count + 2, trim)))
+    assert costs[1] <= costs[0] * 3, costs
+
+
+def test_a_dry_run_over_holes_looks_at_nodes_rather_than_at_each_pending_entry() -> None:
+    """20 000 pending entries below a deleted one: finding each of them by itself takes more."""
+    house = filled(20_000, ["g"])
+    house.run(XDel(stream="s", ids=[id_at(19_999)]))
+    trim = XTrim(stream="s", trim=Trim(maxlen=0, count_pending=True), dry_run=True)
+    assert house.of(Trimmed, trim).pending_affected == 19_999
+    assert cost(house, trim) < 20_000 * 8
+
+
+@pytest.mark.parametrize("refs", [Refs.ACKED, Refs.DELETE])
+def test_trimming_with_regard_to_references_does_not_ask_each_group_about_each_entry(refs: Refs) -> None:
+    """1 000 groups and 2 000 entries: two million questions, were they asked one by one."""
+    house = filled(2_000)
+    for number in range(1_000):
+        house.run(XGroupCreate(stream="s", group=f"g{number}", start=id_at(2_000) if number else 0))
+    house.run(XReadGroup(group="g0", consumer="c", streams=[("s", Cursor.NEW)]))
+    left = 2_000 if refs is Refs.ACKED else 0
+    assert cost(house, XTrim(stream="s", trim=Trim(maxlen=0, refs=refs))) < 500_000
+    assert house.key("s").stream.length == left
