@@ -6,8 +6,10 @@ Must never know: what a command should answer.
 
 import asyncio
 import threading
+import time
+from collections.abc import Generator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from app.redis import Request, parse
 from engine import Engine, EngineError, Fsync
@@ -15,6 +17,8 @@ from engine.storage import Storage
 from engine.storage.memory import MemoryHandle, MemoryStorage
 from tests.engine.clocks import HandClock, settle
 from tests.engine.world import Word, plain, words_of
+
+REPLY_S_MAX: Final = 10.0
 
 
 class SlowDisk(MemoryStorage):
@@ -51,6 +55,33 @@ class SlowHandle(MemoryHandle):
         super().sync()
 
 
+class Begun:
+    """A command under way. Awaiting it gives the reply, or fails where none comes."""
+
+    def __init__(self, task: asyncio.Task[object]) -> None:
+        self.task = task
+
+    def __await__(self) -> Generator[Any, None, object]:
+        return self._reply().__await__()
+
+    async def _reply(self) -> object:
+        # By real time: that of the loop stands still.
+        deadline = time.monotonic() + REPLY_S_MAX
+        while not self.task.done():
+            assert time.monotonic() < deadline, "no reply came"
+            await asyncio.sleep(0)
+        return self.task.result()
+
+    def done(self) -> bool:
+        """Whether the reply is there."""
+        return self.task.done()
+
+    async def give_up(self) -> None:
+        """Go away, as a client does."""
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
 class Conversation:
     """`call` waits for the reply; `begin` starts what may wait. Open it with `async with`."""
 
@@ -70,6 +101,8 @@ class Conversation:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(self.storage, SlowDisk):
+            self.storage.let_go()
         for task in self._begun:
             task.cancel()
         await asyncio.gather(*self._begun, return_exceptions=True)
@@ -100,13 +133,13 @@ class Conversation:
         replies = await self.engine.transaction(inner)
         return [_shown(request, reply) for request, reply in zip(requests, replies, strict=True)]
 
-    async def begin(self, *words: Word) -> asyncio.Task[object]:
+    async def begin(self, *words: Word) -> Begun:
         """A command under way; what can happen at once has happened."""
         task = asyncio.ensure_future(self.call(*words))
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)
         await settle()
-        return task
+        return Begun(task)
 
     async def pass_ms(self, wall: int, monotonic: int | None = None) -> None:
         """Let time pass, and what is due by then happen."""

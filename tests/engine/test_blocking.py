@@ -288,8 +288,7 @@ async def _frames(talk: Conversation) -> int:
 async def test_a_reader_that_gives_up_gets_nothing(talk: Conversation) -> None:
     """It leaves no trace: the entry goes to the next, though both happen in one turn of the loop."""
     first, second = await talk.begin(*group_read("a")), await talk.begin(*group_read("b"))
-    first.cancel()
-    await asyncio.wait([first])
+    await first.give_up()
     await talk.add("s", "1-0")
     assert await second == read_of("s", "1-0")
     assert await talk.call("XPENDING", "s", "g") == [1, "1-0", "1-0", [["b", "1"]]]
@@ -301,10 +300,9 @@ async def test_what_was_delivered_before_the_reader_gave_up_stays_pending(talk: 
     reader = await talk.begin(*group_read("a"))
     adding = asyncio.ensure_future(talk.call("XADD", "s", "1-0", "a", "1"))
     await asyncio.sleep(0)
-    reader.cancel()
+    await reader.give_up()
     await adding
-    await asyncio.wait([reader])
-    assert reader.cancelled()
+    assert reader.task.cancelled()
     assert await talk.call("XPENDING", "s", "g", "-", "+", "9") == [["1-0", "a", 0, 1]]
     reply = await talk.call("XREADGROUP", "GROUP", "g", "b", "CLAIM", "0", "STREAMS", "s", ">")
     assert reply == [["s", [["1-0", ["a", "1"], 0, 1]]]]
