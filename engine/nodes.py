@@ -165,3 +165,18 @@ def live_places(node: Node, count: int) -> list[int]:
     """The places of entries not deleted, of `count` held ones, ascending."""
     deleted = node.deleted
     return [place for place in range(count) if not deleted >> place & 1]
+
+
+def live_place(deleted: int, index: int) -> int:
+    """The place of the entry that `index` live ones stand before. Trimming deletes from the front: what is
+    deleted there is passed in one step.
+    """
+    place = ((deleted + 1) & ~deleted).bit_length() - 1
+    rest = deleted >> place
+    if not rest:
+        return place + index
+    while index or rest & 1:
+        index -= not rest & 1
+        rest >>= 1
+        place += 1
+    return place

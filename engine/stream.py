@@ -11,12 +11,15 @@ from typing import Final, NamedTuple
 
 from engine import entries, ids
 from engine.blocks import SortedMap
-from engine.nodes import Node, OpenNode, SealedNode, Text, live_places
+from engine.nodes import Node, OpenNode, SealedNode, Text, live_place, live_places
 from engine.replies import Entries
+from engine.runs import Run
 
 # So many newest sealed nodes of a stream stay uncompressed: live readers lag a few hundred entries, not
 # thousands.
 hot_nodes: Final = 4
+# Redis keeps the counter in 64 bits with a sign.
+_entries_added_max: Final = (1 << 63) - 1
 # Nodes a block of the node list: small, since counting between two IDs walks part of one.
 _block_nodes_max: Final = 64
 
@@ -38,11 +41,6 @@ class TrimPlan(NamedTuple):
 
 def _live(node: SealedNode) -> int:
     return node.live
-
-
-def _inside(run_ids: Sequence[int], count: int, removed: int, cut: int) -> TrimPlan:
-    """A plan that has come to `removed` and `cut`, and takes `count` more, the first of `run_ids`."""
-    return TrimPlan(run_ids[count - 1] + 1 if count > 0 else cut, (), removed + max(0, count))
 
 
 class Stream:
@@ -99,7 +97,7 @@ class Stream:
         if self.length == 0:
             self.first_id = new_ids[0]
         self.length += len(texts)
-        self.entries_added += len(texts)
+        self.entries_added = min(self.entries_added + len(texts), _entries_added_max)
         self.last_id = self.top_id = new_ids[-1]
         return [self._hot.popleft() for _ in range(len(self._hot) - hot_nodes)]
 
@@ -139,27 +137,31 @@ class Stream:
 
     def cut(self, below: int) -> int:
         """Remove all entries with IDs below `below`; how many were live."""
-        before = self.length
-        highest = self.live_below(below)
-        whole = 0
+        before, highest = self.length, 0
+        whole, last_whole = 0, None
         for node in self.nodes.values():
             if node.last >= below:
                 break
             self.length -= node.live
             self.text_bytes -= node.size
-            whole += 1
+            whole, last_whole = whole + 1, node
+        if last_whole is not None:
+            highest = self._last_live(last_whole, below)
         self.nodes.drop_first(whole)
         if not self.nodes and self.open is not None and self.open.last < below:
             self.length -= self.open.live
             self.text_bytes -= self.open.size
+            highest = self._last_live(self.open, below)
             self.open = None
         head = self._head()
         if head is not None and head.first < below:
-            texts = self._texts(head)
-            stop = self._place(head, texts, below)
+            highest = self._last_live(head, below) or highest
+            stop = self._place(head, self._texts(head), below)
             self._mask(head, head.deleted | (1 << stop) - 1)
         if self.length < before:
-            self._find_edges((self.first_id, highest))
+            head = self._head()
+            self.first_id = 0 if head is None else self._id_at(head, live_place(head.deleted, 0))
+            self.top_id = self.top_id if self.length else 0
             self.removed_upto = max(self.removed_upto, highest)
         return before - self.length
 
@@ -240,9 +242,8 @@ class Stream:
                 length, removed, cut = length - live, removed + live, node.last + 1
                 continue
             if not approx:
-                run_ids = self._live_ids(node)
-                count = bisect_left(run_ids, minid or 0) if maxlen is None else length - maxlen
-                return _inside(run_ids, min(count, limit - removed) if limit else count, removed, cut)
+                count = self._live_before(node, minid or 0) if maxlen is None else length - maxlen
+                return self._inside(node, min(count, limit - removed) if limit else count, removed, cut)
             break
         return TrimPlan(cut, (), removed)
 
@@ -259,10 +260,16 @@ class Stream:
                 return (
                     TrimPlan(cut, (), removed)
                     if approx
-                    else _inside(self._live_ids(node), limit - removed, removed, cut)
+                    else self._inside(node, limit - removed, removed, cut)
                 )
             size, removed, cut = size - node.size, removed + node.live, node.last + 1
         return TrimPlan(cut, (), removed)
+
+    def _inside(self, node: Node, count: int, removed: int, cut: int) -> TrimPlan:
+        """A plan that has come to `removed` and `cut`, and takes `count` more, the first live of `node`."""
+        if count <= 0:
+            return TrimPlan(cut, (), removed)
+        return TrimPlan(self._id_at(node, live_place(node.deleted, count - 1)) + 1, (), removed + count)
 
     def plan_removal(
         self,
@@ -341,7 +348,7 @@ class Stream:
         """
         if low > high or not self.length:
             return Entries()
-        run = _Run(self.length if count is None else count, bytes_max)
+        run = Run(self.length if count is None else count, bytes_max)
         if reverse:
             for run_ids, texts in self._runs_down(low, high):
                 run.add(run_ids[::-1], texts[::-1])
@@ -401,8 +408,7 @@ class Stream:
         before = self.nodes.weight_below(node.first, _live)
         if bound > node.last:
             return before + node.live
-        place = self._place(node, self._texts(node), bound)
-        return before + place - (node.deleted & (1 << place) - 1).bit_count()
+        return before + self._live_before(node, bound)
 
     def distance_from_first(self, entry_id: int) -> int | None:
         """How many entries were ever added up to `entry_id`, or None where deletions make it unknowable.
@@ -481,8 +487,20 @@ class Stream:
         place = self._place(node, texts, entry_id)
         if place == len(texts) or node.deleted >> place & 1:
             return None
-        found = node.ids[place] if isinstance(node, OpenNode) else entries.id_of(texts[place])
-        return (node, place) if found == entry_id else None
+        return (node, place) if self._id_at(node, place) == entry_id else None
+
+    def _id_at(self, node: Node, place: int) -> int:
+        return node.ids[place] if isinstance(node, OpenNode) else entries.id_of(self._texts(node)[place])
+
+    def _live_before(self, node: Node, bound: int) -> int:
+        """How many live entries of the node lie below `bound`."""
+        place = self._place(node, self._texts(node), bound)
+        return place - (node.deleted & (1 << place) - 1).bit_count()
+
+    def _last_live(self, node: Node, bound: int) -> int:
+        """The node's highest live ID below `bound`, or 0."""
+        live = self._live_before(node, bound)
+        return self._id_at(node, live_place(node.deleted, live - 1)) if live else 0
 
     @staticmethod
     def _place(node: Node, texts: list[bytes], entry_id: int) -> int:
@@ -538,62 +556,3 @@ class Stream:
             run = self._window(node, low, high)
             if run[0]:
                 yield run
-
-
-class _Run:
-    """Slices gathered for an answer, up to a number of entries and of bytes."""
-
-    __slots__ = ("_bytes_left", "_left", "_parts", "count", "first", "full", "last")
-
-    def __init__(self, count_max: int, bytes_max: int | None) -> None:
-        self._left = count_max
-        self._bytes_left = bytes_max
-        self._parts: list[bytes] = []
-        self.count = 0
-        self.first = 0
-        self.last = 0
-        self.full = count_max <= 0
-
-    def add_node(self, node: SealedNode) -> bool:
-        """Take a whole node without looking into it; False if it does not fit or has deletions or was
-        repacked.
-        """
-        if node.deleted or node.held != node.count or node.held > self._left:
-            return False
-        text = node.text.plain()
-        if self._bytes_left is not None and len(text) > self._bytes_left:
-            return False
-        self._take(node.first, node.last, node.held, text)
-        return True
-
-    def add(self, run_ids: list[int], texts: list[bytes]) -> None:
-        """Take entries as far as the limits allow."""
-        stop = min(len(texts), self._left)
-        if self._bytes_left is not None:
-            stop = self._fitting(texts, stop)
-        if stop < len(texts):
-            self.full = True
-        if stop:
-            self._take(run_ids[0], run_ids[stop - 1], stop, b",".join(texts[:stop]))
-
-    def _fitting(self, texts: list[bytes], stop: int) -> int:
-        left = self._bytes_left or 0
-        for place in range(stop):
-            left -= len(texts[place])
-            if left < 0 and (place or self.count):
-                return place
-        return stop
-
-    def _take(self, first: int, last: int, count: int, part: bytes) -> None:
-        self._parts.append(part)
-        if not self.count:
-            self.first = first
-        self.last = last
-        self.count += count
-        self._left -= count
-        self.full = self.full or not self._left
-        if self._bytes_left is not None:
-            self._bytes_left = max(0, self._bytes_left - len(part))
-
-    def entries(self, *, more: bool) -> Entries:
-        return Entries(parts=self._parts, count=self.count, first=self.first, last=self.last, more=more)

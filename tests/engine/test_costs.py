@@ -96,3 +96,12 @@ def test_trimming_with_regard_to_references_does_not_ask_each_group_about_each_e
     left = 2_000 if refs is Refs.ACKED else 0
     assert cost(house, XTrim(stream="s", trim=Trim(maxlen=0, refs=refs))) < 500_000
     assert house.key("s").stream.length == left
+
+
+def test_keeping_an_exact_length_looks_for_one_place_in_the_first_node() -> None:
+    """It does not read the IDs of a node's hundred entries again for each entry appended."""
+    house = filled(1_000)
+    for number in range(1_001, 1_031):
+        house.run(appending(number, Trim(maxlen=1_000)))
+    plain, exact = cost(house, appending(1_031)), cost(house, appending(1_032, Trim(maxlen=1_001)))
+    assert exact - plain < 200, (plain, exact)

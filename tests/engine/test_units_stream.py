@@ -244,3 +244,13 @@ def test_packing_in_two_threads_is_safe() -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_the_count_of_all_that_was_added_stays_within_64_bits() -> None:
+    """XSETID may have set it as high as it goes; it stays there."""
+    stream = Stream()
+    stream.entries_added = (1 << 63) - 2
+    stream.append(
+        [1, 2, 3], [entries.stored(one, entries.body([("a", "1")])) for one in (1, 2, 3)], NodeLimits(9, 0)
+    )
+    assert stream.entries_added == (1 << 63) - 1
