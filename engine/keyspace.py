@@ -117,6 +117,12 @@ class Keyspace:
         self.tended.pop(name, None)
         del self._names[bisect_left(self._names, name)]
 
+    def clear(self) -> None:
+        """Take all streams out."""
+        self.keys.clear()
+        self.tended.clear()
+        self._names.clear()
+
     def names(self, *, prefix: str = "", after: str | None = None) -> list[str]:
         """The names that start with `prefix`, above `after`, in order."""
         start = bisect_left(self._names, prefix)

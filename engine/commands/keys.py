@@ -10,7 +10,7 @@ from typing import Final
 from engine import errors
 from engine.commands import types
 from engine.commands.turn import Turn
-from engine.records import Configure, RemoveStream
+from engine.records import Configure, RemoveAll, RemoveStream
 from engine.replies import Listing, Settings
 
 _BOUNDS: Final = {
@@ -26,19 +26,19 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 
 def delete(turn: Turn, command: types.Delete) -> int:
     found = [name for name in dict.fromkeys(command.streams) if name in turn.keyspace.keys]
-    _remove(turn, found)
+    for name in found:
+        turn.emit(RemoveStream(name))
+        turn.signal(name)
     return len(found)
 
 
 def flush_all(turn: Turn, _: types.FlushAll) -> bool:
-    _remove(turn, turn.keyspace.names())
-    return True
-
-
-def _remove(turn: Turn, names: list[str]) -> None:
+    names = turn.keyspace.names()
+    if names:
+        turn.emit(RemoveAll())
     for name in names:
-        turn.emit(RemoveStream(name))
         turn.signal(name)
+    return True
 
 
 def exists(turn: Turn, command: types.Exists) -> int:

@@ -385,3 +385,12 @@ class RememberPublish(Record, frozen=True):
         rest = iter(self.ids)
         streams = [(name, tuple(islice(rest, n))) for name, n in zip(self.names, self.counts, strict=True)]
         _remember(keyspace.answers, self.key, PublishAnswer(self.digest, tuple(streams), self.at_ms))
+
+
+class RemoveAll(Record, frozen=True):
+    """FLUSHALL: every stream. Settings and what was published under keys stay."""
+
+    number = 26
+
+    def apply(self, keyspace: Keyspace) -> None:
+        keyspace.clear()

@@ -34,6 +34,7 @@ PACKED: Final = bytes.fromhex(
 SAMPLES: Final[list[Record]] = [
     records.CreateStream("orders", "0123456789abcdef", 100, 101),
     records.RemoveStream("orders"),
+    records.RemoveAll(),
     Append("orders", TEXTS, [FIRST, SECOND]),
     Cut("orders", SECOND),
     Remove("orders", [FIRST, SECOND], tombstone=True),
