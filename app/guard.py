@@ -85,8 +85,12 @@ class GuardedProtocol(HttpToolsProtocol):
         longest = max(self._head_bytes, self._void_bytes)
         if longest > self.limits.head_bytes_max and not self.transport.is_closing():
             self._refuse(431)
-        if self._complete:
+        cycle: RequestResponseCycle | None = self.cycle
+        if self._complete and (self._begun or not was_idle):
             self._end_deadline()
+        elif self._complete and cycle is not None and not cycle.response_complete:
+            # Blank lines while an answer is made: some clients end a body so.
+            return
         elif self._deadline is None:
             self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
 
@@ -152,8 +156,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._deadline = None
         if self.transport.is_closing():
             return
-        cycle: RequestResponseCycle | None = self.cycle
-        if cycle is None and self._complete:
+        if self._complete:
+            # Nothing came, or nothing but blank lines, which the parser passes over.
             self.transport.close()
         else:
             self._refuse(408)

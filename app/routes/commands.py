@@ -21,6 +21,8 @@ _GATEWAY_STATUSES: Final = frozenset({401, 413, 429, 503, 507})
 
 def _encoding(call: Call) -> Encoding:
     query.parse(call.query, ())
+    # Whatever the type, it is read as JSON; but not compressed, in parts, or in another charset.
+    _ = call.media_type
     return wire.encoding(call.headers.get(b"upstash-encoding", b""), call.headers.get(b"weir-encoding", b""))
 
 

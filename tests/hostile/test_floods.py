@@ -1,0 +1,178 @@
+"""Floods and slow peers: bounded memory, bounded time, and others are served meanwhile."""
+
+import contextlib
+import http.client
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.peers import HOST, ask, ask_json, connected, dripped, exchange, resident_bytes
+from tests.server import Server
+
+growth_bytes_max = 64 << 20
+flood_bytes = 100 << 20
+p99_s_max = 0.25
+flood_s = 6.0
+POST = b"POST /v1/streams/s/entries HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\n"
+
+
+def pushed(port: int, head: bytes, piece: bytes, most_bytes: int = flood_bytes) -> int:
+    """Send `head`, then `piece` until the gateway has had enough; the bytes that left."""
+    sent = 0
+    with connected(port, 3) as peer, contextlib.suppress(OSError):
+        peer.sendall(head)
+        while sent < most_bytes:
+            peer.sendall(piece)
+            sent += len(piece)
+    return sent
+
+
+@pytest.fixture
+def bounded(server: Server) -> Iterator[Server]:
+    """A server whose memory may not grow by more than what threats.md allows, and that serves on."""
+    assert ask(server.port, "GET", b"/healthz/ready").status == 200
+    before = resident_bytes(server.pid)
+    yield server
+    assert resident_bytes(server.pid) - before < growth_bytes_max
+    assert ask(server.port, "GET", b"/healthz/ready").status == 200
+
+
+PIECE = b"a" * (1 << 20)
+ENDLESS = {
+    "url": (b"GET /", PIECE),
+    "header": (b"GET / HTTP/1.1\r\n" + HOST + b"X: ", PIECE),
+    "headers": (b"GET / HTTP/1.1\r\n" + HOST, b"X: a\r\n" * 100_000),
+    "header name": (b"GET / HTTP/1.1\r\n" + HOST, PIECE),
+    "chunk extension": (POST + b"Transfer-Encoding: chunked\r\n\r\n1;", PIECE),
+    "trailer": (POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\nX: ", PIECE),
+    "trailers": (POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n", b"X: a\r\n" * 100_000),
+    "chunks": (POST + b"Transfer-Encoding: chunked\r\n\r\n", b"100000\r\n" + PIECE + b"\r\n"),
+    "small chunks": (POST + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n" * 50_000),
+    "chunks that nobody reads": (
+        b"GET / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n",
+        b"100000\r\n" + PIECE + b"\r\n",
+    ),
+    "length": (POST + b"Content-Length: 100000000000\r\n\r\n", PIECE),
+    "length that nobody reads": (
+        b"GET / HTTP/1.1\r\n" + HOST + b"Content-Length: 100000000000\r\n\r\n",
+        PIECE,
+    ),
+    "blank lines": (b"", b"\r\n" * 500_000),
+    "refusals, not read": (b"", (b"GET /%00 HTTP/1.1\r\n" + HOST + b"\r\n") * 10_000),
+    "reads, not read": (b"", (b"GET /v1/streams/big/entries HTTP/1.1\r\n" + HOST + b"\r\n") * 10_000),
+    "publishes, not read": (b"", (POST + b"Content-Length: 20\r\n\r\n" + b'{"fields":{"a":"1"}}') * 5_000),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_endless_requests(bounded: Server, what: str) -> None:
+    """T20. A hundred megabytes of anything: cut off, without the memory for it."""
+    pushed(bounded.port, *ENDLESS[what])
+    ask_json(bounded.port, "POST", "/v1/commands", ["FLUSHALL"])
+
+
+@pytest.mark.parametrize("route", [b"/v1/streams/s/entries", b"/v1/commands", b"/v1/publish", b"/v1/read"])
+def test_huge_lengths(bounded: Server, route: bytes) -> None:
+    """T20. 413 by the Content-Length alone, before anything of the body."""
+    head = b"POST " + route + b" HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\n"
+    received, closed = exchange(bounded.port, head + b"Content-Length: 99999999999\r\n\r\n")
+    assert closed
+    assert received.startswith(b"HTTP/1.1 413 ")
+
+
+DRIPS = {
+    "line": (b"GET /v1/str", b"e"),
+    "head": (b"GET / HTTP/1.1\r\n" + HOST, b"X: a\r\n"),
+    "body": (POST + b"Content-Length: 500\r\n\r\n", b" "),
+    "body of a slow route": (b"POST /v1/read HTTP/1.1\r\n" + HOST + b"Content-Length: 500\r\n\r\n", b" "),
+    "chunks": (POST + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    "chunk size": (POST + b"Transfer-Encoding: chunked\r\n\r\n", b"0"),
+    "trailers": (POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n", b"X: a\r\n"),
+    "blank lines": (b"", b"\r\n"),
+    "nothing": (b"", b""),
+}
+
+
+@pytest.mark.parametrize("what", DRIPS)
+def test_slow_senders(server: Server, what: str) -> None:
+    """T19. A byte now and then does not keep a connection: it has the time of a request, all in all."""
+    closed = dripped(server.port, *DRIPS[what], 0.2, 6)
+    assert closed.after_s < 3
+    assert not closed.received or closed.received.startswith(b"HTTP/1.1 4")
+
+
+@pytest.fixture
+def big(server: Server) -> Iterator[Server]:
+    """A stream of 40 MB."""
+    body = b'{"entries":[%b]}' % b",".join([b'{"fields":{"a":"%b"}}' % (b"x" * 100_000)] * 40)
+    for _ in range(10):
+        assert ask_json(server.port, "POST", "/v1/streams/big/entries", body).status == 201
+    yield server
+    assert ask_json(server.port, "POST", "/v1/commands", ["DEL", "big"]).json() == {"result": 1}
+
+
+@pytest.mark.parametrize("accept", [b"application/x-ndjson", b"application/json"])
+def test_slow_readers(big: Server, accept: bytes) -> None:
+    """T19. Eight who ask for a large export, or a page, and read nothing: cut off, in bounded memory."""
+    before = resident_bytes(big.pid)
+    request = (
+        b"GET /v1/streams/big/entries?count=10000 HTTP/1.1\r\n" + HOST + b"Accept: " + accept + b"\r\n\r\n"
+    )
+    peers = [socket.socket() for _ in range(8)]
+    for peer in peers:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        peer.settimeout(5)
+        peer.connect(("127.0.0.1", big.port))
+        peer.sendall(request)
+    most, deadline = 0, time.perf_counter() + 2.5
+    while time.perf_counter() < deadline:
+        most = max(most, resident_bytes(big.pid) - before)
+        time.sleep(0.1)
+    for peer in peers:
+        taken = 0
+        with peer, contextlib.suppress(ConnectionError):
+            while piece := peer.recv(1 << 20):
+                taken += len(piece)
+        assert taken < 8 << 20, "what came was what had left before the reader stalled"
+    # Pages stand in memory whole, once each: 8 MiB at most.
+    assert most < (growth_bytes_max if accept.endswith(b"ndjson") else 8 * (8 << 20) + growth_bytes_max)
+
+
+def test_an_innocent_client_under_attack(big: Server) -> None:
+    """T32, T19, T20. While others attack from another process, a client's p99 stays below 250 ms."""
+    attackers = subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("attackers.py"), str(big.port), str(flood_s)]
+    )
+    took: list[float] = []
+    refused = 0
+    try:
+        time.sleep(0.5)
+        with closing(http.client.HTTPConnection("127.0.0.1", big.port, timeout=10)) as client:
+            deadline = time.perf_counter() + flood_s - 1
+            while time.perf_counter() < deadline:
+                began = time.perf_counter()
+                client.request(
+                    "POST",
+                    "/v1/streams/mine/entries",
+                    b'{"fields":{"a":"1"}}',
+                    {"Content-Type": "application/json"},
+                )
+                answer = client.getresponse()
+                answer.read()
+                refused += answer.status != 201
+                took.append(time.perf_counter() - began)
+                time.sleep(0.005)
+        assert attackers.wait(flood_s + 10) == 0
+    finally:
+        attackers.kill()
+        attackers.wait()
+    p99 = statistics.quantiles(took, n=100)[98]
+    assert refused == 0
+    assert p99 <= p99_s_max, f"p50 {statistics.median(took):.3f} s, p99 {p99:.3f} s, most {max(took):.3f} s"
