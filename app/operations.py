@@ -49,8 +49,8 @@ _LINES: Final = {
 }
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
-    "getRoot": Operation(tag="gateway", answer=schemas.Links),
-    "getVersion": Operation(tag="gateway", answer=schemas.Links),
+    "getRoot": Operation(tag="gateway", answer=schemas.About),
+    "getVersion": Operation(tag="gateway", answer=schemas.About),
     "isLive": Operation(tag="gateway", answer=schemas.Health),
     "isReady": Operation(tag="gateway", answer=schemas.Health),
     "runCommand": Operation(tag="commands", answer=schemas.Outcome, headers=_ENCODINGS),
@@ -62,7 +62,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
     "listStreams": Operation(
         tag="streams",
-        answer=schemas_streams.Streams,
+        answer=schemas_streams.StreamPage,
         query={
             "prefix": text("only names that begin so"),
             "after": text("names above this one: the `next` of the page before"),

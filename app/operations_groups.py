@@ -31,7 +31,7 @@ _CREATED: Final = {201: "Made"}
 _WAITS: Final = {"Prefer": f"`wait=<seconds>`; {WRITES['Prefer']}"}
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
-    "listGroups": Operation(tag="groups", answer=shapes.Groups, query=_PAGE, refusals=("no_stream",)),
+    "listGroups": Operation(tag="groups", answer=shapes.GroupPage, query=_PAGE, refusals=("no_stream",)),
     "createGroup": Operation(
         tag="groups",
         status=201,
@@ -69,7 +69,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         refusals=(*_NO_GROUP, "group_has_pending"),
         writes=True,
     ),
-    "listConsumers": Operation(tag="groups", answer=shapes.Consumers, query=_PAGE, refusals=_NO_GROUP),
+    "listConsumers": Operation(tag="groups", answer=shapes.ConsumerPage, query=_PAGE, refusals=_NO_GROUP),
     "getConsumer": Operation(tag="groups", answer=shapes.Consumer, refusals=(*_NO_GROUP, "no_consumer")),
     "createConsumer": Operation(
         tag="groups",
@@ -107,7 +107,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             "With `claim_min_idle_ms` it first gets what was given back or held for so long."
         ),
     ),
-    "listPending": Operation(tag="groups", answer=shapes.Pending, query=_PENDING, refusals=_IDS),
+    "listPending": Operation(tag="groups", answer=shapes.PendingView, query=_PENDING, refusals=_IDS),
     "ackEntries": Operation(
         tag="groups",
         answer=schemas.Acknowledged,

@@ -4,7 +4,8 @@ Knows: each JSON object of the contract by name. Must never know: how any of the
 
 A member has a default only where sending it means the same as leaving it out, for generated clients send
 defaults; what may be absent and has none is `UNSET`. Bodies of requests are closed (unknown members are 422),
-those of answers are open, so that they can grow.
+those of answers are open, so that they can grow. No shape has the name of one of its members: in generated
+code the two meet.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -178,7 +179,7 @@ class Outcome(Struct, omit_defaults=True):
     error: str | UnsetType = UNSET
 
 
-class Links(Struct):
+class About(Struct):
     """What this is, and where the rest is."""
 
     name: str

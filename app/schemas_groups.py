@@ -37,7 +37,7 @@ class Group(Struct):
     consumer_timeout_ms: Milliseconds | None
 
 
-class Groups(Struct):
+class GroupPage(Struct):
     """Groups by name; `next` is the name to go on `after`, null at the end."""
 
     groups: list[Group]
@@ -103,7 +103,7 @@ class Consumer(Struct):
     inactive_ms: Milliseconds | None
 
 
-class Consumers(Struct):
+class ConsumerPage(Struct):
     """Consumers by name; `next` is the name to go on `after`, null at the end."""
 
     consumers: list[Consumer]
@@ -132,7 +132,7 @@ class PendingEntry(Struct):
     delivery_count: Count
 
 
-class Pending(Struct, omit_defaults=True):
+class PendingView(Struct, omit_defaults=True):
     """Without parameters the sum: `count`, `first_id`, `last_id`, `consumers`. With any parameter the list:
     `pending`, `next` (go on with `start=(<next>`), `more`.
     """

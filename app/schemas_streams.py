@@ -119,7 +119,7 @@ class StreamDetails(Stream, kw_only=True, omit_defaults=True):
     group_details: list[GroupDetail] | UnsetType = UNSET
 
 
-class Streams(Struct):
+class StreamPage(Struct):
     """A page of streams; go on with `after=<next>` until it is null."""
 
     streams: list[Stream]

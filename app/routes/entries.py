@@ -39,7 +39,8 @@ async def add_entries(call: Call) -> Answer:
     if not isinstance(reply, Added):
         raise Refusal("no_stream", f"there is no stream {stream!r}, and nomkstream forbids to make it")
     body = options.added(reply, wanted, published, ids_wanted=not wishes.minimal)
-    return Answer(201, body, _headers(call, reply, wishes, located=not published.batch))
+    located = not published.batch and not wanted.removes(reply.ids[0])
+    return Answer(201, body, _headers(call, reply, wishes, located=located))
 
 
 def _wishes(call: Call) -> Preferences:

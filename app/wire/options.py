@@ -25,6 +25,13 @@ class XAddOptions(msgspec.Struct, frozen=True):
     mkstream: bool = True
     trim: Trim | None = None
 
+    def removes(self, entry_id: int) -> bool:
+        """Whether the trim takes what was just published away again."""
+        trim = self.trim
+        return trim is not None and (
+            trim.maxlen == 0 or (isinstance(trim.minid, int) and trim.minid > entry_id)
+        )
+
     def command(self, stream: str, published: Published, demands: "Demands") -> XAdd:
         """The whole command."""
         key = demands.key

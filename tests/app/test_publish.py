@@ -32,6 +32,14 @@ async def test_one_json_entry_is_stored_and_located(http: httpx.AsyncClient) -> 
     assert list(found.json()["fields"]) == ["b", "a"]
 
 
+@pytest.mark.parametrize("trim", ["maxlen=0&approx=false", "minid=99999999999999"])
+async def test_an_entry_that_is_trimmed_at_once_has_no_place(http: httpx.AsyncClient, trim: str) -> None:
+    """There is no Location that would lead nowhere."""
+    answer = await http.post(f"{ENTRIES}?{trim}", json={"fields": {"a": "b"}})
+    assert answer.status_code == 201
+    assert "location" not in answer.headers
+
+
 async def test_a_json_batch_gets_consecutive_ids(http: httpx.AsyncClient) -> None:
     """All entries in order, one answer with first, last, count and all IDs."""
     answer = await http.post(ENTRIES, json={"entries": [{"fields": {"n": str(n)}} for n in range(3)]})
