@@ -136,7 +136,8 @@ class BesideTheModel(RuleBasedStateMachine):
         self.running.engine.check()
         for key in KEYS:
             step = full(key)
-            assert same(self.model.run(step.play), [self.running.look(step)])
+            expected, shown = self.model.run(step.play), [self.running.look(step)]
+            assert same(expected, shown), f"the model has {expected}, the engine {shown}"
 
 
 BesideTheModel.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
