@@ -45,6 +45,8 @@ _head_bytes_max: Final = 2_048
 _remembered_max: Final = 1_024
 # What one client may send ahead of its answers before it is no longer listened to.
 _ahead_bytes_max: Final = 64 << 10
+# Requests that one connection has served before others have their turn.
+_at_once_max: Final = 16
 # Large bodies are not copied behind their heads.
 _joined_bytes_max: Final = 16 << 10
 
@@ -66,8 +68,10 @@ _FLEETING: Final = frozenset({b"idempotency-key", b"if-match"})
 _ASKING: Final = _FLEETING | {b"prefer"}
 _ENTRY: Final = b'{"fields":{'
 _LINES: Final = MediaType(NDJSON, NDJSON)
-# So many bytes are read and stored at once, and those of one request more.
-_gathered_bytes_max: Final = 1 << 20
+# So many bytes are read and stored at once, and those of one request more. Entries that gain nothing from
+# company are alone from the beginning.
+_gathered_bytes_max: Final = 256 << 10
+_gathered_entry_bytes_max: Final = 16 << 10
 _CLOSE: Final = (b"connection", b"close")
 
 
@@ -107,7 +111,7 @@ class Head(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A plain request at the beginning of some bytes: its body stands in [`body_at`, `end`).
+    """A plain request: counted from its beginning, its body stands in [`body_at`, `end`).
 
     `stream` is where it publishes JSON and asks for nothing else, None for any other request.
     """
@@ -141,14 +145,12 @@ class ThinWays:
         self._starts: dict[int, bytes] = {}
         self._defaults: object = None
 
-    def read(self, received: bytes) -> Request | None:
-        """The request at the beginning of these bytes, whose body may be still to come; None if it is not
-        plain.
-        """
-        head_end = received.find(b"\r\n\r\n", 0, self._head_max)
+    def read(self, received: bytes, at: int) -> Request | None:
+        """The request that begins there, whose body may be still to come; None if it is not plain."""
+        head_end = received.find(b"\r\n\r\n", at, at + self._head_max)
         if head_end < 0:
             return None
-        whole = received[:head_end]
+        whole = received[at:head_end]
         return self._requests.get(whole) or self._read(whole)
 
     def _read(self, whole: bytes) -> Request | None:
@@ -276,15 +278,14 @@ class Gathering:
 
     def take(self, due: Due, stream: str) -> bool:
         """Publish it with others. False, with nothing done, if it has to be alone."""
-        if (
-            not due.data.startswith(_ENTRY, due.request.body_at)
-            or due.data.find(b"\n", due.request.body_at) > 0
-        ):
+        data, body_at = due.data, due.request.body_at
+        on_one_line = data.startswith(_ENTRY, body_at) and data.find(b"\n", body_at) < 0
+        if not on_one_line or len(data) > _gathered_entry_bytes_max:
             return False
         if not self._streams:
             due.connection.loop.call_soon(self._publish)
         self._streams.setdefault(stream, []).append(due)
-        self._bytes += len(due.data)
+        self._bytes += len(data)
         if self._bytes > _gathered_bytes_max:
             self._publish()
         return True
@@ -323,7 +324,7 @@ class Gathering:
             return
         place = self._ways.place(stream)
         for due, entry_id in zip(dues, reply.ids, strict=True):
-            due.connection.finish_published(due, place, ids.text(entry_id).encode())
+            due.connection.finish_published(due, place, b"%d-%d" % divmod(entry_id, 1 << ids.SEQUENCE_BITS))
 
     def _each_alone(self, dues: Sequence[Due]) -> None:
         for due in dues:
@@ -341,10 +342,12 @@ class ThinProtocol(GuardedProtocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
         super().__init__(*arguments, **named)
-        # Bytes not looked at yet: behind a request whose answer is due, or of one that is not all there.
+        # Bytes not looked at yet: behind a request whose answer is due, behind many in a row, or of one that
+        # is not all there, of which so many are missing.
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._missing_bytes = 0
+        self._catching_up = False
         self._answering: Due | None = None
         self._leaving = False
         self._idle_since = 0.0
@@ -353,7 +356,7 @@ class ThinProtocol(GuardedProtocol):
     def data_received(self, data: bytes) -> None:
         if self._held or self._answering is not None:
             self._hold(data)
-            if self._answering is not None or self._missing_bytes > 0:
+            if self._answering is not None or self._catching_up or self._missing_bytes > 0:
                 return
             data = self._release()
         rest = self._serve(data)
@@ -362,20 +365,25 @@ class ThinProtocol(GuardedProtocol):
 
     def _serve(self, data: bytes) -> bytes:
         """Serve plain requests; what is left for the parser, which is between two requests."""
-        while data and self._is_in_turn():
-            request = self.ways.read(data)
+        at = 0
+        for _ in range(_at_once_max):
+            request = self.ways.read(data, at) if at < len(data) and self._is_in_turn() else None
             if request is None:
-                return data
-            if request.end > len(data):
-                self._await_body(data, request.end - len(data))
+                return data[at:]
+            end = at + request.end
+            if end > len(data):
+                self._await_body(data[at:], end - len(data))
                 return b""
-            if not self._begin(request, data[: request.end]):
-                return data
-            data = data[request.end :]
-            if self._answering is not None and data:
-                self._hold(data)
-                return b""
-        return data
+            if not self._begin(request, data[at:end]):
+                return data[at:]
+            at = end
+            if self._answering is not None:
+                break
+        if at < len(data):
+            self._hold(data[at:])
+            if self._answering is None:
+                self._catch_up_soon()
+        return b""
 
     def _is_in_turn(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle
@@ -405,6 +413,8 @@ class ThinProtocol(GuardedProtocol):
         self._answering = None
         if not self.transport.is_closing():
             super().data_received(due.data)
+            if self._leaving:
+                super().shutdown()
             self._catch_up_soon()
 
     def finish(self, answer: Answer) -> None:
@@ -421,9 +431,19 @@ class ThinProtocol(GuardedProtocol):
         """
         content = b'{"id":"%b","duplicate":false}' % written_id
         if not self.transport.is_closing():
-            head = self.ways.start(201, self.server_state.default_headers), place, written_id, len(content)
-            foot = due.request_id.encode(), _SAFETY, _GOODBYE if self._leaving else b"", content
-            self.transport.write(_PUBLISHED % (*head, *foot))
+            self.transport.write(
+                _PUBLISHED
+                % (
+                    self.ways.start(201, self.server_state.default_headers),
+                    place,
+                    written_id,
+                    len(content),
+                    due.request_id.encode(),
+                    _SAFETY,
+                    _GOODBYE if self._leaving else b"",
+                    content,
+                )
+            )
             if self._leaving:
                 self.transport.close()
         self._ended(due, 201, len(content))
@@ -467,7 +487,7 @@ class ThinProtocol(GuardedProtocol):
         self._held.append(data)
         self._held_bytes += len(data)
         self._missing_bytes -= len(data)
-        if self._answering is not None and self._held_bytes > _ahead_bytes_max:
+        if self._missing_bytes <= 0 and self._held_bytes > _ahead_bytes_max:
             self.flow.pause_reading()
 
     def _release(self) -> bytes:
@@ -481,19 +501,21 @@ class ThinProtocol(GuardedProtocol):
     def _await_body(self, data: bytes, missing_bytes: int) -> None:
         """The head is there: the body has the time of a request, as the guard has it."""
         self._unset_keepalive_if_required()
+        self._missing_bytes = missing_bytes + len(data)
         self._hold(data)
-        self._missing_bytes = missing_bytes
         self._complete = False
         if self._deadline is None:
             self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
 
     def _catch_up_soon(self) -> None:
-        if self._held:
-            # Not within the turn that brought an answer.
+        if self._held and not self._catching_up:
+            # Others come first, and the turn that brought an answer.
+            self._catching_up = True
             self.loop.call_soon(self._catch_up)
 
     def _catch_up(self) -> None:
-        if self._held and self._answering is None and self._missing_bytes <= 0:
+        self._catching_up = False
+        if self._held and not self.transport.is_closing():
             self.data_received(b"")
 
     # --- the connection's life ------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-BENCHES = ("versus", "growth", "threads")
+BENCHES = ("versus", "single", "growth", "threads")
 
 
 def main() -> None:

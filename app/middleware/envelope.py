@@ -130,14 +130,11 @@ class _Sending:
         return headers
 
 
-def _iso(wall_ms: int) -> str:
-    return f"{_second(wall_ms // 1000)}.{wall_ms % 1000:03d}Z"
-
-
 @lru_cache(maxsize=2)
-def _second(wall_s: int) -> str:
+def _iso(wall_ms: int) -> str:
     """The same for many lines."""
-    return datetime.fromtimestamp(wall_s, UTC).isoformat().removesuffix("+00:00")
+    moment = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return moment.removesuffix("+00:00") + "Z"
 
 
 def as_refusal(error: Exception, request_id: str) -> Refusal:

@@ -273,6 +273,22 @@ def test_answers_come_in_the_order_of_their_requests(pair: Pair) -> None:
     assert thin.count(b"HTTP/1.1 201 Created") == 1_000
 
 
+def test_many_reads_in_a_row_let_others_have_their_turn(pair: Pair) -> None:
+    """Thousands sent at once are answered some at a time, in order; meanwhile another client is served."""
+    reads = [request(f"GET {ENTRIES}?count={1 + n % 3}") for n in range(3_000)]
+    last = request("GET /healthz/live", None, "Connection: close")
+    greedy, other = pair.thin.connect(), pair.thin.connect()
+    greedy.send(*reads, last)
+    other.send(PLAIN["tail"])
+    assert other.answer().startswith(b"HTTP/1.1 200 ")
+    answers = [greedy.answer() for _ in reads]
+    assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers)
+    assert [answer.count(b'{"id":') for answer in answers] == [1 + n % 3 for n in range(3_000)]
+    assert greedy.rest().startswith(b"HTTP/1.1 200 ")
+    for line in (greedy, other):
+        line.close()
+
+
 def test_entries_that_are_published_together_are_told_apart(pair: Pair) -> None:
     """Each publisher learns the ID of its own entry, and a bad one among them concerns itself alone."""
     lines = [pair.thin.connect() for _ in range(64)]
