@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := app cli engine tests bench .ci
 SDK := tests/sdk
+TOOLS := $(VENV)/tools
 
 .DEFAULT_GOAL := help
 .PHONY: help run install dev system test fmt lint types contracts tests bench lock clean
@@ -23,7 +24,7 @@ install: $(VENV)/.project  ## make .venv with what running needs
 
 dev: $(VENV)/.dev  ## make .venv with what the gate needs as well
 
-test: system dev $(SDK)/node_modules/.stamp  ## the whole gate: formatting, lint, types, contracts, tests
+test: system dev $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## the whole gate: formatting, lint, types, contracts, tests
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory types
 	@$(MAKE) --no-print-directory contracts
@@ -43,7 +44,7 @@ types: dev  ## mypy, strict, tests included
 contracts: dev  ## who may import whom
 	$(BIN)/lint-imports --no-logo
 
-tests: dev system $(SDK)/node_modules/.stamp  ## pytest with branch coverage of the engine; for some of them: .venv/bin/pytest -k name
+tests: dev system $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## pytest with branch coverage of the engine; for some of them: .venv/bin/pytest -k name
 	$(BIN)/pytest --cov --cov-report=term --cov-report=json:.coverage.json
 	@$(BIN)/python .ci/module_coverage.py .coverage.json
 
@@ -77,6 +78,12 @@ $(VENV)/.project: pyproject.toml $(VENV)/.locked
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.project
 	@echo "installing what requirements-dev.lock names"
 	@$(PIP) install --require-hashes --no-build-isolation -r requirements-dev.lock
+	@touch $@
+
+$(TOOLS)/.stamp: requirements-tools.lock $(VENV)/.made
+	@.ci/make-venv "$(PYTHON)" $(TOOLS)
+	@echo "installing what requirements-tools.lock names"
+	@$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements-tools.lock
 	@touch $@
 
 $(SDK)/node_modules/.stamp: $(SDK)/package.json $(SDK)/package-lock.json | system

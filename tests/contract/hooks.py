@@ -1,0 +1,62 @@
+"""What schemathesis cannot know from the description: how IDs are drawn, which refusals are right.
+
+Knows: the formats of IDs, bounds and cursors; the sentences about what does not go together.
+Must never know: how any of it is served.
+"""
+
+from typing import Any
+
+import schemathesis
+from hypothesis import strategies as st
+
+# ---- formats: two unsigned 64-bit numbers, which a pattern alone cannot bound
+
+_unsigned = st.integers(min_value=0, max_value=(1 << 64) - 1).map(str)
+# A bound that excludes the last ID there is, or the first, has nothing beyond it.
+_inner = st.integers(min_value=1, max_value=(1 << 64) - 2).map(str)
+
+_ids = st.one_of(_unsigned, st.tuples(_unsigned, _unsigned).map("-".join))
+_inner_ids = st.one_of(_inner, st.tuples(_inner, _inner).map("-".join))
+_bounds = st.one_of(st.sampled_from("-+"), _ids, _inner_ids.map("({}".format))
+
+schemathesis.openapi.format("entry-id", _ids)
+schemathesis.openapi.format("entry-bound", _bounds)
+schemathesis.openapi.format("entry-cursor", st.one_of(st.just("$"), _ids))
+schemathesis.openapi.format("entry-start", st.one_of(st.just("-"), _ids))
+schemathesis.openapi.format("entry-etag", _ids.map('"{}"'.format))
+schemathesis.openapi.format("new-entry-id", st.one_of(st.just("*"), _ids, _unsigned.map("{}-*".format)))
+
+
+# ---- refusals of valid data
+
+_MEANT = (
+    "it does not go with ",
+    "it goes with ",
+    "only a read with `after` can wait",
+    "a trim has one of maxlen, minid, older_than_ms",
+    "a group's entries are delivered before a gap is known",
+    "/group: the group name, a string, is missing",
+    "/consumer: the consumer name, a string, is missing",
+    "/streams/",  # `>` goes with a group alone, `$` without one
+    "this is not base64",
+    "a dead letter in the same stream would be read again",
+    "set the group's dead_letter first",
+    "the entries go to another consumer",
+    "the Idempotency-Key was used with another body",
+    "the stream's last ID is ",  # If-Match
+)
+
+
+@schemathesis.check
+def meant_refusals_alone(
+    _: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case[Any]
+) -> None:
+    """Valid data is refused for what OpenAPI cannot say, and for nothing else."""
+    assert case.meta is not None, "schemathesis made the case"
+    if not case.meta.generation.mode.is_positive or response.status_code not in (400, 412, 422):
+        return
+    told = response.json()
+    if "error" in told and "code" not in told:
+        return  # a command's, by Redis's rules
+    detail = told["detail"]
+    assert any(words in detail for words in _MEANT), f"valid data was refused: {detail}"

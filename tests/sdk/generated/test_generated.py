@@ -1,0 +1,104 @@
+"""Clients that public generators make from the description of a running gateway work.
+
+Knows: how each generator is called. Must never know: what generated code looks like; the drivers beside it do.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import openapi_spec_validator
+import pytest
+
+from tests.server import Server
+
+HERE = Path(__file__).parent
+NODE_MODULES = HERE.parent / "node_modules"
+# The generators' own requirements clash with ours: they have an environment of their own, see the Makefile.
+TOOLS = Path(sys.executable).parent.parent / "tools" / "bin"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("generated") / "data") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def document(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The description as the gateway serves it."""
+    file = tmp_path_factory.mktemp("description") / "openapi.json"
+    file.write_bytes(httpx.get(f"{server.url}/openapi.json").raise_for_status().content)
+    return file
+
+
+def _run(place: Path, *command: object, **environment: str) -> str:
+    """What the program said; it succeeds, or the test fails with all of it."""
+    ran = subprocess.run(
+        list(map(str, command)),
+        cwd=place,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout
+    return ran.stdout
+
+
+def _agrees(said: str) -> None:
+    assert said.splitlines()[-1:] == ["all agree"], said
+
+
+def test_the_description_is_openapi(document: Path) -> None:
+    """It validates as OpenAPI 3.1, examples and defaults included."""
+    openapi_spec_validator.validate(msgspec.json.decode(document.read_bytes()))
+
+
+def test_the_description_has_no_lint(document: Path) -> None:
+    """Redocly's strict rules find nothing."""
+    lint = document.with_name("lint.mjs")
+    lint.write_bytes((HERE / "lint.mjs").read_bytes())
+    (document.parent / "node_modules").symlink_to(NODE_MODULES)
+    assert _run(document.parent, "node", lint, document) == ""
+
+
+def test_a_python_client_works(server: Server, document: Path, tmp_path: Path) -> None:
+    """Made by openapi-python-client: nothing of the API is left out, mypy is content, the driver agrees."""
+    (tmp_path / "config.yaml").write_text("post_hooks: []\n")
+    generator = [TOOLS / "openapi-python-client", "generate", "--config", "config.yaml", "--meta", "none"]
+    said = _run(tmp_path, *generator, "--path", document, "--output-path", "weir_client")
+    # This generator has no shape for lines of JSON; single entries, batches, forms and bytes it has.
+    assert said.count("WARNING") == said.count("Unsupported content type application/x-ndjson") == 1, said
+    (tmp_path / "py.typed").touch()
+    driver = HERE / "python_client.py"
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", TOOLS / "python"]
+    _run(tmp_path, *mypy, "--cache-dir", tmp_path / "cache", driver, MYPYPATH=str(tmp_path))
+    _agrees(_run(tmp_path, TOOLS / "python", driver, server.url, PYTHONPATH=str(tmp_path)))
+
+
+def test_a_typescript_client_works(server: Server, document: Path, tmp_path: Path) -> None:
+    """Made by @hey-api/openapi-ts: tsc --strict is content, the driver agrees."""
+    commands = NODE_MODULES / ".bin"
+    plugins = ("@hey-api/client-fetch", "@hey-api/typescript", "@hey-api/sdk")
+    _run(tmp_path, commands / "openapi-ts", "-i", document, "-o", tmp_path / "weir", "-p", *plugins)
+    (tmp_path / "client.ts").write_bytes((HERE / "client.ts").read_bytes())
+    options = ["--strict", "--target", "es2022", "--lib", "es2022,dom,dom.iterable"]
+    modules = ["--module", "commonjs", "--moduleResolution", "node10"]
+    _run(tmp_path, commands / "tsc", *options, *modules, "client.ts")
+    _agrees(_run(tmp_path, "node", "client.js", server.url))
+
+
+def test_a_client_of_openapi_generator_works(server: Server, document: Path, tmp_path: Path) -> None:
+    """Made by openapi-generator on the Java runtime that is installed with it: the driver agrees."""
+    generator = [TOOLS / "openapi-generator-cli", "generate", "--generator-name", "python"]
+    options = ["--package-name", "weir_api", "--input-spec", document, "--output", tmp_path]
+    _run(tmp_path, *generator, *options, "--global-property", "apis,models,supportingFiles")
+    driver = HERE / "java_made_client.py"
+    _agrees(_run(tmp_path, TOOLS / "python", driver, server.url, PYTHONPATH=str(tmp_path)))
