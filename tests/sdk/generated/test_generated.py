@@ -1,6 +1,6 @@
 """Clients that public generators make from the description of a running gateway work.
 
-Knows: how each generator is called. Must never know: what generated code looks like; the drivers beside it do.
+Knows: how each generator is called. Must never know: what generated code is like; the drivers beside it do.
 """
 
 import os
