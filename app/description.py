@@ -41,7 +41,13 @@ _NAME_SCHEMA: Final = {
 }
 _ID_SCHEMA: Final = {"type": "string", "format": "entry-id", "pattern": "^[0-9]{1,20}(-[0-9]{1,20})?$"}
 _BASE64_SCHEMA: Final = {"type": "string", "enum": ["base64"]}
-_FORM_SCHEMA: Final = {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string"}}
+_FORM_SCHEMA: Final = {
+    "type": "object",
+    "minProperties": 1,
+    # What begins so is taken for JSON that was sent as a form, by mistake.
+    "propertyNames": {"pattern": r"^(?!\s*\{)"},
+    "additionalProperties": {"type": "string"},
+}
 _HEADER_SCHEMAS: Final[Mapping[str, Json]] = {
     "If-Match": {"type": "string", "format": "entry-etag", "pattern": '^"[0-9]{1,20}(-[0-9]{1,20})?"$'},
     "Idempotency-Key": {

@@ -23,7 +23,7 @@ def _encoding(call: Call) -> Encoding:
     query.parse(call.query, ())
     # Whatever the type, it is read as JSON; but not compressed, in parts, or in another charset.
     _ = call.media_type
-    return wire.encoding(call.headers.get(b"upstash-encoding", b""), call.headers.get(b"weir-encoding", b""))
+    return wire.encoding(call.headers.get(b"upstash-encoding"), call.headers.get(b"weir-encoding"))
 
 
 def _refused(refusal: EngineError, encoded: Encoding) -> Answer:

@@ -24,10 +24,10 @@ class Encoding(msgspec.Struct, frozen=True):
     reply: bool = False
 
 
-def encoding(upstash: bytes, weir: bytes) -> Encoding:
-    """What the headers Upstash-Encoding and Weir-Encoding ask for."""
+def encoding(upstash: bytes | None, weir: bytes | None) -> Encoding:
+    """What the headers Upstash-Encoding and Weir-Encoding ask for, None for one that is not there."""
     for name, value in (("Upstash-Encoding", upstash), ("Weir-Encoding", weir)):
-        if value and value.lower() != b"base64":
+        if value is not None and value.lower() != b"base64":
             raise invalid(name, "the only encoding is base64")
     return Encoding(arguments=bool(weir), reply=bool(weir or upstash))
 
