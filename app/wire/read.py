@@ -78,6 +78,8 @@ def parse(stream: str, query_string: bytes, prefer_wait_s: int | None, limits: R
             bytes_max=bytes_max,
         )
         return Wanted([read], None, fail_on_gap, fields)
+    if given.get("after") == "$":
+        raise invalid("after", "it does not go with an end where it is `$`: nothing lies between")
     wanted = bounds(stream, given)
     wanted = msgspec.structs.replace(wanted, count=count, bytes_max=bytes_max)
     if "after" not in given:
