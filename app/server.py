@@ -21,7 +21,7 @@ from app.guard import Limits, guarded
 from app.main import App, create_app
 from app.settings import Settings
 from app.thin import thin
-from engine import Clock, Engine, LogRefused, StorageLocked, StorageRefused
+from engine import Caps, Clock, Engine, LogRefused, StorageLocked, StorageRefused
 
 FINE: Final = 0
 FAILED: Final = 1
@@ -171,8 +171,14 @@ class _Process:
         return engine
 
     def _recover(self) -> Engine:
+        kept = self._settings
         try:
-            return Engine.open(self._settings.data, clock=self._clock, fsync=self._settings.fsync)
+            return Engine.open(
+                kept.data,
+                clock=self._clock,
+                fsync=kept.fsync,
+                caps=Caps(kept.streams_max, kept.groups_max, kept.consumers_max),
+            )
         except StorageLocked as error:
             raise Stopped(LOCKED, str(error)) from None
         except (LogRefused, StorageRefused, ValueError) as error:

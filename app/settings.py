@@ -71,6 +71,14 @@ class Settings(BaseSettings):
     entry_fields_max: int = Field(1_024, ge=1, le=1 << 20, description="fields of an entry")
     batch_entries_max: int = Field(10_000, ge=1, le=1_000_000, description="entries of a batch")
     pipeline_commands_max: int = Field(10_000, ge=1, le=1_000_000, description="commands of a pipeline")
+    streams_max: int = Field(
+        100_000, ge=1, le=10_000_000, description="streams there may be; what is beyond is not created"
+    )
+    groups_max: int = Field(1_000, ge=1, le=1_000_000, description="groups that a stream may have")
+    consumers_max: int = Field(10_000, ge=1, le=1_000_000, description="consumers that a group may have")
+    pipeline_bytes_max: int = Field(
+        64 << 20, ge=1 << 10, le=1 << 32, description="bytes that several commands are answered together"
+    )
     request_streams_max: int = Field(
         1_000, ge=1, le=100_000, description="streams that one request reads from or publishes into"
     )

@@ -74,7 +74,7 @@ from engine.commands.types import (
     XTrim,
 )
 from engine.errors import EngineError
-from engine.keyspace import Retention
+from engine.keyspace import Caps, Retention
 from engine.log import LogRefused
 from engine.replies import (
     Added,
@@ -115,6 +115,7 @@ __all__ = [
     "AutoSequence",
     "Buried",
     "BuryEntries",
+    "Caps",
     "Claim",
     "Claimed",
     "Clock",

@@ -177,6 +177,27 @@ def consumer_has_pending(consumer: str, pending: int) -> EngineError:
     )
 
 
+def too_many_streams(streams_max: int) -> EngineError:
+    return _too_many(f"another stream, there may be {streams_max}", "delete streams", "streams_max")
+
+
+def too_many_groups(stream: str, groups_max: int) -> EngineError:
+    what = f"another group of the stream '{_printable(stream)}', which may have {groups_max}"
+    return _too_many(what, "delete groups that nobody reads", "groups_max")
+
+
+def too_many_consumers(group: str, consumers_max: int) -> EngineError:
+    what = f"another consumer of the group '{_printable(group)}', which may have {consumers_max}"
+    remedy = "delete consumers that are gone (or set the group's consumer_timeout_ms)"
+    return _too_many(what, remedy, "consumers_max")
+
+
+def _too_many(what: str, remedy: str, limit: str) -> EngineError:
+    """A cap is reached. Not retryable: time alone makes no room."""
+    sentence = f"no room for {what}: {remedy}, or raise the setting {limit}"
+    return EngineError("invalid", f"ERR {sentence}", sentence, limit=limit)
+
+
 def invalid(redis: str, detail: str | None = None) -> EngineError:
     """A well-formed argument of a wrong type, range or combination."""
     return EngineError("invalid", redis, detail)

@@ -26,6 +26,21 @@ SETTINGS_DEFAULT: Final = {
 }
 
 
+class Caps(NamedTuple):
+    """How many there may be: of streams, of groups in a stream, of consumers in a group.
+
+    Clients name them, and each costs memory for good. What a log holds beyond them is kept: they concern
+    what comes into being.
+    """
+
+    streams_max: int = 100_000
+    groups_max: int = 1_000
+    consumers_max: int = 10_000
+
+
+caps_default: Final = Caps()
+
+
 class Answer(NamedTuple):
     """What was answered under an idempotency key: the body's digest, the IDs given, and when."""
 
@@ -86,8 +101,11 @@ def _new_generation() -> str:
 class Keyspace:
     """All streams. `new_generation` gives the random part of a new stream."""
 
-    def __init__(self, new_generation: Callable[[], str] = _new_generation) -> None:
+    def __init__(
+        self, new_generation: Callable[[], str] = _new_generation, *, caps: Caps = caps_default
+    ) -> None:
         self.new_generation = new_generation
+        self.caps = caps
         self.keys: dict[str, Key] = {}
         self.settings = dict(SETTINGS_DEFAULT)
         self.chunks: dict[str, Chunk] = {}

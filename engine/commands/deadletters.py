@@ -39,20 +39,28 @@ def is_dead(turn: Turn, group: Group, delivery_count: int) -> bool:
 
 
 def takes_letters(turn: Turn, target: str) -> bool:
-    """Whether the stream has IDs left. Where somebody used them up, entries go on being delivered instead."""
+    """Whether the stream has IDs left, and may be made if it is missing. Where not, entries go on being
+    delivered instead.
+    """
     key = turn.keyspace.find(target)
-    return key is None or ids.ms_of(key.stream.last_id) < ids.MS_MAX
+    if key is None:
+        return len(turn.keyspace.keys) < turn.keyspace.caps.streams_max
+    return ids.ms_of(key.stream.last_id) < ids.MS_MAX
 
 
 def bury(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead], reason: str) -> list[int]:
     """Append entries to the group's dead-letter stream and settle them; which of them, as far as the turn has
     room.
     """
-    dead = _fitting(turn, dead)
     if not dead:
         return []
     target = turn.keyspace.keys[stream].groups[group_name].policy.dead_letter_stream
     assert target is not None, "only a group with a dead-letter stream buries"
+    if not takes_letters(turn, target):
+        return []
+    dead = _fitting(turn, dead)
+    if not dead:
+        return []
     key = turn.keyspace.find(target) or turn.created(target)
     now_ms = max(turn.now_ms, turn.keyspace.floor_ms + 1)
     first = max(ids.make(now_ms, 0), key.stream.last_id + 1)

@@ -58,6 +58,7 @@ def xgroup_createconsumer(turn: Turn, command: types.XGroupCreateConsumer) -> in
     _, group = _group(turn, command.stream, command.group)
     if command.consumer in group.consumers:
         return 0
+    turn.expect_consumer(command.stream, command.group, command.consumer)
     turn.emit(CreateConsumer(command.stream, command.group, command.consumer, turn.now_ms))
     return 1
 

@@ -143,6 +143,7 @@ def bury_entries(turn: Turn, command: own.BuryEntries) -> Buried:
     if target is None:
         raise errors.invalid("ERR the group has no dead-letter stream", "set the group's dead_letter first")
     if not takes_letters(turn, target):
+        turn.expect_room(target not in turn.keyspace.keys)
         raise errors.stream_exhausted()
     wanted = dict.fromkeys(command.ids)
     pending = {entry_id: one for entry_id in wanted if (one := group.pending.get(entry_id))}
@@ -165,6 +166,7 @@ def publish(turn: Turn, command: own.Publish) -> Published:
     if len({part.stream for part in command.parts}) < len(command.parts):
         raise errors.invalid("ERR a stream stands twice", "each stream stands once, with all its entries")
     prepared = [_prepared(turn, part) for part in command.parts]
+    turn.expect_room(sum(part.stream not in turn.keyspace.keys for part in command.parts))
     added = [(one.command.stream, store(turn, one)) for one in prepared]
     if key is not None:
         given = [entry_id for _, one in added for entry_id in one.ids]

@@ -136,6 +136,7 @@ def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
     key, group = turn.group(command.stream, command.group)
     claim = checked(command.claim)
     time_ms = _claim_time(turn, claim)
+    turn.expect_consumer(command.stream, command.group, command.consumer)
     if claim.last_id is not None and claim.last_id > group.last_delivered_id:
         turn.move_group(command.stream, command.group, claim.last_id, group.entries_read)
     turn.seen(command.stream, command.group, command.consumer)

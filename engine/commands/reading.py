@@ -72,6 +72,8 @@ def _entries_after(turn: Turn, name: str, cursor: int, command: types.XRead) -> 
 
 def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Parked:
     cursors = [(name, _group_cursor(turn, name, command.group, cursor)) for name, cursor in command.streams]
+    for name, _ in cursors:
+        turn.expect_consumer(name, command.group, command.consumer)
     found: list[StreamDeliveries] = []
     claim_min_idle_ms = command.claim_min_idle_ms
     for name, cursor in cursors:

@@ -60,8 +60,20 @@ class Turn:
         """Readers that wait on `stream` may have something now."""
         self.signalled[stream] = None
 
+    def expect_room(self, streams: int) -> None:
+        """Refuse so many new streams where that is too many."""
+        if streams and len(self.keyspace.keys) + streams > self.keyspace.caps.streams_max:
+            raise errors.too_many_streams(self.keyspace.caps.streams_max)
+
+    def expect_consumer(self, stream: str, group: str, name: str) -> None:
+        """Refuse a consumer that is neither there nor has room."""
+        consumers = self.keyspace.keys[stream].groups[group].consumers
+        if name not in consumers and len(consumers) >= self.keyspace.caps.consumers_max:
+            raise errors.too_many_consumers(group, self.keyspace.caps.consumers_max)
+
     def created(self, stream: str) -> Key:
-        """A new stream of that name."""
+        """A new stream of that name; refused where there are too many."""
+        self.expect_room(1)
         settings = self.keyspace.settings
         duration_s, maxsize = settings["stream-idmp-duration"], settings["stream-idmp-maxsize"]
         self.emit(CreateStream(stream, self.keyspace.new_generation(), duration_s, maxsize))
@@ -83,7 +95,8 @@ class Turn:
         return key, key.groups[group]
 
     def seen(self, stream: str, group: str, name: str) -> Consumer:
-        """The consumer, made if it is missing, seen now."""
+        """The consumer, made if it is missing, seen now. Who emits before it asks `expect_consumer` first."""
+        self.expect_consumer(stream, group, name)
         consumers = self.keyspace.keys[stream].groups[group].consumers
         consumer = consumers.get(name)
         if consumer is None:
@@ -103,7 +116,9 @@ class Turn:
             self.emit(MoveGroup(stream, name, last_delivered_id, entries_read))
 
     def create_group(self, stream: str, name: str, start: int, entries_read: int | None) -> None:
-        """A new group that reads after `start`."""
+        """A new group that reads after `start`; refused where the stream has too many."""
+        if len(self.keyspace.keys[stream].groups) >= self.keyspace.caps.groups_max:
+            raise errors.too_many_groups(stream, self.keyspace.caps.groups_max)
         self.emit(CreateGroup(stream, name, start, entries_read))
 
     def settle(self, stream: str, group: str, ids: list[int]) -> None:

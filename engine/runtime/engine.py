@@ -21,7 +21,7 @@ from engine.commands.own import EndWait, KeepHouse, Publish
 from engine.commands.types import Command, Refs, XAdd, XRead, XReadGroup, XTrim
 from engine.errors import EngineError
 from engine.ids import ID_BYTES
-from engine.keyspace import Keyspace
+from engine.keyspace import Caps, Keyspace, caps_default
 from engine.log import Log, LogRefused, Recovery
 from engine.nodes import Text
 from engine.records import encode, replay
@@ -80,14 +80,21 @@ class Engine:
         self._started_ms = 0
 
     @classmethod
-    def open(cls, data: Path | Storage | None, *, clock: Clock, fsync: Fsync = "everysec") -> "Engine":
+    def open(
+        cls,
+        data: Path | Storage | None,
+        *,
+        clock: Clock,
+        fsync: Fsync = "everysec",
+        caps: Caps = caps_default,
+    ) -> "Engine":
         """Recover the log in directory `data` (None: in memory, for tests) and load it. Blocks.
 
         Raises what `Log.open` raises, and `LogRefused` for frames that make no sense together.
         """
         storage = _storage(data)
         log = Log.open(storage)
-        keyspace = Keyspace()
+        keyspace = Keyspace(caps=caps)
         try:
             _load(keyspace, log)
         except BaseException:

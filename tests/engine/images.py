@@ -12,7 +12,9 @@ from engine.keyspace import Keyspace
 from engine.nodes import Text
 
 # Caches, counters that only order what is compared in order, and what a restart sets anew.
-DERIVED: Final = frozenset({"_hot", "_serial", "_view", "cold", "floor_ms", "new_generation", "tended"})
+DERIVED: Final = frozenset(
+    {"_hot", "_serial", "_view", "caps", "cold", "floor_ms", "new_generation", "tended"}
+)
 # Dicts whose order is what goes first.
 ORDERED: Final = frozenset({"answers", "producers"})
 
