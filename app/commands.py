@@ -1,12 +1,13 @@
-"""Running parsed Redis commands: authorised, in order, each with its outcome.
+"""Running parsed Redis commands: authorised, in order, each with its outcome, as far as there is room for
+answers.
 
-Knows: which requests need the engine, which may wait and for how long. Must never know: JSON, statuses, any
-command.
+Knows: which requests need the engine, which may wait and for how long, how much several may be answered
+together. Must never know: JSON, statuses, any command.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final
 
 from app import redis
 from app.auth import Action
@@ -15,50 +16,141 @@ from app.redis import Request, Resp
 from app.wire.commands import Outcome, Words
 from engine import Command, EngineError, Reply, errors
 
+# An outcome as it goes on the wire: the room that several have together is counted in its bytes.
+Encode = Callable[[Outcome], bytes]
 
-async def run(call: Call, words: Words) -> Resp:
+_ONE: Final = "answer_bytes_max"
+_TOGETHER: Final = "pipeline_bytes_max"
+
+
+async def run(call: Call, words: Words, encode: Encode) -> bytes:
     """Run one command. Raises EngineError, `forbidden`."""
-    request = redis.parse(words)
+    request = redis.checked(redis.parse(words), call.gateway.command_limits)
     _authorise(call, request)
-    return await _run(call, request.bounded(call.gateway.settings.wait_ms_max))
+    settings = call.gateway.settings
+    return await _run(call, request.bounded(settings.wait_ms_max), settings.answer_bytes_max, _ONE, encode)
 
 
-async def run_each(call: Call, rows: Sequence[Words | EngineError]) -> list[Outcome]:
+async def run_each(call: Call, rows: Sequence[Words | EngineError], encode: Encode) -> list[bytes]:
     """Run commands one after the other. What they may wait, they may wait together."""
-    requests = [_parsed(row) for row in rows]
+    requests = [_parsed(call, row) for row in rows]
     for request in requests:
         _authorise(call, request)
-    clock, found = call.gateway.clock, list[Outcome]()
-    ends_s = clock.monotonic() + call.gateway.settings.wait_ms_max / 1000
-    for waits, some in groupby(requests, _waits):
-        if waits:
-            for request in some:
-                left_ms = max(1, int((ends_s - clock.monotonic()) * 1000))
-                found.append(await _outcome(call, request, left_ms))
-        else:
-            # Tasks begin in this order, and each is run before it first waits: for the log, for all together.
-            found += await asyncio.gather(*(_outcome(call, request, 0) for request in some))
-    return found
+    pipeline = _Pipeline(call, encode)
+    for request in requests:
+        await pipeline.add(request)
+    return await pipeline.end()
 
 
-async def run_together(call: Call, rows: Sequence[Words | EngineError]) -> list[Outcome]:
-    """Run commands as one turn. Raises EXECABORT where one is unknown or has impossible arguments: nothing
-    is run.
+async def run_together(call: Call, rows: Sequence[Words | EngineError], encode: Encode) -> list[bytes]:
+    """Run commands as one turn.
+
+    Raises EXECABORT where one is unknown or has impossible arguments, EngineError where too many of them
+    read: nothing is run.
     """
     for row in rows:
         if isinstance(row, EngineError):
             raise errors.invalid(redis.EXECABORT, row.detail)
-    requests = redis.parse_transaction([row for row in rows if not isinstance(row, EngineError)])
+    parsed = redis.parse_transaction([row for row in rows if not isinstance(row, EngineError)])
+    requests = [_checked(call, request) for request in parsed]
     for request in requests:
         _authorise(call, request)
+    room, name = _room_of_each(call, requests)
+    requests = [await _probed(call, request, room, name) for request in requests]
+    requests = [_within(call, request, room, name) for request in requests]
     commands = [command for request in requests if (command := _command(request)) is not None]
     synced = any(isinstance(request, Request) and request.synced for request in requests)
     replies = iter(await call.engine.transaction(commands, synced=synced) if commands else ())
-    return [_shaped(call, request, replies) for request in requests]
+    return [_shaped(call, request, replies, room, name, encode) for request in requests]
 
 
-def _parsed(row: Words | EngineError) -> Request | EngineError:
-    return row if isinstance(row, EngineError) else redis.parse_each([row])[0]
+class _Pipeline:
+    """Commands in their order, as many at a time as have room for their answers.
+
+    The room for a long answer is taken before its command is run, and what it leaves is given back after.
+    """
+
+    def __init__(self, call: Call, encode: Encode) -> None:
+        settings = call.gateway.settings
+        self._call = call
+        self._encode = encode
+        self._ends_s = call.gateway.clock.monotonic() + settings.wait_ms_max / 1000
+        self._left = settings.pipeline_bytes_max
+        self._taken = 0
+        self._under_way: list[Coroutine[Any, Any, bytes]] = []
+        self._found: list[bytes] = []
+
+    async def add(self, request: Request | EngineError) -> None:
+        """Run a command, some time before `end` returns and behind those added before."""
+        most = self._call.gateway.settings.answer_bytes_max
+        wanted = most if isinstance(request, Request) and redis.is_long(request) else 0
+        alone = _is_alone(request)
+        if alone or (wanted and self._taken + wanted > self._left):
+            await self._flush()
+        name = _ONE if wanted <= self._left else _TOGETHER
+        if wanted and self._left <= 0:
+            request = _no_room(self._call)
+        room = min(wanted, max(1, self._left))
+        self._taken += room
+        left_ms = 0
+        if alone:
+            left_ms = max(1, int((self._ends_s - self._call.gateway.clock.monotonic()) * 1000))
+        self._under_way.append(_outcome(self._call, request, left_ms, room, name, self._encode))
+        if alone:
+            await self._flush()
+
+    async def end(self) -> list[bytes]:
+        """The outcomes of all, in order."""
+        await self._flush()
+        return self._found
+
+    async def _flush(self) -> None:
+        # Tasks begin in this order, and each is run before it first waits: for the log, for all together.
+        under_way, self._under_way, self._taken = self._under_way, [], 0
+        found = await asyncio.gather(*under_way)
+        self._left -= sum(map(len, found))
+        self._found += found
+
+
+def _no_room(call: Call) -> EngineError:
+    most = call.gateway.settings.pipeline_bytes_max
+    return errors.invalid(
+        f"ERR not run: the answers of this pipeline have reached {most} bytes ({_TOGETHER}); "
+        "send the command again, in another request"
+    )
+
+
+def _room_of_each(call: Call, requests: Sequence[Request | EngineError]) -> tuple[int, str]:
+    """The bytes that each long answer of a transaction may have, and what limits them.
+
+    All are made before one is looked at, so the room is divided beforehand; and since each gets one entry at
+    least, there are no more of them than there is room for the largest entries.
+    """
+    settings = call.gateway.settings
+    long = sum(1 for request in requests if isinstance(request, Request) and redis.is_long(request))
+    long_max = max(1, settings.pipeline_bytes_max // settings.entry_bytes_max)
+    if long > long_max:
+        raise errors.invalid(
+            f"ERR too many reads: a transaction has at most {long_max} commands that answer with entries or "
+            f"lists ({_TOGETHER} / entry_bytes_max); use several transactions, or a pipeline"
+        )
+    share = settings.pipeline_bytes_max // max(1, long)
+    if settings.answer_bytes_max <= share:
+        return settings.answer_bytes_max, _ONE
+    return share, _TOGETHER
+
+
+def _parsed(call: Call, row: Words | EngineError) -> Request | EngineError:
+    return row if isinstance(row, EngineError) else _checked(call, redis.parse_each([row])[0])
+
+
+def _checked(call: Call, request: Request | EngineError) -> Request | EngineError:
+    if isinstance(request, EngineError):
+        return request
+    try:
+        return redis.checked(request, call.gateway.command_limits)
+    except EngineError as refusal:
+        return refusal
 
 
 def _command(request: Request | EngineError) -> Command | None:
@@ -73,34 +165,82 @@ def _authorise(call: Call, request: Request | EngineError) -> None:
             call.require(Action(action), stream)
 
 
-def _waits(request: Request | EngineError) -> bool:
-    return getattr(_command(request), "block_ms", None) is not None
+def _is_alone(request: Request | EngineError) -> bool:
+    """Whether nothing else of the pipeline may run while it does: it waits, or takes more than one turn."""
+    if isinstance(request, EngineError):
+        return False
+    return getattr(request.command, "block_ms", None) is not None or bool(redis.probes(request, 0))
 
 
-async def _outcome(call: Call, request: Request | EngineError, block_ms_max: int) -> Outcome:
+async def _outcome(
+    call: Call, request: Request | EngineError, block_ms_max: int, room: int, name: str, encode: Encode
+) -> bytes:
+    if isinstance(request, EngineError):
+        return encode(request)
+    try:
+        return await _run(call, request.bounded(block_ms_max), room, name, encode)
+    except EngineError as refusal:
+        return encode(refusal)
+
+
+async def _run(call: Call, request: Request, room: int, name: str, encode: Encode) -> bytes:
+    if request.command is None:
+        return encode(request.immediate(call.gateway.clock.wall_ms() * 1000))
+    await _probe(call, request, room, name)
+    request = redis.within(request, room, call.gateway.command_limits, name)
+    assert request.command is not None, "a limit takes no command away"
+    reply = await call.execute(request.command, synced=request.synced)
+    return _written(call, request, reply, room, name, encode)
+
+
+async def _probe(call: Call, request: Request, room: int, name: str) -> None:
+    """Ask how long the answer would be, where nothing bounds it. Raises EngineError where it is too long."""
+    probes = redis.probes(request, room)
+    if probes:
+        replies = await call.engine.transaction(probes)
+        redis.check_probed(request, replies, room, call.gateway.command_limits, name)
+
+
+async def _probed(call: Call, request: Request | EngineError, room: int, name: str) -> Request | EngineError:
     if isinstance(request, EngineError):
         return request
     try:
-        return await _run(call, request.bounded(block_ms_max))
+        await _probe(call, request, room, name)
     except EngineError as refusal:
         return refusal
+    return request
 
 
-async def _run(call: Call, request: Request) -> Resp:
-    if request.command is None:
-        return request.immediate(call.gateway.clock.wall_ms() * 1000)
-    return _answer(call, request, await call.execute(request.command, synced=request.synced))
-
-
-def _shaped(call: Call, request: Request | EngineError, replies: Iterator[Reply | EngineError]) -> Outcome:
+def _within(call: Call, request: Request | EngineError, room: int, name: str) -> Request | EngineError:
     if isinstance(request, EngineError):
         return request
+    return redis.within(request, room, call.gateway.command_limits, name)
+
+
+def _shaped(
+    call: Call,
+    request: Request | EngineError,
+    replies: Iterator[Reply | EngineError],
+    room: int,
+    name: str,
+    encode: Encode,
+) -> bytes:
+    if isinstance(request, EngineError):
+        return encode(request)
     if request.command is None:
-        return request.immediate(call.gateway.clock.wall_ms() * 1000)
+        return encode(request.immediate(call.gateway.clock.wall_ms() * 1000))
     try:
-        return _answer(call, request, next(replies))
+        return _written(call, request, next(replies), room, name, encode)
     except EngineError as refusal:
-        return refusal
+        return encode(refusal)
+
+
+def _written(
+    call: Call, request: Request, reply: Reply | EngineError, room: int, name: str, encode: Encode
+) -> bytes:
+    written = encode(_answer(call, request, reply))
+    redis.check_written(request, len(written), room, name)
+    return written
 
 
 def _answer(call: Call, request: Request, reply: Reply | EngineError) -> Resp:

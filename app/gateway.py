@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from app.auth import OpenPolicy, Policy
 from app.errors import Refusal
 from app.letters import DeadLetters
+from app.redis import Limits as CommandLimits
 from app.settings import Settings
 from app.wire.publish import EntryLimits
 from app.wire.read import ReadLimits
@@ -51,6 +52,14 @@ class Gateway:
             count_max=settings.count_max,
             bytes_max=settings.answer_bytes_max,
             wait_ms_max=settings.wait_ms_max,
+        )
+        self.command_limits = CommandLimits(
+            entry_bytes_max=settings.entry_bytes_max,
+            entry_fields_max=settings.entry_fields_max,
+            ids_max=settings.ids_max,
+            request_streams_max=settings.request_streams_max,
+            rows_max=settings.count_max,
+            answer_bytes_max=settings.answer_bytes_max,
         )
         self.dead_letters = DeadLetters()
         self._engine: Engine | None = None

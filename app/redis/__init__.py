@@ -4,11 +4,20 @@ shapes.
 Knows: which commands there are and how they are written and answered.
 Must never know: HTTP, tokens, the clock, and how the engine does what it is asked.
 
-    request = parse(arguments(json_list, base64=…))
+    request = checked(parse(arguments(json_list, base64=…)), limits)
     resp = request.immediate(now_us) if request.command is None else request.answer(await engine.execute(…))
     body = {"result": to_json(resp, base64=…)}
 """
 
+from app.redis.bounds import (
+    Limits,
+    check_probed,
+    check_written,
+    checked,
+    is_long,
+    probes,
+    within,
+)
 from app.redis.request import EXECABORT, Action, Request, Visible
 from app.redis.resp import Resp, arguments, load, to_json
 from app.redis.table import COMMANDS, parse, parse_each, parse_transaction
@@ -17,13 +26,20 @@ __all__ = [
     "COMMANDS",
     "EXECABORT",
     "Action",
+    "Limits",
     "Request",
     "Resp",
     "Visible",
     "arguments",
+    "check_probed",
+    "check_written",
+    "checked",
+    "is_long",
     "load",
     "parse",
     "parse_each",
     "parse_transaction",
+    "probes",
     "to_json",
+    "within",
 ]

@@ -37,10 +37,10 @@ async def run_command(call: Call) -> Answer:
     """Run one Redis command."""
     encoded = _encoding(call)
     try:
-        found = await commands.run(call, await call.read(partial(wire.one, encoded=encoded)))
+        words = await call.read(partial(wire.one, encoded=encoded))
+        return Answer(200, await commands.run(call, words, partial(wire.outcome, encoded=encoded)))
     except EngineError as refusal:
         return _refused(refusal, encoded)
-    return Answer(200, wire.outcome(found, encoded))
 
 
 @routes.post("/v1/commands/pipeline", Access.PER_COMMAND, "runPipeline", hot=True)
@@ -48,7 +48,8 @@ async def run_pipeline(call: Call) -> Answer:
     """Run Redis commands one after the other; one that fails does not stop the others."""
     encoded, most = _encoding(call), call.gateway.settings.pipeline_commands_max
     rows = await call.read(partial(wire.many, encoded=encoded, commands_max=most))
-    return Answer(200, wire.outcomes(await commands.run_each(call, rows), encoded))
+    found = await commands.run_each(call, rows, partial(wire.outcome, encoded=encoded))
+    return Answer(200, wire.outcomes(found))
 
 
 @routes.post("/v1/commands/multi-exec", Access.PER_COMMAND, "runTransaction", hot=True)
@@ -59,7 +60,7 @@ async def run_transaction(call: Call) -> Answer:
     encoded, most = _encoding(call), call.gateway.settings.pipeline_commands_max
     rows = await call.read(partial(wire.many, encoded=encoded, commands_max=most))
     try:
-        found = await commands.run_together(call, rows)
+        found = await commands.run_together(call, rows, partial(wire.outcome, encoded=encoded))
     except EngineError as refusal:
         return _refused(refusal, encoded)
-    return Answer(200, wire.outcomes(found, encoded))
+    return Answer(200, wire.outcomes(found))

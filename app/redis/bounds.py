@@ -1,0 +1,264 @@
+"""The limits of the command door: what a command may carry, and how much it may be answered.
+
+Knows: which commands name many things or are answered with many, and what to say where that is too much.
+Must never know: how a command is written, how much room other answers of the same request have taken.
+
+Redis has no way to say "there is more": a reply that is cut looks whole. So where a command means all of
+something, an answer beyond the limit is refused, and the refusal names the limit and the way round it. Where
+a command takes what it gets (COUNT of XREAD, XREADGROUP and XAUTOCLAIM is a maximum, and the next call goes
+on from there) the answer is shorter, and nothing beyond it is delivered.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from app.redis.request import Request, Visible
+from app.redis.resp import Resp
+from engine import (
+    Command,
+    Delete,
+    EngineError,
+    Entries,
+    Exists,
+    GroupInfo,
+    ListStreams,
+    PendingList,
+    Reply,
+    XAck,
+    XAckDel,
+    XAdd,
+    XAutoClaim,
+    XClaim,
+    XDel,
+    XDelEx,
+    XInfoConsumers,
+    XInfoGroups,
+    XInfoStream,
+    XInfoStreamFull,
+    XNack,
+    XPending,
+    XPendingRange,
+    XRange,
+    XRead,
+    XReadGroup,
+    entries,
+    errors,
+    ids,
+)
+
+# What a field takes at least of an entry's stored form: `"":"",`.
+_field_bytes_min: Final = 6
+
+# Commands whose answers are long or short as what is stored; all others answer in some bytes, or with what
+# they were sent.
+_LONG: Final = (
+    XRange,
+    XRead,
+    XReadGroup,
+    XClaim,
+    XAutoClaim,
+    XPending,
+    XPendingRange,
+    XInfoStream,
+    XInfoStreamFull,
+    XInfoGroups,
+    XInfoConsumers,
+    ListStreams,
+)
+_GO_ON: Final = "use COUNT, and go on behind the last ID"
+_COUNT_LESS: Final = "use a smaller COUNT"
+# Reads that cannot be bounded beforehand, but by the limits of what exists: their answers are looked at.
+_WAYS_ROUND: Final[dict[type[object], str]] = {
+    XPending: "use XPENDING with a range and a count",
+    XInfoGroups: "GET /v1/streams/{stream}/groups gives them in pages",
+    XInfoConsumers: "GET /v1/streams/{stream}/groups/{group}/consumers gives them in pages",
+    ListStreams: "use SCAN, with a smaller COUNT",
+}
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one command may carry and get. The names are those of the settings, but for `rows_max`, which is
+    `count_max`.
+    """
+
+    entry_bytes_max: int
+    entry_fields_max: int
+    ids_max: int
+    request_streams_max: int
+    rows_max: int
+    answer_bytes_max: int
+
+
+# ---- what a command carries
+
+
+def checked(request: Request, limits: Limits) -> Request:
+    """The request, its maxima cut to what is answered at most.
+
+    Raises `EngineError` where the command carries too much, `entry_too_large` for one.
+    """
+    command = request.command
+    if isinstance(command, XAdd):
+        _check_entry(command.bodies[0], limits)
+    elif isinstance(command, XRead | XReadGroup | Delete | Exists):
+        _check_number(command.streams, "streams", "request_streams_max", limits.request_streams_max)
+    elif command is not None:
+        _check_number(_ids(command), "IDs", "ids_max", limits.ids_max)
+    cut = _cut(command, limits.rows_max)
+    return request if cut is command else replace(request, command=cut)
+
+
+def _check_entry(body: bytes, limits: Limits) -> None:
+    if len(body) > limits.entry_bytes_max:
+        most = limits.entry_bytes_max
+        raise EngineError(
+            "entry_too_large",
+            f"ERR entry too large: an entry has at most {most} bytes as stored JSON (entry_bytes_max); "
+            "split it, or store it elsewhere and add where it is",
+            f"an entry has at most {most} bytes as stored JSON",
+        )
+    most = limits.entry_fields_max
+    if len(body) > most * _field_bytes_min and len(entries.pairs_of(entries.stored(0, body))) > most:
+        raise errors.invalid(
+            f"ERR too many fields: an entry has at most {most} (entry_fields_max); "
+            "put several values into one field, or split the entry"
+        )
+
+
+def _check_number(found: Sequence[object], what: str, name: str, most: int) -> None:
+    if len(found) > most:
+        raise errors.invalid(
+            f"ERR too many {what}: one command names at most {most} ({name}); use several commands"
+        )
+
+
+def _ids(command: Command) -> Sequence[int]:
+    """The IDs that a command names."""
+    if isinstance(command, XDel | XDelEx | XAck | XAckDel):
+        found = command.ids
+    elif isinstance(command, XNack):
+        found = command.nack if isinstance(command.nack, EngineError) else command.nack.ids
+    elif isinstance(command, XClaim):
+        found = command.claim if isinstance(command.claim, EngineError) else command.claim.ids
+    else:
+        return ()
+    return () if isinstance(found, EngineError) else found
+
+
+def _cut(command: Command | None, rows_max: int) -> Command | None:
+    """The command with its COUNT cut, where COUNT is a maximum and the next call goes on from there."""
+    if isinstance(command, XReadGroup) and (command.count is None or command.count > rows_max):
+        return msgspec.structs.replace(command, count=rows_max)
+    if isinstance(command, XAutoClaim) and command.count > rows_max:
+        return msgspec.structs.replace(command, count=rows_max)
+    return command
+
+
+# ---- what a command gets
+
+
+def is_long(request: Request) -> bool:
+    """Whether the answer may be long."""
+    return isinstance(request.command, _LONG)
+
+
+def within(request: Request, bytes_max: int, limits: Limits, name: str = "answer_bytes_max") -> Request:
+    """The request, answered with at most so many bytes of entries, one entry at least.
+
+    A command that means more than that is refused by `answer`; `name` is the limit's. A reading command
+    changes nothing before; those that deliver or claim are given less.
+    """
+    command = request.command
+    if command is None or not is_long(request):
+        return request
+    if "bytes_max" in command.__struct_fields__:
+        bounded: Command = msgspec.structs.replace(command, bytes_max=bytes_max)
+    elif isinstance(command, XPendingRange) and command.count > limits.rows_max:
+        bounded = msgspec.structs.replace(command, count=limits.rows_max)
+    else:
+        bounded = command
+    return replace(request, command=bounded, shape=_checking(request, bytes_max, limits, name))
+
+
+def _checking(
+    request: Request, bytes_max: int, limits: Limits, name: str
+) -> Callable[[Reply, Visible], Resp]:
+    command, shape = request.command, request.shape
+
+    def shaped(reply: Reply, visible: Visible) -> Resp:
+        # Where its count ends a list, the answer is what was asked for.
+        if isinstance(command, XRange) and isinstance(reply, Entries):
+            if reply.more and (command.count is None or reply.count < command.count):
+                raise too_long(bytes_max, name, _GO_ON if command.count is None else _COUNT_LESS)
+        elif isinstance(command, XPendingRange) and isinstance(reply, PendingList):
+            _check_rows(command, reply, limits.rows_max)
+        return shape(reply, visible)
+
+    return shaped
+
+
+def _check_rows(command: XPendingRange, reply: PendingList, rows_max: int) -> None:
+    if reply.more and command.count > rows_max:
+        raise errors.invalid(
+            f"ERR too many rows: XPENDING answers at most {rows_max} (count_max); use a smaller count, and "
+            "go on behind the last ID"
+        )
+
+
+def check_written(request: Request, written: int, bytes_max: int, name: str = "answer_bytes_max") -> None:
+    """Raise where the answer of a read is longer than its limit, `written` bytes, and was not bounded before:
+    names, groups and consumers.
+    """
+    way_round = _WAYS_ROUND.get(type(request.command))
+    if way_round is not None and written > bytes_max:
+        raise too_long(bytes_max, name, way_round)
+
+
+def too_long(bytes_max: int, name: str, way_round: str) -> EngineError:
+    """The answer is beyond a limit."""
+    return errors.invalid(f"ERR the answer is too long: more than {bytes_max} bytes ({name}); {way_round}")
+
+
+# ---- XINFO STREAM … FULL
+
+
+def probes(request: Request, bytes_max: int) -> tuple[Command, ...]:
+    """What to ask before the command is run, because nothing bounds its answer: for `check_probed`."""
+    command = request.command
+    if not isinstance(command, XInfoStreamFull):
+        return ()
+    return (
+        XRange(stream=command.stream, start=0, end=ids.ID_MAX, count=command.count, bytes_max=bytes_max),
+        XInfoGroups(stream=command.stream),
+    )
+
+
+def check_probed(
+    request: Request,
+    replies: Sequence[Reply | EngineError],
+    bytes_max: int,
+    limits: Limits,
+    name: str = "answer_bytes_max",
+) -> None:
+    """Raise where the answer would be beyond a limit."""
+    run, groups = replies
+    count = request.command.count if isinstance(request.command, XInfoStreamFull) else None
+    if isinstance(run, Entries) and run.more and (count is None or run.count < count):
+        raise too_long(bytes_max, name, _COUNT_LESS)
+    rows = sum(_rows(group, count) for group in groups) if isinstance(groups, list) else 0
+    if rows > limits.rows_max:
+        raise errors.invalid(
+            f"ERR too many rows: XINFO STREAM FULL shows at most {limits.rows_max} consumers and pending "
+            "entries (count_max); use a smaller COUNT, or XINFO GROUPS, XINFO CONSUMERS and XPENDING"
+        )
+
+
+def _rows(group: GroupInfo, count: int | None) -> int:
+    """The consumers, the group's pending entries and those of each consumer that FULL shows at most."""
+    pending, consumers = group.pending, group.consumers
+    if count is None:
+        return consumers + 2 * pending
+    return consumers + min(pending, count) + min(pending, count * consumers)
