@@ -51,6 +51,22 @@ class Handle(ABC):
         """Close the file. Idempotent; syncs nothing."""
 
 
+class Reader(ABC):
+    """A file held open for reading: it can be read to its end even after its name is gone."""
+
+    @abstractmethod
+    def read(self, offset: int, length: int) -> bytes:
+        """Return `length` bytes at `offset`, fewer only where the file ends."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """Return the file's length in bytes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the file. Idempotent."""
+
+
 class Storage(ABC):
     """One directory. Names are plain file names; new names and renames are safe after `sync_directory`."""
 
@@ -73,6 +89,10 @@ class Storage(ABC):
     @abstractmethod
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Return `length` bytes at `offset`, fewer only where the file ends."""
+
+    @abstractmethod
+    def reader(self, name: str) -> Reader:
+        """Open a file for reading, or raise `FileNotFoundError`."""
 
     @abstractmethod
     def create(self, name: str) -> Handle:

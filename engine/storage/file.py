@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from engine.storage import Handle, Storage, StorageLocked, StorageRefused
+from engine.storage import Handle, Reader, Storage, StorageLocked, StorageRefused
 
 FILE_MODE = 0o600  # payloads are other people's messages
 DIRECTORY_MODE = 0o700
@@ -63,6 +63,32 @@ class FileHandle(Handle):
             code = errno.ENOSPC if room.f_bavail * room.f_frsize < wanted else 0
         if code:
             raise OSError(code, os.strerror(code))
+
+    def close(self) -> None:
+        """Close the descriptor, once."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class FileReader(Reader):
+    """A file descriptor for reading."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return what pread gives; not mmap, where a disk that fails to read kills the process."""
+        parts = []
+        while length > 0 and (part := os.pread(self._descriptor, length, offset)):
+            parts.append(part)
+            offset += len(part)
+            length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def size(self) -> int:
+        """Return the file's length in bytes."""
+        return os.fstat(self._descriptor).st_size
 
     def close(self) -> None:
         """Close the descriptor, once."""
@@ -166,17 +192,16 @@ class FileStorage(Storage):
         return os.stat(name, dir_fd=self._directory, follow_symlinks=False).st_size
 
     def read(self, name: str, offset: int, length: int) -> bytes:
-        """Return what pread gives; not mmap, where a disk that fails to read kills the process."""
-        descriptor = self._open(name, os.O_RDONLY)
+        """Return a part of a file."""
+        reader = self.reader(name)
         try:
-            parts = []
-            while length > 0 and (part := os.pread(descriptor, length, offset)):
-                parts.append(part)
-                offset += len(part)
-                length -= len(part)
-            return b"".join(parts)
+            return reader.read(offset, length)
         finally:
-            os.close(descriptor)
+            reader.close()
+
+    def reader(self, name: str) -> FileReader:
+        """Open a file for reading."""
+        return FileReader(self._open(name, os.O_RDONLY))
 
     def create(self, name: str) -> FileHandle:
         """Open a new file."""

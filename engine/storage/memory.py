@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from engine.storage import Handle, Storage, StorageLocked
+from engine.storage import Handle, Reader, Storage, StorageLocked
 
 Tail = Callable[[bytes, bytes], bytes]  # (durable, live) -> what the disk holds after a power cut
 
@@ -200,10 +200,17 @@ class MemoryStorage(Storage):
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Return the live bytes."""
+        return self.reader(name).read(offset, length)
+
+    def reader(self, name: str) -> "MemoryReader":
+        """Open a file for reading."""
+        return MemoryReader(self, name, self._file(name))
+
+    def check_read(self, name: str) -> None:
+        """Raise the fault that is due (also called by readers)."""
         fault = self._due("read")
         if fault:
             raise OSError(fault.code, os.strerror(fault.code), name)
-        return bytes(self._file(name).live[offset : offset + length])
 
     def create(self, name: str) -> "MemoryHandle":
         """Open a new file."""
@@ -245,6 +252,27 @@ class MemoryStorage(Storage):
         self.change("sync_directory", "")
         self._disk.durable = dict(self._disk.live)
         self._disk.changes.clear()
+
+
+class MemoryReader(Reader):
+    """A view of a file in a `MemoryStorage`, whatever becomes of its name."""
+
+    def __init__(self, storage: MemoryStorage, name: str, file: _File) -> None:
+        self._storage = storage
+        self._name = name
+        self._file = file
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the live bytes."""
+        self._storage.check_read(self._name)
+        return bytes(self._file.live[offset : offset + length])
+
+    def size(self) -> int:
+        """Return the file's length in bytes."""
+        return len(self._file.live)
+
+    def close(self) -> None:
+        """Let go of the file."""
 
 
 class MemoryHandle(Handle):

@@ -59,6 +59,21 @@ class TestBothVersions:
         assert storage.read("a", 8, 100) == b"89"
         assert storage.read("a", 10, 1) == b""
 
+    def test_a_file_that_is_held_stays(self, storage: Storage) -> None:
+        """Its bytes, those appended later too, whatever is done to its name."""
+        storage.replace("a", [b"one "])
+        with pytest.raises(FileNotFoundError):
+            storage.reader("b")
+        held = storage.reader("a")
+        handle = storage.open("a")
+        handle.append(b"two")
+        handle.close()
+        storage.replace("a", [b"another file"])
+        storage.unlink("a")
+        assert (held.size(), held.read(2, 100), held.read(7, 1)) == (7, b"e two", b"")
+        held.close()
+        held.close()
+
     def test_a_new_file_is_new(self, storage: Storage) -> None:
         """`create` never opens what is there, and nothing else makes a file."""
         storage.create("a").close()
