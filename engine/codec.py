@@ -106,13 +106,12 @@ def encode_header(
     return head + CHECKS.pack(head_check, checksum), checksum
 
 
-def encode_file_frame(salt: int, position: int, sequence: int, previous: int) -> tuple[bytes, int]:
-    """Return the frame that opens a file whose first byte is at `position`, and its checksum.
-
-    All that lies before a file is synced before the file is named, so `durable_upto` is `position`.
-    """
+def encode_file_frame(
+    salt: int, position: int, sequence: int, previous: int, durable_upto: int
+) -> tuple[bytes, int]:
+    """Return the frame that opens a file whose first byte is at `position`, and its checksum."""
     payload = FILE_PAYLOAD.pack(salt, position)
-    header, checksum = encode_header(Kind.FILE, sequence, position, previous, salt, payload)
+    header, checksum = encode_header(Kind.FILE, sequence, durable_upto, previous, salt, payload)
     return header + payload, checksum
 
 

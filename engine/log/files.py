@@ -1,10 +1,11 @@
-"""New files of the log: an empty segment, and a base.
+"""New files of the log: a segment, and a base.
 
-Knows: that a file is complete and synced before anything may name it.
+Knows: how a file begins, and when it is complete and synced.
 Must never know: who names it, or when.
 """
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from engine.codec import FILE_FRAME_BYTES, RESERVE_PAYLOAD, Kind, encode_file_frame, encode_header
 from engine.log.manifest import Base, Manifest, Seal, Segment, file_number
@@ -13,56 +14,98 @@ from engine.storage import Handle, Storage
 Salt = Callable[[], int]  # gives 32 random bits
 
 
+class Prepared(NamedTuple):
+    """The file of a segment to come: empty, synced with its name, with room for `room_bytes`."""
+
+    number: int
+    handle: Handle
+    salt: int
+    room_bytes: int
+
+
 def next_number(storage: Storage, manifest: Manifest) -> int:
     """Return a number above every file's: names are never used twice, not even those of forgotten files."""
     there = [number for name in storage.names() if (number := file_number(name)) is not None]
     return max([0, *there, *(file.number for file in manifest.files())]) + 1
 
 
-def create_segment(storage: Storage, segment: Segment, salt: int) -> tuple[Handle, int]:
-    """Make the file of an empty segment, synced with its name; return it with its frame's checksum.
-
-    A segment that a manifest names therefore always has its first frame, and an empty one is damage.
-    """
-    frame, checksum = encode_file_frame(salt, segment.position, segment.sequence, segment.previous)
-    handle = storage.create(segment.name)
+def prepare_segment(storage: Storage, number: int, salt: int, *, room_bytes: int) -> Prepared:
+    """Make the file of a segment before it is known where in the log it begins."""
+    handle = storage.create(Segment(number, 0, 0, 0).name)
     try:
-        handle.append(frame)
+        if room_bytes:
+            handle.preallocate(room_bytes)
         handle.sync()
         storage.sync_directory()
     except BaseException:
         handle.close()
         raise
-    return handle, checksum
+    return Prepared(number, handle, salt, room_bytes)
 
 
-def create_base(
-    storage: Storage, number: int, position: int, payloads: Iterable[bytes], *, reservation_ms: int, salt: int
-) -> Base:
-    """Write and sync a base that stands for the log before `position`; the manifest does not name it yet.
-
-    It ends with the highest reservation of what it replaces, so that no ID is given twice.
-    """
-    frame, checksum = encode_file_frame(salt, position, 0, 0)
-    length = FILE_FRAME_BYTES
-    base = Base(number, position, Seal(length, checksum))
-    handle = storage.create(base.name)
+def create_first_segment(storage: Storage, number: int, salt: int) -> Segment:
+    """Make the segment that begins a log, with its first frame, synced."""
+    segment = Segment(number, 0, 0, 0)
+    prepared = prepare_segment(storage, number, salt, room_bytes=0)
     try:
-        handle.append(frame)
-        sequence = 1
-        for kind, payload in _base_frames(payloads, reservation_ms):
-            header, checksum = encode_header(kind, sequence, 0, checksum, salt, payload)
-            handle.append(header + payload)
-            length += len(header) + len(payload)
-            sequence += 1
-        handle.sync()
-        storage.sync_directory()
+        prepared.handle.append(encode_file_frame(salt, 0, 0, 0, 0)[0])
+        prepared.handle.sync()
     finally:
-        handle.close()
-    return Base(number, position, Seal(length, checksum))
+        prepared.handle.close()
+    return segment
 
 
-def _base_frames(payloads: Iterable[bytes], reservation_ms: int) -> Iterable[tuple[Kind, bytes]]:
-    for payload in payloads:
-        yield Kind.BASE, payload
-    yield Kind.RESERVE, RESERVE_PAYLOAD.pack(reservation_ms)
+class BaseFile:
+    """A base being written, which stands for the log before `position`; no manifest names it yet.
+
+    All of it blocks. `append` as often as there is more, then `finish`, or `discard`.
+    """
+
+    def __init__(self, storage: Storage, number: int, position: int, salt: int) -> None:
+        self._storage = storage
+        self._number = number
+        self._position = position
+        self._salt = salt
+        self._sequence = 0
+        frame, self._checksum = encode_file_frame(salt, position, 0, 0, position)
+        self.length = FILE_FRAME_BYTES
+        self._handle = storage.create(self._base().name)
+        try:
+            self._handle.append(frame)
+        except BaseException:
+            self._handle.close()
+            raise
+
+    def _base(self) -> Base:
+        return Base(self._number, self._position, Seal(0, 0))
+
+    def append(self, payloads: Iterable[bytes], kind: Kind = Kind.BASE) -> None:
+        """Write each payload as a frame, all of them with one write."""
+        buffers: list[bytes] = []
+        for payload in payloads:
+            self._sequence += 1
+            header, self._checksum = encode_header(
+                kind, self._sequence, 0, self._checksum, self._salt, payload
+            )
+            buffers += (header, payload)
+            self.length += len(header) + len(payload)
+        if buffers:
+            self._handle.append(b"".join(buffers))
+
+    def finish(self, *, reservation_ms: int) -> Base:
+        """Sync the file and its name.
+
+        It ends with the highest reservation of what it replaces, so that no ID is given twice.
+        """
+        try:
+            self.append([RESERVE_PAYLOAD.pack(reservation_ms)], Kind.RESERVE)
+            self._handle.sync()
+            self._storage.sync_directory()
+        finally:
+            self._handle.close()
+        return Base(self._number, self._position, Seal(self.length, self._checksum))
+
+    def discard(self) -> None:
+        """Remove the file, which must not be named."""
+        self._handle.close()
+        self._storage.unlink(self._base().name)

@@ -1,17 +1,29 @@
 """The log itself: frames staged in order, written in batches, synced, and given up on at the first doubt.
 
-Knows: positions, the chain, the reserve, poison, when a new segment may be named.
+Knows: positions, the chain, the reserve, poison, when a new segment may be named and an old file may go.
 Must never know: who waits for a position, how often to sync, or what a payload means.
 
 A position is the number of bytes of all frames ever logged up to a point; it grows over segments and
 restarts. `durable_upto <= written_upto <= staged_upto`.
 
-Threads: nothing here locks. `stage`, `take` and `ensure_reserve` belong to one thread; `write` may run in
-another, one batch at a time, in the order taken; `sync` may run in a third, one at a time, beside both.
-`seal_and_start_segment` and `close` need the log to themselves.
+A new segment costs nobody a wait. Its file is made beforehand and is empty; from one frame to the next the
+log goes on there, and only once that is synced does the manifest name it. Recovery goes on by itself in a
+segment that continues the last one named, so there is no moment at which a crash would lose it:
+
+    prepare_segment     segment-2 is there, empty and synced with its name
+    start_segment       its first frame says where the log goes on; syncs cover segment-1, then segment-2
+    name_segments       the manifest: segment-1 as it was sealed, then segment-2
+    create_base         what is in memory, as of the position where segment-2 begins
+    install_base        the manifest: that base, then segment-2; then segment-1 goes
+
+Threads: nothing here locks. `stage`, `take`, `start_segment` and `ensure_reserve` belong to one thread;
+`write` may run in another, one batch at a time, in the order taken; `sync` may run in a third, one at a time,
+beside both; what works on files alone (`prepare_segment`, `name_segments`, `create_base`, `install_base`) in
+a fourth, one after the other. `close` needs the log to itself.
 """
 
 import secrets
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -25,19 +37,21 @@ from engine.codec import (
     RESERVE_PAYLOAD,
     Damage,
     Kind,
+    encode_file_frame,
     encode_header,
 )
 from engine.log.errors import LogPoisoned, LogRefused, StorageFull
-from engine.log.files import Salt, create_segment, next_number
+from engine.log.files import BaseFile, Prepared, Salt, create_first_segment, next_number, prepare_segment
 from engine.log.manifest import MANIFEST, Base, Manifest, Seal, Segment
 from engine.log.recovery import (
     PAYLOAD_KINDS,
     Recovery,
     Tail,
-    check_age,
+    check_empty,
     frames,
     load_manifest,
     recover,
+    remove_leftovers,
     remove_temporaries,
     settle,
 )
@@ -84,12 +98,10 @@ class Log:
             (file, file.seal.length if file.seal else tail.length) for file in manifest.files()
         ]
         self._staged: list[bytes] = []
-        self._continue(tail, handle)
-
-    def _continue(self, tail: Tail, handle: Handle) -> None:
-        """Go on behind `tail`, all of which is synced."""
         self._segment = tail.segment
         self._handle = handle
+        # Files that take no frames any more, but are not wholly synced yet.
+        self._outgoing: deque[tuple[Segment, Handle]] = deque()
         self._salt = tail.salt
         self._sequence = tail.sequence
         self._checksum = tail.checksum
@@ -124,13 +136,15 @@ class Log:
             manifest = Manifest()
             storage.replace(MANIFEST, [manifest.encode()])
         if not manifest.segments:
-            check_age(storage, manifest)
-            segment = Segment(next_number(storage, manifest), 0, 0, 0)
-            create_segment(storage, segment, salt())[0].close()
+            check_empty(storage)
+            segment = create_first_segment(storage, next_number(storage, manifest), salt())
             manifest = Manifest(None, (segment,))
             storage.replace(MANIFEST, [manifest.encode()])
-        recovery, tail = recover(storage, manifest)
-        handle = settle(storage, tail)
+        recovery, tail, recovered = recover(storage, manifest)
+        handle = settle(storage, manifest, recovered, tail)
+        if recovered != manifest:
+            storage.replace(MANIFEST, [recovered.encode()])
+        manifest = recovered
         remove_temporaries(storage)
         return cls(storage, manifest, recovery, tail, handle, reserve_bytes=reserve_bytes, salt=salt)
 
@@ -148,6 +162,22 @@ class Log:
                 raise LogRefused(file.name, frame.reason, offset=frame.offset, repairable=True)
             if frame.kind in PAYLOAD_KINDS:
                 yield frame.payload
+
+    def remove_leftovers(self) -> None:
+        """Remove the files of an unfinished or finished rewrite that a crash left. For after a replay that
+        succeeded: until then nothing in the directory is known to be needless.
+        """
+        remove_leftovers(self._storage, self._manifest)
+
+    @property
+    def base_bytes(self) -> int:
+        """How long the base is; 0 without one."""
+        return self._manifest.base.seal.length if self._manifest.base else 0
+
+    @property
+    def total_bytes(self) -> int:
+        """How long all files of the log are together."""
+        return self.base_bytes + self.staged_upto - self._manifest.segments[0].position
 
     def stage(self, payload: bytes, kind: Kind = Kind.RECORDS) -> int:
         """Put a frame behind all others; return its end's position, safe once that is written or synced."""
@@ -196,14 +226,29 @@ class Log:
     def sync(self) -> int:
         """Make everything written durable, and return its position. Blocks. An error poisons the log."""
         self._check_poison()
+        # Read in this order: a segment that begins meanwhile holds nothing below `upto`.
         upto = self.written_upto
+        handle = self._handle
+        outgoing = len(self._outgoing)
         if upto > self.durable_upto:
             try:
-                self._handle.sync()
+                if handle not in [self._let_go() for _ in range(outgoing)]:
+                    handle.sync()
             except OSError as error:
                 raise self._poison("sync", error) from error
             self.durable_upto = upto
         return upto
+
+    def _let_go(self) -> Handle:
+        """Sync and close the oldest of the files that take no frames any more."""
+        segment, handle = self._outgoing[0]
+        assert segment.seal is not None, "what takes no frames is sealed"
+        handle.sync()
+        handle.close()
+        self._outgoing.popleft()
+        with suppress(OSError):  # gives back the reserve behind the end; it costs room, no safety
+            self._storage.truncate(segment.name, segment.seal.length)
+        return handle
 
     def _check_poison(self) -> None:
         if self.poisoned is not None:
@@ -244,41 +289,65 @@ class Log:
         self._handle.preallocate(upto - self._segment.position)
         self._reserved_upto = upto
 
-    def seal_and_start_segment(self) -> None:
-        """Finish the segment and go on in a new one; everything staged must be written.
+    # --- files ----------------------------------------------------------------------------------------------
 
-        The order is that of faults.md 1.5: the new file synced with its name, then the manifest, then memory.
-        An `OSError` leaves the log going on as it was. If the directory has the new manifest already, but not
-        surely the disk, the log is poisoned: neither of the two may be written past.
-        """
-        assert self.written_upto == self.staged_upto, "what is staged belongs to the segment that ends here"
-        length = self.sync() - self._segment.position
+    def prepare_segment(self) -> Prepared:
+        """Make the file in which the log may go on. Blocks; an `OSError` leaves the log as it is."""
         number = next_number(self._storage, self._manifest)
-        segment = Segment(number, self.durable_upto, self._sequence + 1, self._checksum)
-        salt = self._new_salt()
-        handle, checksum = create_segment(self._storage, segment, salt)
-        sealed = replace(self._segment, seal=Seal(length, self._checksum))
-        manifest = replace(self._manifest, segments=(*self._manifest.segments[:-1], sealed, segment))
-        try:
-            self._storage.replace(MANIFEST, [manifest.encode()])
-        except OSError as error:
-            handle.close()
-            self._poison_if_named(error)
-            raise
-        self._handle.close()
-        with suppress(OSError):  # gives back the reserve behind the end; it costs room, no safety
-            self._storage.truncate(sealed.name, length)
-        self._manifest = manifest
-        tail = Tail(segment, salt, segment.sequence, checksum, FILE_FRAME_BYTES, FILE_FRAME_BYTES)
-        self._continue(tail, handle)
+        return prepare_segment(self._storage, number, self._new_salt(), room_bytes=2 * self._reserve_bytes)
 
-    def _poison_if_named(self, error: OSError) -> None:
-        """Poison unless the old manifest is certainly still the one in force."""
-        old = self._manifest.encode()
-        with suppress(OSError):
-            if self._storage.read(MANIFEST, 0, len(old) + 1) == old:
-                return
-        raise self._poison("replacing the manifest", error) from error
+    def start_segment(self, prepared: Prepared) -> int:
+        """Let all further frames go to the prepared file, and return the position where it begins.
+
+        Everything staged must be written. The manifest does not change; see `name_segments`.
+        """
+        self._check_poison()
+        assert self.written_upto == self.staged_upto, "what is staged belongs to the segment that ends here"
+        position = self.staged_upto
+        sealed = replace(self._segment, seal=Seal(position - self._segment.position, self._checksum))
+        segment = Segment(prepared.number, position, self._sequence + 1, self._checksum)
+        frame, checksum = encode_file_frame(
+            prepared.salt, position, segment.sequence, segment.previous, self.durable_upto
+        )
+        self._manifest = replace(self._manifest, segments=(*self._manifest.segments[:-1], sealed, segment))
+        self._outgoing.append((sealed, self._handle))
+        self._segment, self._handle, self._salt = segment, prepared.handle, prepared.salt
+        self._sequence, self._checksum = segment.sequence, checksum
+        self._staged.append(frame)
+        self.staged_upto += len(frame)
+        self._reserved_upto = position + prepared.room_bytes
+        return position
+
+    def name_segments(self) -> None:
+        """Let the manifest name all segments, the last one's first frame being synced. Blocks.
+
+        An `OSError` changes nothing for the log: recovery finds the segments by themselves.
+        """
+        assert self.durable_upto >= self._segment.position + FILE_FRAME_BYTES, "the first frame is synced"
+        self._storage.replace(MANIFEST, [self._manifest.encode()])
+
+    def create_base(self, position: int) -> BaseFile:
+        """Begin a base that stands for everything before `position`, where a segment begins. Blocks."""
+        number = next_number(self._storage, self._manifest)
+        return BaseFile(self._storage, number, position, self._new_salt())
+
+    def install_base(self, base: Base) -> None:
+        """Let the manifest name the base instead of what is before it, then remove that. Blocks.
+
+        After an `OSError` nobody knows which manifest the disk has. Both are good, as long as no file goes
+        that either names.
+        """
+        old = self._manifest
+        segments = tuple(segment for segment in old.segments if segment.position >= base.position)
+        manifest = Manifest(base, segments)
+        self._storage.replace(MANIFEST, [manifest.encode()])
+        self._manifest = manifest
+        named = {file.name for file in manifest.files()}
+        with suppress(OSError):  # what stays goes after the next start
+            for file in old.files():
+                if file.name not in named:
+                    self._storage.unlink(file.name)
+            self._storage.sync_directory()
 
     def close(self, *, clean: bool = True) -> None:
         """Write and sync what is staged, put a clean mark behind it, and unlock.
@@ -290,6 +359,8 @@ class Log:
             if clean and self.poisoned is None:
                 self._finish()
         finally:
+            for _, handle in self._outgoing:
+                handle.close()
             self._handle.close()
             self._storage.unlock()
 

@@ -11,7 +11,8 @@ corruption and refused; so is every fault in a sealed file. Each step may be sto
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -30,7 +31,16 @@ from engine.codec import (
     scan,
 )
 from engine.log.errors import LogRefused
-from engine.log.manifest import MANIFEST, MANIFEST_BYTES_MAX, Base, Manifest, Segment, decode, file_number
+from engine.log.manifest import (
+    MANIFEST,
+    MANIFEST_BYTES_MAX,
+    Base,
+    Manifest,
+    Seal,
+    Segment,
+    decode,
+    file_number,
+)
 from engine.storage import TEMPORARY, Handle, Storage
 
 _OWN_TEMPORARY = re.compile(rf"(?:manifest|segment-\d+\.weir\.torn-\d+(?:\.\d+)?){re.escape(TEMPORARY)}")
@@ -65,7 +75,7 @@ class Tail(NamedTuple):
     sequence: int  # of the last frame
     checksum: int  # of the last frame
     length: int
-    durable_length: int  # what the frames themselves say was synced
+    durable_upto: int  # the position up to which the frames themselves say that the log was synced
 
 
 class _Survey:
@@ -127,29 +137,101 @@ def load_manifest(storage: Storage) -> Manifest | None:
     return None
 
 
-def recover(storage: Storage, manifest: Manifest) -> tuple[Recovery, Tail]:
-    """Verify every file that the manifest names, then cut a torn tail.
+def recover(storage: Storage, manifest: Manifest) -> tuple[Recovery, Tail, Manifest]:
+    """Verify every file of the log, then cut a torn tail. Return the manifest of what was found, too: it
+    names the segments that go on where the given one ends.
 
     Raises `LogRefused` with nothing touched.
     """
     _check_presence(storage, manifest)
-    check_age(storage, manifest)
-    surveys = [_Survey(storage, file) for file in manifest.files()]
-    for file, survey in zip(manifest.files(), surveys, strict=True):
-        _check_sealed(file, survey)
-    tail = _check_tail(storage, manifest.segments[-1], surveys[-1])
-    size = storage.size(tail.segment.name)
-    torn_file = _cut(storage, tail, size) if size > tail.length else None
+    surveys = {file.name: _Survey(storage, file) for file in manifest.files()}
+    for file in manifest.files():
+        _check_sealed(file, surveys[file.name])
+    found = _with_followers(storage, manifest, surveys)
+    last = found.segments[-1]
+    tail = _check_tail(storage, last, surveys[last.name], named=last == manifest.segments[-1])
+    torn = [
+        (name, length, storage.size(name))
+        for name, length in [*_adopted_lengths(manifest, found), (last.name, tail.length)]
+        if storage.size(name) > length
+    ]
+    torn_files = [_cut(storage, *one) for one in torn]
     recovery = Recovery(
-        frames=sum(survey.frames for survey in surveys),
-        bytes=sum(survey.length for survey in surveys),
-        torn_bytes=size - tail.length,
-        torn_file=torn_file,
-        clean_stop=surveys[-1].clean_stop and torn_file is None,
-        reservation_ms=max(survey.reservation_ms for survey in surveys),
+        frames=sum(survey.frames for survey in surveys.values()),
+        bytes=sum(survey.length for survey in surveys.values()),
+        torn_bytes=sum(size - length for _, length, size in torn),
+        torn_file=torn_files[0] if torn_files else None,
+        clean_stop=surveys[last.name].clean_stop and not torn_files,
+        reservation_ms=max(survey.reservation_ms for survey in surveys.values()),
         sequence=tail.sequence,
     )
-    return recovery, tail
+    return recovery, tail, found
+
+
+def _adopted_lengths(manifest: Manifest, found: Manifest) -> list[tuple[str, int]]:
+    """The segments that were not sealed before they were found to be followed, and where they end."""
+    sealed = set(manifest.segments[:-1])
+    return [
+        (segment.name, segment.seal.length)
+        for segment in found.segments
+        if segment.seal and segment not in sealed
+    ]
+
+
+def _with_followers(storage: Storage, manifest: Manifest, surveys: dict[str, _Survey]) -> Manifest:
+    """The manifest with the segments that go on where it ends: a crash came before it named them.
+
+    A file continues the log if its first frame does, by position, sequence and chain. What does not is left
+    alone: a torn beginning, a fragment of an earlier generation, or frames beyond a torn tail.
+    """
+    segments = list(manifest.segments)
+    for number, name in _unnamed_segments(storage, above=segments[-1].number):
+        last, survey = segments[-1], surveys[segments[-1].name]
+        opening = _opening(storage, name)
+        if opening is None or survey.last is None or opening.sequence <= survey.last.sequence:
+            continue
+        segment = Segment(
+            number, last.position + survey.length, survey.last.sequence + 1, survey.last.checksum
+        )
+        if _goes_on(storage, segment):
+            segments[-1] = replace(last, seal=Seal(survey.length, survey.last.checksum))
+            segments.append(segment)
+            surveys[name] = _Survey(storage, segment)
+        else:
+            _check_testimony(storage, name, segment.position, last, survey)
+    return replace(manifest, segments=tuple(segments))
+
+
+def _unnamed_segments(storage: Storage, above: int) -> list[tuple[int, str]]:
+    names = [name for name in storage.names() if name.startswith("segment-")]
+    numbers = [(number, name) for name in names if (number := file_number(name)) is not None]
+    return sorted((number, name) for number, name in numbers if number > above)
+
+
+def _opening(storage: Storage, name: str) -> Frame | None:
+    """The first frame of a segment that no manifest names; None where it was never wholly written."""
+    size = storage.size(name)
+    first = first_frame(partial(storage.read, name), size)
+    if isinstance(first, Frame):
+        return first
+    if first.newer or (size >= FILE_FRAME_BYTES and any(storage.read(name, 0, FILE_FRAME_BYTES))):
+        raise LogRefused(name, first.reason, offset=0, repairable=not first.newer)
+    return None
+
+
+def _goes_on(storage: Storage, segment: Segment) -> bool:
+    """Whether the file named as `segment` begins as that would."""
+    first = next(frames(storage, segment, FILE_FRAME_BYTES))
+    return isinstance(first, Frame) and FILE_PAYLOAD.unpack(first.payload)[1] == segment.position
+
+
+def _check_testimony(storage: Storage, name: str, end: int, last: Segment, survey: _Survey) -> None:
+    """Refuse if frames of a file beyond the sound end of `last` say that more of it had been synced."""
+    read = partial(storage.read, name)
+    if durable_upto_beyond(read, storage.size(name), file_salt(read), 0) > end:
+        reason = survey.damage.reason if survey.damage else "the segment ends here"
+        reason = f"{reason}, yet {name} says that it was synced beyond"
+        raise LogRefused(last.name, reason, offset=survey.length, repairable=True)
 
 
 def _check_presence(storage: Storage, manifest: Manifest) -> None:
@@ -163,21 +245,18 @@ def _check_presence(storage: Storage, manifest: Manifest) -> None:
             raise LogRefused(file.name, reason, repairable=True)
 
 
-def check_age(storage: Storage, manifest: Manifest) -> None:
-    """Refuse a manifest older than the log: one put back from a copy would forget the newest segments.
+def check_empty(storage: Storage) -> None:
+    """Refuse a manifest without any file beside a segment with frames: it would forget all of them.
 
-    An unnamed segment with nothing in it is what a crash between making and naming it leaves; fragments of
-    earlier generations have lower sequences. Both are ignored.
+    A segment with nothing behind its first frame is what a crash between making and naming it leaves.
     """
-    last = manifest.segments[-1].sequence if manifest.segments else -1
-    named = {file.name for file in manifest.files()}
     for name in storage.names():
-        if name in named or not name.startswith("segment-") or file_number(name) is None:
+        if not name.startswith("segment-") or file_number(name) is None:
             continue
         size = storage.size(name)
         first = first_frame(partial(storage.read, name), size)
-        if size > FILE_FRAME_BYTES and isinstance(first, Frame) and first.sequence > last:
-            raise LogRefused(MANIFEST, f"is older than {name}, which goes on where it ends", repairable=True)
+        if size > FILE_FRAME_BYTES and isinstance(first, Frame):
+            raise LogRefused(MANIFEST, f"names no file, but {name} has frames", repairable=True)
 
 
 def _check_sealed(file: Base | Segment, survey: _Survey) -> None:
@@ -189,7 +268,7 @@ def _check_sealed(file: Base | Segment, survey: _Survey) -> None:
         raise LogRefused(file.name, "is sound, but not the file that was sealed", repairable=True)
 
 
-def _check_tail(storage: Storage, segment: Segment, survey: _Survey) -> Tail:
+def _check_tail(storage: Storage, segment: Segment, survey: _Survey, *, named: bool) -> Tail:
     """Return where the last segment ends, if what follows is a torn tail."""
     read = partial(storage.read, segment.name)
     salt = file_salt(read)
@@ -199,8 +278,9 @@ def _check_tail(storage: Storage, segment: Segment, survey: _Survey) -> Tail:
         # The first frame was synced before the manifest named the file, so this cannot be a torn tail.
         damage = damage or Damage(0, "the file is empty")
         raise LogRefused(segment.name, damage.reason, offset=damage.offset, repairable=not damage.newer)
-    # `durable_upto` never falls from frame to frame, so the last sound one has the highest.
-    durable_upto = max(last.durable_upto, segment.position + FILE_FRAME_BYTES)
+    # `durable_upto` never falls from frame to frame, so the last sound one has the highest. A segment is
+    # named once its first frame is synced.
+    durable_upto = max(last.durable_upto, segment.position + FILE_FRAME_BYTES if named else 0)
     if damage:
         if damage.newer:
             raise LogRefused(segment.name, damage.reason, offset=damage.offset)
@@ -209,36 +289,35 @@ def _check_tail(storage: Storage, segment: Segment, survey: _Survey) -> Tail:
         if segment.position + damage.offset < durable_upto:
             reason = f"{damage.reason}, in what was synced"
             raise LogRefused(segment.name, reason, offset=damage.offset, repairable=True)
-    return Tail(segment, salt, last.sequence, last.checksum, last.end, durable_upto - segment.position)
+    return Tail(segment, salt, last.sequence, last.checksum, last.end, durable_upto)
 
 
-def _cut(storage: Storage, tail: Tail, size: int) -> str:
+def _cut(storage: Storage, name: str, length: int, size: int) -> str:
     """Keep the torn bytes in a file beside the log, then cut them. `settle` syncs the cut."""
-    torn_file = _keep(storage, tail, size)
-    storage.truncate(tail.segment.name, tail.length)
+    torn_file = _keep(storage, name, length, size)
+    storage.truncate(name, length)
     return torn_file
 
 
-def _keep(storage: Storage, tail: Tail, size: int) -> str:
+def _keep(storage: Storage, name: str, length: int, size: int) -> str:
     """Copy what will be cut, and return the copy's name; a copy that a crash left is found, not doubled."""
-    stem = f"{tail.segment.name}.torn-{tail.length}"
+    stem = f"{name}.torn-{length}"
     names = storage.names()
     number = 1
     while True:
-        name = stem if number == 1 else f"{stem}.{number}"
-        if name not in names:
-            storage.replace(name, _chunks(storage, tail.segment.name, tail.length, size))
-            return name
-        if _same(storage, name, tail, size):
-            return name
+        copy = stem if number == 1 else f"{stem}.{number}"
+        if copy not in names:
+            storage.replace(copy, _chunks(storage, name, length, size))
+            return copy
+        if storage.size(copy) == size - length and _same(storage, copy, name, length, size):
+            return copy
         number += 1
 
 
-def _same(storage: Storage, name: str, tail: Tail, size: int) -> bool:
-    length = storage.size(name)
-    kept = _chunks(storage, name, 0, length)
-    torn = _chunks(storage, tail.segment.name, tail.length, size)
-    return length == size - tail.length and all(a == b for a, b in zip(kept, torn, strict=True))
+def _same(storage: Storage, copy: str, name: str, length: int, size: int) -> bool:
+    kept = _chunks(storage, copy, 0, size - length)
+    torn = _chunks(storage, name, length, size)
+    return all(a == b for a, b in zip(kept, torn, strict=True))
 
 
 def _chunks(storage: Storage, name: str, start: int, end: int) -> Iterator[bytes]:
@@ -246,18 +325,24 @@ def _chunks(storage: Storage, name: str, start: int, end: int) -> Iterator[bytes
         yield storage.read(name, offset, min(CHUNK_BYTES, end - offset))
 
 
-def settle(storage: Storage, tail: Tail) -> Handle:
-    """Open the last segment for writing, with all of it on the disk.
+def settle(storage: Storage, manifest: Manifest, found: Manifest, tail: Tail) -> Handle:
+    """Open the last segment for writing, with all of the log on the disk.
 
     What no frame says was synced is written once more, in place: after a failed sync such pages can be read,
     yet no later sync would write them (PostgreSQL's fsyncgate), and new frames would stand behind a hole.
     """
-    name = tail.segment.name
-    offset = tail.durable_length
-    for chunk in _chunks(storage, name, offset, tail.length):
-        storage.overwrite(name, offset, chunk)
+    for segment in found.segments[len(manifest.segments) - 1 : -1]:
+        assert segment.seal is not None, "only the last segment is open"
+        _settle(storage, segment, segment.seal.length, tail.durable_upto).close()
+    return _settle(storage, tail.segment, tail.length, tail.durable_upto)
+
+
+def _settle(storage: Storage, segment: Segment, length: int, durable_upto: int) -> Handle:
+    offset = min(max(0, durable_upto - segment.position), length)
+    for chunk in _chunks(storage, segment.name, offset, length):
+        storage.overwrite(segment.name, offset, chunk)
         offset += len(chunk)
-    handle = storage.open(name)
+    handle = storage.open(segment.name)
     try:
         handle.sync()
     except BaseException:
@@ -271,3 +356,17 @@ def remove_temporaries(storage: Storage) -> None:
     for name in storage.names():
         if _OWN_TEMPORARY.fullmatch(name):
             storage.unlink(name)
+
+
+def remove_leftovers(storage: Storage, manifest: Manifest) -> None:
+    """Remove bases that are not named, and segments from before the first one named: a rewrite that was
+    stopped before or after its manifest left them. Only for a log that was loaded; best effort.
+    """
+    named = {file.name for file in manifest.files()}
+    for name in storage.names():
+        number = file_number(name)
+        if number is None or name in named:
+            continue
+        if name.startswith("base-") or number < manifest.segments[0].number:
+            with suppress(OSError):
+                storage.unlink(name)

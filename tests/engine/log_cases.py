@@ -25,6 +25,21 @@ def open_log(storage: Storage, *, reserve_bytes: int = 4096) -> Log:
     return Log.open(storage, reserve_bytes=reserve_bytes, salt=counting_salt())
 
 
+def next_segment(log: Log) -> None:
+    """Go on in a new segment, synced and named."""
+    log.start_segment(log.prepare_segment())
+    log.write(log.take())
+    log.sync()
+    log.name_segments()
+
+
+def write_base(log: Log, position: int, *payloads: bytes, reservation_ms: int) -> None:
+    """Put a base in the place of everything before `position`."""
+    base = log.create_base(position)
+    base.append(payloads)
+    log.install_base(base.finish(reservation_ms=reservation_ms))
+
+
 def payload(number: int) -> bytes:
     """Payloads that tell themselves apart and have different lengths, an empty one among them."""
     return b"" if number == 3 else b"%d:" % number + b"payload "[: number % 7] * (number % 4)

@@ -33,7 +33,7 @@ SALT = 0x5EED0001
 
 def a_file(*payloads: bytes, position: int = 0, sequence: int = 0, previous: int = 0) -> bytes:
     """A file of RECORDS frames, in which each frame knows everything before it to be durable."""
-    content, checksum = encode_file_frame(SALT, position, sequence, previous)
+    content, checksum = encode_file_frame(SALT, position, sequence, previous, position)
     for number, payload in enumerate(payloads, sequence + 1):
         durable_upto = position + len(content)
         header, checksum = encode_header(Kind.RECORDS, number, durable_upto, checksum, SALT, payload)

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from engine.log.files import create_base, next_number
-from engine.log.manifest import Manifest, decode
+from engine.log import Log
+from engine.log.manifest import decode
 from engine.storage.memory import MemoryStorage
-from tests.engine.log_cases import append, files, open_log
+from tests.engine.log_cases import append, files, next_segment, open_log, write_base
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "log-v1"
 
@@ -13,22 +13,19 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "log-v1"
 def write_golden() -> dict[str, bytes]:
     """Every kind of frame and of file, as a rewrite and a clean stop leave them. The salts are fixed."""
     storage = MemoryStorage()
-    log = open_log(storage)
+    salts = iter([0x5EED0001, 0x5EED0002, 0x5EED0003, 9])
+    log = Log.open(storage, reserve_bytes=4096, salt=salts.__next__)
     append(log, b"before the base", synced=True)
-    log.seal_and_start_segment()
+    next_segment(log)
     log.reserve_ids(1_700_000_000_123)
     append(log, b"one", b"", synced=True)
-    log.seal_and_start_segment()
+    next_segment(log)
     append(log, bytes(range(256)), synced=True)
     log.mark(clean=False)
+    log.write(log.take())
+    second = decode(storage.content("manifest")).segments[1]
+    write_base(log, second.position, b"all of it", reservation_ms=1_600_000_000_000)
     log.close()
-    first, *rest = decode(storage.content("manifest")).segments
-    position = rest[0].position
-    number = next_number(storage, Manifest(segments=(first, *rest)))
-    base = create_base(storage, number, position, [b"all of it"], reservation_ms=1_600_000_000_000, salt=9)
-    storage.replace("manifest", [Manifest(base, tuple(rest)).encode()])
-    storage.unlink(first.name)
-    storage.sync_directory()
     return files(storage.crash())
 
 

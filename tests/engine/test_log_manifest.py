@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 
 from engine.codec import HEAD, HEADER, encode_file_frame, file_salt
 from engine.log import LogRefused
-from engine.log.files import create_base, next_number
-from engine.log.manifest import MANIFEST_BYTES_MAX, Base, Manifest, Seal, Segment, decode, file_number
+from engine.log.files import BaseFile, next_number
+from engine.log.manifest import (
+    MANIFEST_BYTES_MAX,
+    Base,
+    Manifest,
+    Seal,
+    Segment,
+    decode,
+    file_number,
+)
 from engine.storage.memory import MemoryStorage
 from tests.engine.log_cases import (
     SEGMENT,
@@ -19,9 +27,11 @@ from tests.engine.log_cases import (
     closed,
     files,
     frames_of,
+    next_segment,
     open_log,
     reader,
     recovered,
+    write_base,
 )
 
 WHOLE = Manifest(
@@ -153,18 +163,13 @@ def with_base() -> MemoryStorage:
     storage = MemoryStorage()
     log = open_log(storage)
     append(log, b"old one", b"old two", synced=True)
-    log.seal_and_start_segment()
+    next_segment(log)
     append(log, b"three", b"four", synced=True)
-    log.seal_and_start_segment()
+    next_segment(log)
     append(log, b"five", synced=True)
+    second = decode(storage.content("manifest")).segments[1]
+    write_base(log, second.position, b"one and two", b"!", reservation_ms=77)
     log.close()
-    manifest = decode(storage.content("manifest"))
-    number = next_number(storage, manifest)
-    position = manifest.segments[1].position
-    base = create_base(storage, number, position, [b"one and two", b"!"], reservation_ms=77, salt=0x5A17)
-    storage.replace("manifest", [Manifest(base, manifest.segments[1:]).encode()])
-    storage.unlink(SEGMENT)
-    storage.sync_directory()
     return storage.crash()
 
 
@@ -219,14 +224,9 @@ def test_a_sound_base_in_the_place_of_another_is_refused(fake: str) -> None:
     storage = with_base()
     other = MemoryStorage()
     position = decode(storage.content("manifest")).segments[0].position
-    create_base(
-        other,
-        4,
-        position - (fake == "older"),
-        [b"ONE and two", b"!"],
-        reservation_ms=77,
-        salt=0x5A17,
-    )
+    another = BaseFile(other, 4, position - (fake == "older"), 0x5A17)
+    another.append([b"ONE and two", b"!"])
+    another.finish(reservation_ms=77)
     with pytest.raises(LogRefused, match=r"base-4.weir"):
         recovered(changed(storage, "base-4.weir", other.content("base-4.weir")))
 
@@ -242,7 +242,7 @@ def test_a_segment_of_another_position_is_refused() -> None:
     """Positions say what was synced: a first frame with another one would shift them all."""
     storage = MemoryStorage()
     open_log(storage).close(clean=False)
-    frame, _ = encode_file_frame(1, 1000, 0, 0)
+    frame, _ = encode_file_frame(1, 1000, 0, 0, 0)
     with pytest.raises(LogRefused, match="is the file for position 1000, not for 0"):
         recovered(changed(storage, SEGMENT, frame))
 
@@ -258,18 +258,92 @@ def test_files_without_a_manifest_are_refused_and_left_alone() -> None:
         assert files(storage) == directory
 
 
-def test_a_manifest_older_than_the_log_is_refused() -> None:
-    """Put back from a copy, it would forget every frame since it was copied."""
+def followed() -> tuple[MemoryStorage, bytes]:
+    """Three segments, all synced, and the manifest as it was when there was one."""
     storage = MemoryStorage()
     log = open_log(storage)
-    before = [Manifest().encode(), storage.content("manifest")]
     append(log, b"one", synced=True)
-    log.seal_and_start_segment()
+    before = storage.content("manifest")
+    next_segment(log)
     append(log, b"two", synced=True)
+    next_segment(log)
+    append(log, b"three", synced=True)
     log.close()
-    for manifest in before:
-        with pytest.raises(LogRefused, match=r"older than segment-[12].weir"):
-            recovered(changed(storage, "manifest", manifest))
+    return storage.crash(), before
+
+
+def test_a_manifest_older_than_the_log_forgets_nothing() -> None:
+    """Put back from a copy, or never followed by its successor: the segments themselves tell what follows."""
+    storage, before = followed()
+    older = changed(storage, "manifest", before)
+    assert recovered(older) == [b"one", b"two", b"three"]
+    assert older.content("manifest") == storage.content("manifest")
+
+
+def test_a_manifest_that_names_nothing_beside_a_log_is_refused() -> None:
+    """Nothing tells where such a log began."""
+    storage, _ = followed()
+    with pytest.raises(LogRefused, match=r"names no file, but segment-1.weir has frames"):
+        recovered(changed(storage, "manifest", Manifest().encode()))
+
+
+def test_a_segment_that_is_not_named_is_taken_only_if_it_goes_on_exactly() -> None:
+    """A flipped bit in what it follows, or in its first frame, is damage: it was synced."""
+    storage, before = followed()
+    older = changed(storage, "manifest", before)
+    for name in ("segment-1.weir", "segment-2.weir"):
+        content = storage.content(name)
+        for bit in range(len(content) * 8):
+            flipped = bytearray(content)
+            flipped[bit // 8] ^= 1 << bit % 8
+            with pytest.raises(LogRefused) as refused:
+                recovered(changed(older, name, bytes(flipped)))
+            assert refused.value.file == name
+
+
+def test_a_segment_cut_below_what_its_follower_saw_synced_is_refused() -> None:
+    """Frames beyond a hole testify that the hole was no torn tail."""
+    storage, before = followed()
+    older = changed(storage, "manifest", before)
+    content = storage.content("segment-1.weir")
+    for length in range(52, len(content)):
+        with pytest.raises(LogRefused, match=r"segment-1.weir, offset 52.*synced beyond"):
+            recovered(changed(older, "segment-1.weir", content[:length]))
+
+
+def test_a_segment_beyond_a_torn_tail_is_torn_with_it() -> None:
+    """Nothing in either was synced: what the power cut left of the second is of no use without the first."""
+    storage = MemoryStorage()
+    log = open_log(storage)
+    append(log, b"one", synced=True)
+    append(log, b"two", synced=False)
+    log.start_segment(log.prepare_segment())
+    append(log, b"three", synced=False)
+    whole = files(storage.kill())
+    torn = {**whole, SEGMENT: whole[SEGMENT][:-1]}
+    image = MemoryStorage(torn)
+    assert recovered(image) == [b"one"]
+    again = open_log(image)
+    append(again, b"four", synced=True)
+    next_segment(again)
+    append(again, b"five", synced=True)
+    assert recovered(image.crash()) == [b"one", b"four", b"five"]
+
+
+def test_a_segment_without_a_whole_first_frame_is_none() -> None:
+    """It was made beforehand, and the crash came before its first frame was there."""
+    storage = MemoryStorage()
+    log = open_log(storage)
+    append(log, b"one", synced=True)
+    log.start_segment(log.prepare_segment())
+    append(log, b"two", synced=False)
+    whole = files(storage.kill())
+    for length in range(53):
+        beginnings = [whole["segment-2.weir"][:length], bytes(length)] if length < 52 else [bytes(length)]
+        for beginning in beginnings:
+            image = MemoryStorage({**whole, "segment-2.weir": beginning})
+            assert recovered(image) == [b"one"]
+            assert image.content("segment-2.weir") == beginning
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,12 @@ from tests.engine.log_cases import (
     counting_salt,
     files,
     frames_of,
+    next_segment,
     open_log,
     payload,
     recovered,
     torn_files,
+    write_base,
 )
 
 
@@ -288,10 +290,10 @@ class TestANewSegment:
         log = open_log(storage)
         append(log, b"one", b"two", synced=False)
         end = log.written_upto
-        log.seal_and_start_segment()
+        next_segment(log)
         assert log.durable_upto == log.staged_upto == end + FILE_FRAME_BYTES
         append(log, b"three", synced=True)
-        log.seal_and_start_segment()
+        next_segment(log)
         log.close()
         again = open_log(storage.crash())
         assert list(again.replay()) == [b"one", b"two", b"three"]
@@ -301,45 +303,158 @@ class TestANewSegment:
         assert [segment.seal is None for segment in manifest.segments] == [False, False, True]
         assert again.durable_upto == sum(storage.size(segment.name) for segment in manifest.segments)
 
-    def test_is_reserved_for_anew(self) -> None:
-        """The old segment gives its room back, the new one takes its own when asked."""
-        storage = MemoryStorage(space_bytes=12_000)
+    def test_comes_with_its_room_and_the_old_one_gives_its_own_back(self) -> None:
+        """The reserve is whole from the first frame on."""
+        storage = MemoryStorage(space_bytes=20_000)
         log = open_log(storage, reserve_bytes=4096)
         log.ensure_reserve()
-        log.seal_and_start_segment()
+        next_segment(log)
+        before = len(storage.operations)
         log.ensure_reserve(3000)
+        assert storage.operations[before:] == []
         append(log, bytes(3000), synced=True)
+        log.ensure_reserve(3000)
 
     def test_what_is_staged_must_be_written_first(self) -> None:
         """Frames in no file yet cannot change files."""
         log = open_log(MemoryStorage())
+        prepared = log.prepare_segment()
         log.stage(b"one")
         with pytest.raises(AssertionError):
-            log.seal_and_start_segment()
+            log.start_segment(prepared)
+
+    def test_is_found_before_any_manifest_names_it(self) -> None:
+        """Between its first frame and its name a crash loses nothing, and the next start names it."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        append(log, b"one", synced=True)
+        for number in range(3):
+            log.start_segment(log.prepare_segment())
+            append(log, b"in %d" % number, synced=True)
+        for image in (storage.crash(), storage.kill()):
+            assert recovered(image) == [b"one", b"in 0", b"in 1", b"in 2"]
+            assert len(decode(image.content("manifest")).segments) == 4
+            assert recovered(image.crash()) == [b"one", b"in 0", b"in 1", b"in 2"]
+
+    def test_is_synced_after_what_is_before_it(self) -> None:
+        """What is safe in the new file is worth nothing without the end of the old one."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        append(log, b"one", synced=False)
+        log.start_segment(log.prepare_segment())
+        append(log, b"two", synced=False)
+        before = len(storage.operations)
+        log.sync()
+        done = [step for step in storage.operations[before:] if step[0] == "sync"]
+        assert done == [("sync", SEGMENT), ("sync", "segment-2.weir")]
+        log.sync()
+        append(log, b"three", synced=True)
+        assert storage.operations[-1] == ("sync", "segment-2.weir")
+
+    def test_may_begin_while_another_thread_syncs(self) -> None:
+        """A file is closed only by who syncs it, and only once no frame can come to it."""
+        storage = SwappingStorage()
+        log = open_log(storage)
+        append(log, b"one", synced=False)
+        prepared = log.prepare_segment()
+        storage.during_sync = lambda: log.start_segment(prepared)
+        log.sync()
+        append(log, b"two", synced=False)
+        assert log.durable_upto < log.written_upto
+        log.sync()
+        assert log.durable_upto == log.written_upto
+        log.name_segments()
+        assert recovered(storage.crash()) == [b"one", b"two"]
+
+    def test_must_be_synced_before_it_is_named(self) -> None:
+        """A named segment has its first frame, or is damage."""
+        log = open_log(MemoryStorage())
+        log.start_segment(log.prepare_segment())
+        log.write(log.take())
+        with pytest.raises(AssertionError):
+            log.name_segments()
 
     @pytest.mark.parametrize(
         "operation", ["create", "append", "sync", "rename", "sync_directory", "truncate"]
     )
-    @pytest.mark.parametrize("nth", [1, 2])
+    @pytest.mark.parametrize("nth", [1, 2, 3, 4])
     def test_fails_into_the_old_or_the_new_one(self, operation: str, nth: int) -> None:
-        """An error at each step: the log goes on or is poisoned, and a restart loads one of the two."""
+        """An error at each step: the log goes on or is poisoned, and a restart loads all that it kept."""
         storage = MemoryStorage()
         log = open_log(storage)
         append(log, b"one", b"two", synced=True)
         storage.fail(operation, errno.EIO, nth=nth)
         expected = [b"one", b"two"]
         try:
-            log.seal_and_start_segment()
+            next_segment(log)
         except LogPoisoned:
-            assert (operation, nth) == ("sync_directory", 2)  # renamed, but for how long?
+            assert operation in {"append", "sync"}
         except OSError:
             assert log.poisoned is None
-        if log.poisoned is None:
+        with suppress(LogPoisoned):
             append(log, b"three", synced=True)
             expected.append(b"three")
         for names in range(storage.unsynced_name_changes() + 1):
             assert recovered(storage.crash(name_changes=names)) == expected
         assert recovered(storage.kill()) == expected
+
+
+class SwappingStorage(MemoryStorage):
+    """Does something else in the midst of a sync, once, as another thread would."""
+
+    during_sync: Callable[[], object] | None = None
+
+    def step(self, operation: str, name: str) -> Fault | None:
+        if operation == "sync" and self.during_sync is not None:
+            then, self.during_sync = self.during_sync, None
+            then()
+        return super().step(operation, name)
+
+
+class TestABase:
+    def test_takes_the_place_of_what_was_before(self) -> None:
+        """The old files go, with everything that was in them."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        append(log, b"old", synced=True)
+        next_segment(log)
+        append(log, b"new", synced=True)
+        position = decode(storage.content("manifest")).segments[1].position
+        write_base(log, position, b"a base", reservation_ms=5)
+        assert storage.names() == ["base-3.weir", "manifest", "segment-2.weir"]
+        append(log, b"newer", synced=True)
+        again = open_log(storage.crash())
+        assert list(again.replay()) == [b"a base", b"new", b"newer"]
+        assert again.recovery.reservation_ms == 5
+        assert again.base_bytes == storage.size("base-3.weir")
+        assert again.total_bytes == again.base_bytes + storage.size("segment-2.weir")
+
+    def test_given_up_leaves_nothing_behind(self) -> None:
+        """A base that nobody names is no part of the log, and goes."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        append(log, b"old", synced=True)
+        next_segment(log)
+        base = log.create_base(log.staged_upto)
+        base.append([b"half"])
+        base.discard()
+        assert not [name for name in storage.names() if name.startswith("base")]
+        assert recovered(storage.crash()) == [b"old"]
+
+    def test_that_a_crash_left_goes_after_the_next_load(self) -> None:
+        """As do segments that it replaced; but not before everything was read."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        append(log, b"old", synced=True)
+        next_segment(log)
+        log.create_base(log.staged_upto).append([b"half"])
+        image = storage.kill()
+        beside = MemoryStorage({**files(image), "segment-0.weir": b"", "base-x.weir": b"mine"})
+        again = open_log(beside)
+        assert "base-3.weir" in beside.names()
+        again.remove_leftovers()
+        assert {"base-3.weir", "segment-0.weir"}.isdisjoint(beside.names())
+        assert "base-x.weir" in beside.names()
 
 
 def live_through(storage: MemoryStorage, staged: list[bytes], synced: list[int]) -> None:
@@ -357,8 +472,17 @@ def live_through(storage: MemoryStorage, staged: list[bytes], synced: list[int])
         log.stage(staged[-1])
         log.write(log.take())
         if turn != 2:
-            log.seal_and_start_segment()
+            position = log.start_segment(log.prepare_segment())
+            staged.append(b"after %d" % turn)
+            log.stage(staged[-1])
+            log.write(log.take())
+            log.sync()
             synced.append(len(staged))
+            log.name_segments()
+            base = log.create_base(position)
+            # A base holds what it replaces: here, the payloads themselves.
+            base.append(staged[:-1])
+            log.install_base(base.finish(reservation_ms=turn))
     log.close()
     synced.append(len(staged))
 
