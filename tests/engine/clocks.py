@@ -5,10 +5,13 @@ Must never know: what anybody waits for.
 """
 
 import asyncio
+import time
 from typing import Final
 
 # What asyncio and a deadline added up in floating point may disagree about.
 _rounding_s: Final = 1e-6
+# Long enough for a thread to get hold of the interpreter, which a loop that only spins hardly lets go.
+_pause_s: Final = 0.000_2
 # Turns of the loop in which everything that is due has run, and what that has woken.
 _settling_turns: Final = 12
 
@@ -45,3 +48,9 @@ async def settle() -> None:
     """Let everything run that can run now."""
     for _ in range(_settling_turns):
         await asyncio.sleep(0)
+
+
+async def let_threads_run() -> None:
+    """One turn of the loop, and time for other threads: that of the loop stands still, so it cannot sleep."""
+    time.sleep(_pause_s)  # noqa: ASYNC251 - nothing else on this loop has anything to do
+    await asyncio.sleep(0)

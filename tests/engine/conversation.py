@@ -15,7 +15,7 @@ from app.redis import Request, parse
 from engine import Engine, EngineError, Fsync
 from engine.storage import Storage
 from engine.storage.memory import MemoryHandle, MemoryStorage
-from tests.engine.clocks import HandClock, settle
+from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.world import Word, plain, words_of
 
 REPLY_S_MAX: Final = 10.0
@@ -69,7 +69,7 @@ class Begun:
         deadline = time.monotonic() + REPLY_S_MAX
         while not self.task.done():
             assert time.monotonic() < deadline, "no reply came"
-            await asyncio.sleep(0)
+            await let_threads_run()
         return self.task.result()
 
     def done(self) -> bool:
