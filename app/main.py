@@ -53,6 +53,9 @@ ROUTES: Final[Sequence[Route]] = [
     *pending.routes.all,
     *future.routes.all,
 ]
+# A process has one application; its tests have thousands, with a few settings between them.
+_described_max: Final = 8
+_described: Final[dict[Settings, bytes]] = {}
 
 
 class App:
@@ -105,8 +108,17 @@ def _api(gateway: Gateway) -> FastAPI:
         exception_handlers={HTTPException: _refuse_path},
     )
     add_to(api, gateway, ROUTES)
-    api.state.description = description.document(api, gateway.settings)
+    api.state.description = _description(api, gateway.settings)
     return api
+
+
+def _description(api: FastAPI, settings: Settings) -> bytes:
+    """The description, made once: it follows from the routes and the settings alone."""
+    if settings not in _described:
+        if len(_described) >= _described_max:
+            _described.clear()
+        _described[settings] = description.document(api, settings)
+    return _described[settings]
 
 
 async def _refuse_path(request: Request, error: Exception) -> Answer:
