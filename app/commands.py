@@ -6,43 +6,44 @@ together. Must never know: JSON, statuses, any command.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from app import redis
 from app.auth import Action
 from app.calls import Call
-from app.redis import Request, Resp
-from app.wire.commands import Outcome, Words
+from app.redis import Request
+from app.wire import commands as wire
+from app.wire.commands import Encoding, Words
 from engine import Command, EngineError, Reply, errors
-
-# An outcome as it goes on the wire: the room that several have together is counted in its bytes.
-Encode = Callable[[Outcome], bytes]
 
 _ONE: Final = "answer_bytes_max"
 _TOGETHER: Final = "pipeline_bytes_max"
+# Longer answers take milliseconds to write: others are served meanwhile.
+_inline_bytes_max: Final = 256 << 10
 
 
-async def run(call: Call, words: Words, encode: Encode) -> bytes:
+async def run(call: Call, words: Words, encoded: Encoding) -> bytes:
     """Run one command. Raises EngineError, `forbidden`."""
     request = redis.checked(redis.parse(words), call.gateway.command_limits)
     _authorise(call, request)
     settings = call.gateway.settings
-    return await _run(call, request.bounded(settings.wait_ms_max), settings.answer_bytes_max, _ONE, encode)
+    return await _run(call, request.bounded(settings.wait_ms_max), settings.answer_bytes_max, _ONE, encoded)
 
 
-async def run_each(call: Call, rows: Sequence[Words | EngineError], encode: Encode) -> list[bytes]:
+async def run_each(call: Call, rows: Sequence[Words | EngineError], encoded: Encoding) -> list[bytes]:
     """Run commands one after the other. What they may wait, they may wait together."""
     requests = [_parsed(call, row) for row in rows]
     for request in requests:
         _authorise(call, request)
-    pipeline = _Pipeline(call, encode)
+    pipeline = _Pipeline(call, encoded)
     for request in requests:
         await pipeline.add(request)
     return await pipeline.end()
 
 
-async def run_together(call: Call, rows: Sequence[Words | EngineError], encode: Encode) -> list[bytes]:
+async def run_together(call: Call, rows: Sequence[Words | EngineError], encoded: Encoding) -> list[bytes]:
     """Run commands as one turn.
 
     Raises EXECABORT where one is unknown or has impossible arguments, EngineError where too many of them
@@ -61,7 +62,7 @@ async def run_together(call: Call, rows: Sequence[Words | EngineError], encode: 
     commands = [command for request in requests if (command := _command(request)) is not None]
     synced = any(isinstance(request, Request) and request.synced for request in requests)
     replies = iter(await call.engine.transaction(commands, synced=synced) if commands else ())
-    return [_shaped(call, request, replies, room, name, encode) for request in requests]
+    return [await _shaped(call, request, replies, room, name, encoded) for request in requests]
 
 
 class _Pipeline:
@@ -70,10 +71,10 @@ class _Pipeline:
     The room for a long answer is taken before its command is run, and what it leaves is given back after.
     """
 
-    def __init__(self, call: Call, encode: Encode) -> None:
+    def __init__(self, call: Call, encoded: Encoding) -> None:
         settings = call.gateway.settings
         self._call = call
-        self._encode = encode
+        self._encoded = encoded
         self._ends_s = call.gateway.clock.monotonic() + settings.wait_ms_max / 1000
         self._left = settings.pipeline_bytes_max
         self._taken = 0
@@ -95,7 +96,7 @@ class _Pipeline:
         left_ms = 0
         if alone:
             left_ms = max(1, int((self._ends_s - self._call.gateway.clock.monotonic()) * 1000))
-        self._under_way.append(_outcome(self._call, request, left_ms, room, name, self._encode))
+        self._under_way.append(_outcome(self._call, request, left_ms, room, name, self._encoded))
         if alone:
             await self._flush()
 
@@ -173,24 +174,24 @@ def _is_alone(request: Request | EngineError) -> bool:
 
 
 async def _outcome(
-    call: Call, request: Request | EngineError, block_ms_max: int, room: int, name: str, encode: Encode
+    call: Call, request: Request | EngineError, block_ms_max: int, room: int, name: str, encoded: Encoding
 ) -> bytes:
     if isinstance(request, EngineError):
-        return encode(request)
+        return wire.outcome(request, encoded)
     try:
-        return await _run(call, request.bounded(block_ms_max), room, name, encode)
+        return await _run(call, request.bounded(block_ms_max), room, name, encoded)
     except EngineError as refusal:
-        return encode(refusal)
+        return wire.outcome(refusal, encoded)
 
 
-async def _run(call: Call, request: Request, room: int, name: str, encode: Encode) -> bytes:
+async def _run(call: Call, request: Request, room: int, name: str, encoded: Encoding) -> bytes:
     if request.command is None:
-        return encode(request.immediate(call.gateway.clock.wall_ms() * 1000))
+        return _immediate(call, request, encoded)
     await _probe(call, request, room, name)
     request = redis.within(request, room, call.gateway.command_limits, name)
     assert request.command is not None, "a limit takes no command away"
     reply = await call.execute(request.command, synced=request.synced)
-    return _written(call, request, reply, room, name, encode)
+    return await _written(call, request, reply, room, name, encoded)
 
 
 async def _probe(call: Call, request: Request, room: int, name: str) -> None:
@@ -217,32 +218,36 @@ def _within(call: Call, request: Request | EngineError, room: int, name: str) ->
     return redis.within(request, room, call.gateway.command_limits, name)
 
 
-def _shaped(
+async def _shaped(
     call: Call,
     request: Request | EngineError,
     replies: Iterator[Reply | EngineError],
     room: int,
     name: str,
-    encode: Encode,
+    encoded: Encoding,
 ) -> bytes:
     if isinstance(request, EngineError):
-        return encode(request)
+        return wire.outcome(request, encoded)
     if request.command is None:
-        return encode(request.immediate(call.gateway.clock.wall_ms() * 1000))
+        return _immediate(call, request, encoded)
     try:
-        return _written(call, request, next(replies), room, name, encode)
+        return await _written(call, request, next(replies), room, name, encoded)
     except EngineError as refusal:
-        return encode(refusal)
+        return wire.outcome(refusal, encoded)
 
 
-def _written(
-    call: Call, request: Request, reply: Reply | EngineError, room: int, name: str, encode: Encode
+async def _written(
+    call: Call, request: Request, reply: Reply | EngineError, room: int, name: str, encoded: Encoding
 ) -> bytes:
-    written = encode(_answer(call, request, reply))
-    redis.check_written(request, len(written), room, name)
-    return written
-
-
-def _answer(call: Call, request: Request, reply: Reply | EngineError) -> Resp:
     policy, principal = call.gateway.policy, call.principal
-    return request.answer(reply, lambda name: policy.may(principal, Action.READ, name))
+    write = partial(
+        request.written, reply, lambda name: policy.may(principal, Action.READ, name), base64=encoded.reply
+    )
+    long = not isinstance(reply, EngineError) and redis.text_bytes(reply) > _inline_bytes_max
+    written = await asyncio.to_thread(write) if long else write()
+    redis.check_written(request, len(written), room, name)
+    return wire.result(written)
+
+
+def _immediate(call: Call, request: Request, encoded: Encoding) -> bytes:
+    return wire.outcome(request.immediate(call.gateway.clock.wall_ms() * 1000), encoded)

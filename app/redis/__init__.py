@@ -6,7 +6,7 @@ Must never know: HTTP, tokens, the clock, and how the engine does what it is ask
 
     request = checked(parse(arguments(json_list, base64=…)), limits)
     resp = request.immediate(now_us) if request.command is None else request.answer(await engine.execute(…))
-    body = {"result": to_json(resp, base64=…)}
+    body = {"result": to_json(resp, base64=…)}, or at once request.written(await engine.execute(…), base64=…)
 """
 
 from app.redis.bounds import (
@@ -21,6 +21,7 @@ from app.redis.bounds import (
 from app.redis.request import EXECABORT, Action, Request, Visible
 from app.redis.resp import Resp, arguments, load, to_json
 from app.redis.table import COMMANDS, parse, parse_each, parse_transaction
+from app.redis.written import text_bytes
 
 __all__ = [
     "COMMANDS",
@@ -40,6 +41,7 @@ __all__ = [
     "parse_each",
     "parse_transaction",
     "probes",
+    "text_bytes",
     "to_json",
     "within",
 ]

@@ -15,8 +15,7 @@ from typing import Final
 
 import msgspec
 
-from app.redis.request import Request, Visible
-from app.redis.resp import Resp
+from app.redis.request import Request
 from engine import (
     Command,
     Delete,
@@ -180,24 +179,19 @@ def within(request: Request, bytes_max: int, limits: Limits, name: str = "answer
         bounded = msgspec.structs.replace(command, count=limits.rows_max)
     else:
         bounded = command
-    return replace(request, command=bounded, shape=_checking(request, bytes_max, limits, name))
+    return replace(request, command=bounded, check=_check(command, bytes_max, limits, name))
 
 
-def _checking(
-    request: Request, bytes_max: int, limits: Limits, name: str
-) -> Callable[[Reply, Visible], Resp]:
-    command, shape = request.command, request.shape
-
-    def shaped(reply: Reply, visible: Visible) -> Resp:
+def _check(command: Command, bytes_max: int, limits: Limits, name: str) -> Callable[[Reply], None]:
+    def check(reply: Reply) -> None:
         # Where its count ends a list, the answer is what was asked for.
         if isinstance(command, XRange) and isinstance(reply, Entries):
             if reply.more and (command.count is None or reply.count < command.count):
                 raise too_long(bytes_max, name, _GO_ON if command.count is None else _COUNT_LESS)
         elif isinstance(command, XPendingRange) and isinstance(reply, PendingList):
             _check_rows(command, reply, limits.rows_max)
-        return shape(reply, visible)
 
-    return shaped
+    return check
 
 
 def _check_rows(command: XPendingRange, reply: PendingList, rows_max: int) -> None:

@@ -84,15 +84,17 @@ def _flat(pairs: Iterable[tuple[str, Resp]]) -> list[Resp]:
     return [part for name, value in pairs for part in (name.encode(), value)]
 
 
-def _entry(text: bytes) -> Resp:
+def entry(text: bytes) -> Resp:
+    """One entry, of its stored text."""
     return [_id(entries.id_of(text)), _flat(entries.pairs_of(text))]
 
 
 def _entries(run: Entries) -> list[Resp]:
-    return [_entry(text) for part in run.parts for text in entries.texts(part)]
+    return [entry(text) for part in run.parts for text in entries.texts(part)]
 
 
-def _delivered(delivered: Delivered) -> Resp:
+def delivered_entry(delivered: Delivered) -> Resp:
+    """One entry of a group read: deleted ones are null, claimed ones tell their past."""
     fields: Resp = None if delivered.text is None else _flat(entries.pairs_of(delivered.text))
     shape: list[Resp] = [_id(delivered.id), fields]
     if delivered.idle_ms is not None:
@@ -111,7 +113,13 @@ def _claimed_entry(delivered: Delivered) -> Resp:
 
 def _auto_claimed(reply: AutoClaimed) -> Resp:
     claimed: Resp = [_claimed_entry(delivered) for delivered in reply.entries]
-    return [_id(reply.next_start), claimed, _ids(reply.deleted_ids)]
+    next_start, deleted_ids = around_claimed(reply)
+    return [next_start, claimed, deleted_ids]
+
+
+def around_claimed(reply: AutoClaimed) -> tuple[Resp, Resp]:
+    """What stands before and behind the entries: the cursor, and the IDs of those that are gone."""
+    return _id(reply.next_start), _ids(reply.deleted_ids)
 
 
 def _streams_read(reply: StreamsRead) -> Resp:
@@ -120,7 +128,7 @@ def _streams_read(reply: StreamsRead) -> Resp:
 
 def _group_read(reply: GroupRead) -> Resp:
     return [
-        [read.stream.encode(), [_delivered(delivered) for delivered in read.entries]]
+        [read.stream.encode(), [delivered_entry(delivered) for delivered in read.entries]]
         for read in reply.streams
     ] or None
 
@@ -185,8 +193,8 @@ def _stream_head(info: StreamInfo) -> list[tuple[str, Resp]]:
 
 
 def _stream(info: StreamInfo) -> Resp:
-    first = None if info.first_entry is None else _entry(info.first_entry)
-    last = None if info.last_entry is None else _entry(info.last_entry)
+    first = None if info.first_entry is None else entry(info.first_entry)
+    last = None if info.last_entry is None else entry(info.last_entry)
     tail: list[tuple[str, Resp]] = [("groups", info.groups), ("first-entry", first), ("last-entry", last)]
     return _flat(_stream_head(info) + tail)
 

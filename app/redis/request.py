@@ -10,9 +10,21 @@ from typing import Final, Literal
 
 import msgspec
 
-from app.redis import replies
+from app.redis import replies, written
 from app.redis.resp import Resp
-from engine import Command, Delete, EngineError, Exists, Reply, XRead, XReadGroup, errors
+from engine import (
+    Claim,
+    Command,
+    Delete,
+    EngineError,
+    Exists,
+    Reply,
+    XAutoClaim,
+    XClaim,
+    XRead,
+    XReadGroup,
+    errors,
+)
 
 Action = Literal["read", "write", "consume", "manage", "admin"]
 Visible = Callable[[str], bool]
@@ -20,6 +32,10 @@ Visible = Callable[[str], bool]
 
 def _everything(_: str) -> bool:
     return True
+
+
+def _anything(_: Reply) -> None:
+    pass
 
 
 def _not_local(_: int) -> Resp:
@@ -38,7 +54,7 @@ class Request:
     lower case, a subcommand behind a bar. Each of `actions` must be allowed on each of `streams`, on all
     streams where `streams` is None; an empty tuple means that no stream is named: the answer shows names as
     far as they are visible (KEYS, SCAN), or none at all. `synced`: the answer is to leave only when
-    everything before it is on the disk.
+    everything before it is on the disk. `check` raises `EngineError` for a reply that is beyond a limit.
     """
 
     name: str
@@ -48,6 +64,7 @@ class Request:
     shape: Callable[[Reply, Visible], Resp] = _not_shaped
     local: Callable[[int], Resp] = _not_local
     synced: bool = False
+    check: Callable[[Reply], None] = _anything
 
     def immediate(self, now_us: int) -> Resp:
         """The answer of a command that needs no engine; `now_us` is the wall clock in microseconds (TIME)."""
@@ -61,7 +78,26 @@ class Request:
         """
         if isinstance(reply, EngineError):
             raise reply
+        self.check(reply)
         return self.shape(reply, visible)
+
+    def written(
+        self, reply: Reply | EngineError, visible: Visible = _everything, *, base64: bool = False
+    ) -> bytes:
+        """The JSON text of `answer`."""
+        if isinstance(reply, EngineError):
+            raise reply
+        self.check(reply)
+        text = None if self.ids_alone else written.of_entries(reply, base64=base64)
+        return written.written(self.shape(reply, visible), base64=base64) if text is None else text
+
+    @property
+    def ids_alone(self) -> bool:
+        """Whether a claim is answered without the entries."""
+        command = self.command
+        if isinstance(command, XClaim):
+            return isinstance(command.claim, Claim) and command.claim.just_ids
+        return isinstance(command, XAutoClaim) and command.just_ids
 
     def bounded(self, block_ms_max: int) -> "Request":
         """The same with a BLOCK of 0 (for ever) or beyond the limit cut to the limit."""

@@ -38,7 +38,7 @@ async def run_command(call: Call) -> Answer:
     encoded = _encoding(call)
     try:
         words = await call.read(partial(wire.one, encoded=encoded))
-        return Answer(200, await commands.run(call, words, partial(wire.outcome, encoded=encoded)))
+        return Answer(200, await commands.run(call, words, encoded))
     except EngineError as refusal:
         return _refused(refusal, encoded)
 
@@ -48,7 +48,7 @@ async def run_pipeline(call: Call) -> Answer:
     """Run Redis commands one after the other; one that fails does not stop the others."""
     encoded, most = _encoding(call), call.gateway.settings.pipeline_commands_max
     rows = await call.read(partial(wire.many, encoded=encoded, commands_max=most))
-    found = await commands.run_each(call, rows, partial(wire.outcome, encoded=encoded))
+    found = await commands.run_each(call, rows, encoded)
     return Answer(200, wire.outcomes(found))
 
 
@@ -60,7 +60,7 @@ async def run_transaction(call: Call) -> Answer:
     encoded, most = _encoding(call), call.gateway.settings.pipeline_commands_max
     rows = await call.read(partial(wire.many, encoded=encoded, commands_max=most))
     try:
-        found = await commands.run_together(call, rows, partial(wire.outcome, encoded=encoded))
+        found = await commands.run_together(call, rows, encoded)
     except EngineError as refusal:
         return _refused(refusal, encoded)
     return Answer(200, wire.outcomes(found))

@@ -78,6 +78,11 @@ def outcome(found: Outcome, encoded: Encoding) -> bytes:
     return _encode(_outcome(found, encoded))
 
 
+def result(written: bytes) -> bytes:
+    """The answer of a command whose result is JSON text already."""
+    return b'{"result":%b}' % written
+
+
 def outcomes(found: Sequence[bytes]) -> bytes:
     """The answers of several, each as `outcome` gives it, in order."""
     return b"[%b]" % b",".join(found)
