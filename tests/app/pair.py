@@ -64,6 +64,7 @@ class Served:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._lines: list[Line] = []
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -90,12 +91,17 @@ class Served:
         self.server.should_exit = True
 
     def stop(self) -> None:
+        # A test that failed has left some open.
+        for line in self._lines:
+            line.close()
         self.leave()
         self._thread.join(_patience_s)
         assert not self._thread.is_alive(), "it stops"
 
     def connect(self) -> "Line":
-        return Line(self.port)
+        line = Line(self.port)
+        self._lines.append(line)
+        return line
 
 
 class Line:
@@ -169,8 +175,10 @@ class Pair:
 
     def __exit__(self, *exception: object) -> None:
         self.hang_up()
-        self.thin.stop()
-        self.full.stop()
+        try:
+            self.thin.stop()
+        finally:
+            self.full.stop()
 
     def both(self, *pieces: bytes, head_alone: bool = False) -> list[bytes]:
         """One answer of each, on connections that are kept."""

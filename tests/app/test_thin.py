@@ -22,9 +22,11 @@ LIMITS = Settings(
     entry_bytes_max=8 << 10,
     entry_fields_max=16,
     batch_entries_max=100,
-    request_s_max=1,
-    keep_alive_s=1,
+    # Longer than any test on a slow machine takes for what it sends on lines that it has opened.
+    request_s_max=30,
+    keep_alive_s=30,
 )
+IMPATIENT = LIMITS.model_copy(update={"request_s_max": 1, "keep_alive_s": 1})
 JSON = "Content-Type: application/json"
 NDJSON = "Content-Type: application/x-ndjson"
 ENTRIES = "/v1/streams/s/entries"
@@ -36,6 +38,12 @@ ENTRY = b'{"fields":{"a":"1"}}'
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
     with Pair(LIMITS) as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Pair]:
+    with Pair(IMPATIENT) as pair:
         yield pair
 
 
@@ -311,17 +319,17 @@ def test_entries_that_are_published_together_are_told_apart(pair: Pair) -> None:
         line.close()
 
 
-def test_a_body_that_does_not_come_is_408(pair: Pair) -> None:
+def test_a_body_that_does_not_come_is_408(impatient: Pair) -> None:
     """The time of a request is the guard's on both ways."""
     head = PLAIN["entry"].partition(b"{")[0]
-    thin, full = pair.streams(head)
+    thin, full = impatient.streams(head)
     assert thin == full
     assert thin.startswith(b"HTTP/1.1 408 ")
 
 
-def test_an_idle_connection_is_closed_after_its_time(pair: Pair) -> None:
+def test_an_idle_connection_is_closed_after_its_time(impatient: Pair) -> None:
     """Counted from the last answer, also where that was thin."""
-    line = pair.thin.connect()
+    line = impatient.thin.connect()
     for _ in range(3):
         line.send(PLAIN["entry"])
         assert line.answer().startswith(b"HTTP/1.1 201 ")
