@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from engine.groups import Group
 from engine.nodes import Text
 from engine.productions import Productions
+from engine.sealed import Views
 from engine.stream import NodeLimits, Stream
 
 # Weir's own bytes a node may hold for each byte that Redis allows: JSON repeats what a listpack leaves out.
@@ -118,6 +119,8 @@ class Keyspace:
         # Texts that wait to be compressed.
         self.cold: list[Text] = []
         self._names: list[str] = []
+        # Shared by all streams.
+        self._views = Views()
 
     def find(self, name: str) -> Key | None:
         """The stream of that name."""
@@ -127,6 +130,7 @@ class Keyspace:
         """Enter a new stream."""
         assert name not in self.keys, "the command has looked for it"
         self.keys[name] = key
+        key.stream.views = self._views
         insort(self._names, name)
 
     def remove(self, name: str) -> None:

@@ -27,14 +27,29 @@ _zstd_level: Final = 1
 _decompressor: Final = zstandard.ZstdDecompressor()
 
 
-class Text:
-    """Joined entries, plain or compressed: nobody else need know. The content never changes."""
+class Tally:
+    """The bytes of the texts that count themselves in: as they are held, and as they are unpacked."""
 
-    __slots__ = ("_packed", "_plain", "size")
+    __slots__ = ("held_bytes", "plain_bytes")
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self.plain_bytes = 0
+
+
+class Text:
+    """Joined entries, plain or compressed: nobody else need know. The content never changes.
+
+    Since compressing comes later and by somebody who knows no stream, a text carries the tally that it is
+    counted in.
+    """
+
+    __slots__ = ("_packed", "_plain", "_tally", "size")
 
     def __init__(self, plain: bytes | None, packed: bytes | None = None) -> None:
         self._plain = plain
         self._packed = packed
+        self._tally: Tally | None = None
         # In bytes, of the plain form.
         self.size = zstandard.frame_content_size(packed or b"") if plain is None else len(plain)
 
@@ -53,8 +68,25 @@ class Text:
 
     def keep_packed(self, packed: bytes) -> None:
         """From here on hold only the compressed form, which `packed()` gave."""
+        before = self.held_bytes()
         self._packed = packed
         self._plain = None
+        if self._tally is not None:
+            self._tally.held_bytes += len(packed) - before
+
+    def count_in(self, tally: Tally) -> None:
+        """Be counted in `tally` from here on, whatever becomes of the form."""
+        assert self._tally is None, "a text belongs to one stream"
+        self._tally = tally
+        tally.held_bytes += self.held_bytes()
+        tally.plain_bytes += self.size
+
+    def count_out(self) -> None:
+        """Be counted no more."""
+        assert self._tally is not None, "only what was counted in is counted out"
+        self._tally.held_bytes -= self.held_bytes()
+        self._tally.plain_bytes -= self.size
+        self._tally = None
 
     @property
     def is_packed(self) -> bool:
@@ -97,15 +129,15 @@ class SealedNode:
         return entries.texts(self.text.plain())
 
     def without(self, deleted: int) -> "SealedNode":
-        """The node with the entries of this mask deleted, repacked when over half of its text is dead."""
-        live = self.held - deleted.bit_count()
-        if live * 2 >= self.held or live == 0:
-            return self._copy(held=self.held, deleted=deleted, text=self.text)
-        kept = [text for place, text in enumerate(self.texts()) if not deleted >> place & 1]
+        """The node with the entries of this mask deleted."""
+        return self._copy(held=self.held, deleted=deleted, text=self.text)
+
+    def repacked(self, kept: list[bytes]) -> "SealedNode":
+        """The node with nothing but its live entries, which are `kept`."""
         text = Text(b",".join(kept))
         if self.text.is_packed:
             text.keep_packed(text.packed())
-        return self._copy(held=live, deleted=0, text=text)
+        return self._copy(held=len(kept), deleted=0, text=text)
 
     def _copy(self, *, held: int, deleted: int, text: Text) -> "SealedNode":
         return SealedNode(
@@ -180,3 +212,8 @@ def live_place(deleted: int, index: int) -> int:
         rest >>= 1
         place += 1
     return place
+
+
+def last_live_place(deleted: int, stop: int) -> int:
+    """The place of the last entry before `stop` that is not deleted, -1 if there is none."""
+    return (~deleted & (1 << stop) - 1).bit_length() - 1

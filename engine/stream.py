@@ -10,18 +10,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from engine import entries, ids
-from engine.blocks import SortedMap
-from engine.nodes import Node, OpenNode, SealedNode, Text, live_place, live_places
+from engine.nodes import Node, OpenNode, SealedNode, Text, last_live_place, live_place, live_places
 from engine.replies import Entries
 from engine.runs import Run
+from engine.sealed import SealedNodes, Views
 
 # So many newest sealed nodes of a stream stay uncompressed: live readers lag a few hundred entries, not
 # thousands.
 hot_nodes: Final = 4
 # Redis keeps the counter in 64 bits with a sign.
 _entries_added_max: Final = (1 << 63) - 1
-# Nodes a block of the node list: small, since counting between two IDs walks part of one.
-_block_nodes_max: Final = 64
 
 
 class NodeLimits(NamedTuple):
@@ -48,7 +46,6 @@ class Stream:
 
     __slots__ = (
         "_hot",
-        "_view",
         "entries_added",
         "first_id",
         "last_id",
@@ -57,16 +54,14 @@ class Stream:
         "nodes",
         "open",
         "removed_upto",
-        "text_bytes",
         "top_id",
+        "views",
     )
 
     def __init__(self) -> None:
-        self.nodes: SortedMap[SealedNode] = SortedMap(_block_nodes_max)
+        self.nodes = SealedNodes()
         self.open: OpenNode | None = None
         self.length = 0
-        # The plain texts of all nodes.
-        self.text_bytes = 0
         # The last ID given; of the live entries, the first and the last one's.
         self.last_id = 0
         self.first_id = 0
@@ -77,8 +72,8 @@ class Stream:
         # gaps.
         self.removed_upto = 0
         self._hot: deque[Text] = deque()
-        # The last node taken apart, so that going through a cold node entry by entry unpacks it once.
-        self._view: tuple[Text, list[bytes]] | None = None
+        # Nodes taken apart. A keyspace gives all its streams the same, so that none holds one of its own.
+        self.views = Views()
 
     # --- writing --------------------------------------------------------------------------------------------
 
@@ -92,7 +87,6 @@ class Stream:
             chunk = texts[done:stop]
             size = sum(map(len, chunk))
             node.extend(list(new_ids[done:stop]), chunk, size)
-            self.text_bytes += size
             done = stop
         if self.length == 0:
             self.first_id = new_ids[0]
@@ -117,7 +111,6 @@ class Stream:
     def _seal(self) -> None:
         assert self.open is not None, "there is a node to seal"
         sealed = self.open.seal()
-        self.text_bytes += sealed.size - self.open.size
         self.nodes.extend((sealed.first,), (sealed,))
         self._hot.append(sealed.text)
         self.open = None
@@ -137,33 +130,54 @@ class Stream:
 
     def cut(self, below: int) -> int:
         """Remove all entries with IDs below `below`; how many were live."""
+        if below <= self.first_id or not self.length:
+            return 0
         before, highest = self.length, 0
-        whole, last_whole = 0, None
+        head, last_whole = self._head(), None
+        if head is not None and head.last < below:
+            last_whole = self._cut_whole(below)
+            head = self._head()
+        if head is not None and head.first < below:
+            highest = self._cut_inside(head, below)
+        if not highest and last_whole is not None:
+            highest = self._last_live(last_whole)
+        head = self._head()
+        self.first_id = 0 if head is None else self._id_at(head, live_place(head.deleted, 0))
+        self.top_id = self.top_id if self.length else 0
+        self.removed_upto = max(self.removed_upto, highest)
+        return before - self.length
+
+    def _cut_whole(self, below: int) -> Node | None:
+        """Remove the nodes that lie below; the last of them."""
+        whole = 0
+        last_whole: Node | None = None
         for node in self.nodes.values():
             if node.last >= below:
                 break
             self.length -= node.live
-            self.text_bytes -= node.size
             whole, last_whole = whole + 1, node
-        if last_whole is not None:
-            highest = self._last_live(last_whole, below)
         self.nodes.drop_first(whole)
-        if not self.nodes and self.open is not None and self.open.last < below:
-            self.length -= self.open.live
-            self.text_bytes -= self.open.size
-            highest = self._last_live(self.open, below)
-            self.open = None
-        head = self._head()
-        if head is not None and head.first < below:
-            highest = self._last_live(head, below) or highest
-            stop = self._place(head, self._texts(head), below)
-            self._mask(head, head.deleted | (1 << stop) - 1)
-        if self.length < before:
-            head = self._head()
-            self.first_id = 0 if head is None else self._id_at(head, live_place(head.deleted, 0))
-            self.top_id = self.top_id if self.length else 0
-            self.removed_upto = max(self.removed_upto, highest)
-        return before - self.length
+        if self.nodes or self.open is None or self.open.last >= below:
+            return last_whole
+        emptied, self.open = self.open, None
+        self.length -= emptied.live
+        return emptied
+
+    def _cut_inside(self, head: Node, below: int) -> int:
+        """Remove from the front of the first node; the highest live ID that went, 0 if none did.
+
+        A trim at each append takes the first entry alone, which is known without a look at any.
+        """
+        first = live_place(head.deleted, 0)
+        if below == self.first_id + 1:
+            self._mask(head, head.deleted | (2 << first) - 1)
+            return self.first_id
+        stop = self._place(head, self._texts(head), below)
+        if stop <= first:
+            return 0
+        highest = self._id_at(head, last_live_place(head.deleted, stop))
+        self._mask(head, head.deleted | (1 << stop) - 1)
+        return highest
 
     def remove(self, gone: Sequence[int], *, tombstone: bool) -> int:
         """Remove single entries; how many were live. `tombstone` is a deletion (XDEL), else it is a trim."""
@@ -190,18 +204,21 @@ class Stream:
 
     def _mask(self, node: Node, deleted: int) -> None:
         """Let `deleted` be the node's deletions; a node without live entries goes."""
-        live, size = node.live, node.size
+        self.length -= deleted.bit_count() - node.deleted.bit_count()
         if isinstance(node, OpenNode):
             node.deleted = deleted
             self.open = node if node.live else None
-        else:
-            node = node.without(deleted)
-            if node.live:
-                self.nodes.set(node.first, node)
-            else:
-                self.nodes.pop(node.first)
-        self.length -= live - node.live
-        self.text_bytes -= size - node.size if node.live else size
+            return
+        left = node.without(deleted)
+        live = left.live
+        if not live:
+            self.nodes.pop(left.first)
+            return
+        if live * 2 < left.held:
+            kept = [text for place, text in enumerate(self._texts(node)) if not deleted >> place & 1]
+            left = left.repacked(kept)
+            self.views.exchange(node.text, left.text, kept)
+        self.nodes.replace(node, left)
 
     def _find_edges(self, removed: Sequence[int]) -> None:
         """Look for the first and the last live entry again, where `removed` (ascending) held them."""
@@ -214,7 +231,6 @@ class Stream:
         """Take a sealed node of a snapshot; the counters were restored before it."""
         self.nodes.extend((node.first,), (node,))
         self.length += node.live
-        self.text_bytes += node.size
 
     def restore_open(self, run_ids: list[int], texts: list[bytes], deleted: int) -> None:
         """Take the open node of a snapshot."""
@@ -222,7 +238,6 @@ class Stream:
         self.open.extend(run_ids, texts, sum(map(len, texts)))
         self.open.deleted = deleted
         self.length += self.open.live
-        self.text_bytes += self.open.size
 
     # --- trimming -------------------------------------------------------------------------------------------
 
@@ -233,6 +248,9 @@ class Stream:
         limit's sake too; else the limit is met exactly.
         """
         length, removed, cut = self.length, 0, 0
+        if maxlen == length - 1 and not approx:
+            # One entry more than wanted, as at each append to a stream kept at a length.
+            return TrimPlan(self.first_id + 1, (), 1)
         for node in self._nodes():
             live = node.live
             if maxlen is not None and length <= maxlen:
@@ -436,10 +454,14 @@ class Stream:
         """Whether an entry at or above `entry_id` may have been deleted from among the live ones."""
         return self.length > 0 and self.max_deleted_id > 0 and entry_id <= self.max_deleted_id
 
+    @property
+    def text_bytes(self) -> int:
+        """The bytes of all texts, unpacked."""
+        return self.nodes.tally.plain_bytes + (self.open.size if self.open else 0)
+
     def held_bytes(self) -> int:
-        """How much memory the texts take, compressed ones as they are; walks the nodes."""
-        sealed = sum(node.text.held_bytes() for node in self.nodes.values())
-        return sealed + (self.open.size if self.open else 0)
+        """How much memory the texts take, compressed ones as they are."""
+        return self.nodes.tally.held_bytes + (self.open.size if self.open else 0)
 
     def check(self) -> None:
         """Assert that nodes, edges and counts agree."""
@@ -451,7 +473,6 @@ class Stream:
             "the edges are live"
         )
         assert self.top_id <= self.last_id, "no entry lies beyond the last ID"
-        assert self.text_bytes == sum(node.size for node in self._nodes()), "the texts' bytes are the nodes'"
         assert self.entries_added >= self.length, "every live entry was added"
         assert all(node.live for node in self._nodes()), "no node stays without a live entry"
         assert self.count_between(0, ids.ID_MAX) == self.length, "counting agrees with the length"
@@ -497,10 +518,11 @@ class Stream:
         place = self._place(node, self._texts(node), bound)
         return place - (node.deleted & (1 << place) - 1).bit_count()
 
-    def _last_live(self, node: Node, bound: int) -> int:
-        """The node's highest live ID below `bound`, or 0."""
-        live = self._live_before(node, bound)
-        return self._id_at(node, live_place(node.deleted, live - 1)) if live else 0
+    def _last_live(self, node: Node) -> int:
+        """The node's highest live ID; known without a look inside where nothing was ever deleted."""
+        if not node.deleted and (isinstance(node, OpenNode) or node.held == node.count):
+            return node.last
+        return self._id_at(node, last_live_place(node.deleted, len(self._texts(node))))
 
     @staticmethod
     def _place(node: Node, texts: list[bytes], entry_id: int) -> int:
@@ -512,9 +534,7 @@ class Stream:
     def _texts(self, node: Node) -> list[bytes]:
         if isinstance(node, OpenNode):
             return node.stored
-        if self._view is None or self._view[0] is not node.text:
-            self._view = (node.text, node.texts())
-        return self._view[1]
+        return self.views.of(node.text)
 
     def _live_ids(self, node: Node) -> list[int]:
         return self._window(node, 0, ids.ID_MAX)[0]

@@ -11,8 +11,22 @@ from typing import Self
 
 import pytest
 
-from engine import Cursor, Refs, Trim, Trimmed, XAdd, XDel, XGroupCreate, XReadGroup, XTrim, entries
+from engine import (
+    Cursor,
+    Refs,
+    Trim,
+    Trimmed,
+    XAdd,
+    XDel,
+    XGroupCreate,
+    XInfoStream,
+    XRange,
+    XReadGroup,
+    XTrim,
+    entries,
+)
 from engine.commands.types import Command
+from engine.sealed import views_bytes_max, views_max
 from tests.engine.house import House
 
 BODY = entries.body([("a", "1")])
@@ -54,6 +68,13 @@ def filled(count: int, groups: Sequence[str] = ()) -> House:
         house.run(XGroupCreate(stream="s", group=group, start=0))
         house.run(XReadGroup(group=group, consumer="c", streams=[("s", Cursor.NEW)]))
     return house
+
+
+def pack(house: House) -> None:
+    """Compress what has gone cold, as the gateway does in a thread."""
+    for text in house.keyspace.cold:
+        text.keep_packed(text.packed())
+    house.keyspace.cold.clear()
 
 
 def appending(number: int, trim: Trim | None = None) -> XAdd:
@@ -105,3 +126,64 @@ def test_keeping_an_exact_length_looks_for_one_place_in_the_first_node() -> None
         house.run(appending(number, Trim(maxlen=1_000)))
     plain, exact = cost(house, appending(1_031)), cost(house, appending(1_032, Trim(maxlen=1_001)))
     assert exact - plain < 200, (plain, exact)
+
+
+def test_describing_a_stream_does_not_walk_its_nodes() -> None:
+    """How much memory it takes included, packed nodes as they are, from 10 nodes to 1 000."""
+    costs = []
+    for count in (1_000, 100_000):
+        house = filled(count)
+        pack(house)
+        house.run(XInfoStream(stream="s"))
+        costs.append(cost(house, XInfoStream(stream="s")))
+    assert costs[1] <= costs[0] * 1.2, costs
+
+
+def test_nodes_taken_apart_are_held_for_few_streams() -> None:
+    """However many are looked at; the bytes are those of the texts, so large ones are fewer still."""
+    house = House()
+    large = entries.body([("a", "1" * 1_000_000)])
+    for number in range(20):
+        house.run(XAdd(stream=f"s{number}", bodies=[large] * 3, ids=[id_at(one) for one in (1, 2, 3)]))
+        house.run(XInfoStream(stream=f"s{number}"))
+    views = house.key("s0").stream.views
+    assert views is house.key("s19").stream.views
+    assert 1 <= len(views) <= views_bytes_max / 1_000_000
+    for number in range(200):
+        house.run(XAdd(stream=f"t{number}", bodies=[BODY] * 101, ids=[id_at(n) for n in range(1, 102)]))
+        house.run(XInfoStream(stream=f"t{number}"))
+    assert len(views) == views_max
+
+
+def test_a_walk_entry_by_entry_over_cold_nodes_unpacks_each_once() -> None:
+    """Also when walks over several streams take turns: no more calls than over nodes never packed."""
+    costs = []
+    for packed in (False, True):
+        house = House()
+        for number in range(10):
+            ids = [id_at(one) for one in range(1, 1_001)]
+            house.run(XAdd(stream=f"s{number}", bodies=[BODY] * 1_000, ids=ids))
+        if packed:
+            pack(house)
+        with Calls() as calls:
+            for place in range(1, 101):
+                for number in range(10):
+                    house.run(XRange(stream=f"s{number}", start=id_at(place), end=id_at(place), count=1))
+        costs.append(calls.count)
+    assert costs[1] <= costs[0] * 1.05, costs
+
+
+def test_keeping_an_exact_length_costs_about_as_much_as_the_append() -> None:
+    """In the middle of a node, and on the average over nodes that end and are packed anew."""
+    house = filled(10_000)
+    pack(house)
+    costs = []
+    for trim in (None, Trim(maxlen=10_000)):
+        first = house.key("s").stream.length + 1
+        with Calls() as calls:
+            for number in range(first, first + 500):
+                house.run(appending(number + (0 if trim is None else 500), trim))
+        costs.append(calls.count)
+        if trim is None:
+            house.run(XTrim(stream="s", trim=Trim(maxlen=10_000)))
+    assert costs[1] <= costs[0] * 2.5, costs

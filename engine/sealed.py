@@ -1,0 +1,106 @@
+"""The sealed nodes of a stream in order, and what their texts take; a few texts taken apart, of all streams.
+
+Knows: which texts are held, and so the sums of their bytes, whatever becomes of a node.
+Must never know: the open node, the stream, who reads.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from engine import entries
+from engine.blocks import SortedMap
+from engine.nodes import SealedNode, Tally, Text
+
+# Nodes a block of the list: small, since counting between two IDs walks part of one.
+_block_nodes_max: Final = 64
+# Texts taken apart are kept for walks entry by entry. So many at most, so many bytes, at least one.
+views_max: Final = 64
+views_bytes_max: Final = 4 << 20
+
+
+class SealedNodes(SortedMap[SealedNode]):
+    """Nodes by their first IDs. All writes go through here, so the tally is of the texts that are held."""
+
+    __slots__ = ("tally",)
+
+    def __init__(self) -> None:
+        super().__init__(_block_nodes_max)
+        self.tally = Tally()
+
+    def extend(self, keys: Sequence[int], values: Sequence[SealedNode]) -> None:
+        """Append nodes."""
+        super().extend(keys, values)
+        for node in values:
+            node.text.count_in(self.tally)
+
+    def set(self, key: int, value: SealedNode) -> None:
+        """Replace a node."""
+        before = self.get(key)
+        assert before is not None, "nodes are appended, or replaced by what is left of them"
+        self.replace(before, value)
+
+    def replace(self, before: SealedNode, node: SealedNode) -> None:
+        """Put what is left of a node in its place."""
+        super().set(node.first, node)
+        if before.text is not node.text:
+            before.text.count_out()
+            node.text.count_in(self.tally)
+
+    def pop(self, key: int) -> SealedNode | None:
+        """Remove a node."""
+        node = super().pop(key)
+        if node is not None:
+            node.text.count_out()
+        return node
+
+    def drop_first(self, count: int) -> None:
+        """Remove the lowest `count` nodes."""
+        for _, node in self.page(0, count):
+            node.text.count_out()
+        super().drop_first(count)
+
+    def check(self) -> None:
+        """Assert order and counts, and that the tally is that of a walk over all nodes."""
+        super().check()
+        texts = [node.text for node in self.values()]
+        assert self.tally.plain_bytes == sum(text.size for text in texts), "the plain bytes are the texts'"
+        assert self.tally.held_bytes == sum(text.held_bytes() for text in texts), (
+            "the bytes held are the texts', packed ones as they are"
+        )
+
+
+class Views:
+    """The texts taken apart last, over all streams, so that a walk entry by entry over a cold node unpacks it
+    once.
+    """
+
+    __slots__ = ("_views",)
+
+    def __init__(self) -> None:
+        # The one that was used longest ago first.
+        self._views: dict[Text, list[bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def of(self, text: Text) -> list[bytes]:
+        """The single entries of a text."""
+        found = self._views.pop(text, None)
+        if found is None:
+            found = entries.texts(text.plain())
+            self._make_room(text.size)
+        self._views[text] = found
+        return found
+
+    def exchange(self, gone: Text, text: Text, single: list[bytes]) -> None:
+        """Keep what is at hand of a new text that takes the place of another."""
+        self._views.pop(gone, None)
+        self._make_room(text.size)
+        self._views[text] = single
+
+    def _make_room(self, size: int) -> None:
+        left = views_bytes_max - size - sum(text.size for text in self._views)
+        while self._views and (left < 0 or len(self._views) >= views_max):
+            oldest = next(iter(self._views))
+            left += oldest.size
+            del self._views[oldest]
