@@ -4,7 +4,7 @@ Knows: what stands in front of what. Must never know: business rules, and how a 
 """
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 from fastapi import FastAPI
@@ -54,8 +54,7 @@ ROUTES: Final[Sequence[Route]] = [
     *future.routes.all,
 ]
 # A process has one application; its tests have thousands, with a few settings between them.
-_described_max: Final = 8
-_described: Final[dict[Settings, bytes]] = {}
+_apis_max: Final = 8
 
 
 class App:
@@ -63,7 +62,7 @@ class App:
 
     def __init__(self, gateway: Gateway, *, thin: bool) -> None:
         self.gateway = gateway
-        self.api = _api(gateway)
+        self.api = _api(gateway.settings)
         self._hot = HotRoutes(ROUTES if thin else ())
         origins = Origins(Paths(self._inside), gateway.settings)
         self._outermost = Envelope(origins, gateway)
@@ -84,6 +83,7 @@ class App:
     async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = self._hot.find(scope["method"], scope["state"]["segments"])
         if found is None:
+            scope["state"]["gateway"] = self.gateway
             await self.api(scope, receive, send)
             return
         route, names = found
@@ -97,7 +97,9 @@ def create_app(settings: Settings, clock: Clock, *, thin: bool = True, policy: P
     return App(Gateway(settings, clock, policy), thin=thin)
 
 
-def _api(gateway: Gateway) -> FastAPI:
+@lru_cache(_apis_max)
+def _api(settings: Settings) -> FastAPI:
+    """The routes and their description, which the settings decide alone: requests bring their gateway."""
     api = FastAPI(
         title="Weir",
         version=VERSION,
@@ -107,18 +109,9 @@ def _api(gateway: Gateway) -> FastAPI:
         redirect_slashes=False,
         exception_handlers={HTTPException: _refuse_path},
     )
-    add_to(api, gateway, ROUTES)
-    api.state.description = _description(api, gateway.settings)
+    add_to(api, ROUTES)
+    api.state.description = description.document(api, settings)
     return api
-
-
-def _description(api: FastAPI, settings: Settings) -> bytes:
-    """The description, made once: it follows from the routes and the settings alone."""
-    if settings not in _described:
-        if len(_described) >= _described_max:
-            _described.clear()
-        _described[settings] = description.document(api, settings)
-    return _described[settings]
 
 
 async def _refuse_path(request: Request, error: Exception) -> Answer:

@@ -144,10 +144,10 @@ class _EntryId(StringConvertor):
 register_url_convertor("entry", _EntryId())
 
 
-def add_to(api: FastAPI, gateway: Gateway, routes: Sequence[Route]) -> None:
-    """Serve the routes with FastAPI, which describes them."""
+def add_to(api: FastAPI, routes: Sequence[Route]) -> None:
+    """Serve the routes with FastAPI, which describes them. A request's state has the gateway it is for."""
     for route in routes:
-        endpoint = _endpoint(gateway, route)
+        endpoint = _endpoint(route)
         told = {} if route.hidden else description.arguments(route.operation_id, route.path)
         path = route.path.replace("/entries/{id}", "/entries/{id:entry}")
         api.add_api_route(
@@ -164,8 +164,9 @@ def add_to(api: FastAPI, gateway: Gateway, routes: Sequence[Route]) -> None:
             api.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, response_model=None)
 
 
-def _endpoint(gateway: Gateway, route: Route) -> Callable[[Request], Awaitable[Answer]]:
+def _endpoint(route: Route) -> Callable[[Request], Awaitable[Answer]]:
     async def endpoint(request: Request) -> Answer:
+        gateway: Gateway = request.scope["state"]["gateway"]
         called = partial(Call, gateway, request.scope, request.receive, request.path_params)
         return await answer(route, called, request.scope["state"]["request_id"])
 

@@ -104,11 +104,12 @@ async def test_an_unexpected_error_leaves_no_word(
     async def broken(call: Call) -> Answer:
         raise RuntimeError("secret of the house")
 
-    broken_app = create_app(Settings(log_requests="none"), SystemClock())
+    # Settings of its own, so that no other test's application has this route.
+    broken_app = create_app(Settings(log_requests="none", keep_alive_s=76), SystemClock())
     route = routing.Route(
         method="GET", path="/broken", rule=Access.OPEN, handler=broken, operation_id="broken", hidden=True
     )
-    routing.add_to(broken_app.api, broken_app.gateway, [route])
+    routing.add_to(broken_app.api, [route])
     transport = httpx.ASGITransport(broken_app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         answer = await client.get("/broken")
