@@ -175,10 +175,10 @@ class Call:
             message = await self.receive()
         raise ClientLeft
 
-    async def read(self, reader: Callable[[bytes], T]) -> T:
+    async def read(self, reader: Callable[[bytes], T], inline_bytes_max: int = _inline_bytes_max) -> T:
         """`reader` of the body; a large body is read in a thread, so that others are served meanwhile."""
         body = await self.body()
-        return reader(body) if len(body) <= _inline_bytes_max else await asyncio.to_thread(reader, body)
+        return reader(body) if len(body) <= inline_bytes_max else await asyncio.to_thread(reader, body)
 
     async def members(self, *known: str) -> Members:
         """The members of a JSON object; there are no query parameters beside it."""

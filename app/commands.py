@@ -6,54 +6,87 @@ together. Must never know: JSON, statuses, any command.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from app import redis
 from app.auth import Action
 from app.calls import Call
-from app.redis import Request
+from app.redis import Limits, Request
 from app.wire import commands as wire
 from app.wire.commands import Encoding, Words
-from engine import Command, EngineError, Reply, errors
+from engine import Command, EngineError, Listing, Reply, errors
 
 _ONE: Final = "answer_bytes_max"
 _TOGETHER: Final = "pipeline_bytes_max"
 # Longer answers take milliseconds to write: others are served meanwhile.
 _inline_bytes_max: Final = 256 << 10
+_inline_names_max: Final = 100
+# A pipeline lets others have a turn after so many words.
+_turn_words_max: Final = 1_000
 
 
-async def run(call: Call, words: Words, encoded: Encoding) -> bytes:
+# A request that was parsed, or why it was not.
+Parsed: TypeAlias = "Request | EngineError"
+
+
+def parsed(words: Words, limits: Limits) -> Request:
+    """One command, within its limits. Raises EngineError."""
+    return redis.checked(redis.parse(words), limits)
+
+
+def each_parsed(rows: Sequence[Words | EngineError], limits: Limits) -> list[tuple[Parsed, int]]:
+    """The commands of a pipeline, each with its number of words."""
+    return [
+        (row, 0) if isinstance(row, EngineError) else (_checked(redis.parse_each([row])[0], limits), len(row))
+        for row in rows
+    ]
+
+
+def together_parsed(rows: Sequence[Words | EngineError], limits: Limits) -> list[Parsed]:
+    """The commands of a transaction. Raises EXECABORT where one is unknown or has impossible arguments."""
+    words = list[Words]()
+    for row in rows:
+        if isinstance(row, EngineError):
+            raise errors.invalid(redis.EXECABORT, row.detail)
+        words.append(row)
+    return [_checked(request, limits) for request in redis.parse_transaction(words)]
+
+
+def _checked(request: Parsed, limits: Limits) -> Parsed:
+    if isinstance(request, EngineError):
+        return request
+    try:
+        return redis.checked(request, limits)
+    except EngineError as refusal:
+        return refusal
+
+
+async def run(call: Call, request: Request, encoded: Encoding) -> bytes:
     """Run one command. Raises EngineError, `forbidden`."""
-    request = redis.checked(redis.parse(words), call.gateway.command_limits)
     _authorise(call, request)
     settings = call.gateway.settings
     return await _run(call, request.bounded(settings.wait_ms_max), settings.answer_bytes_max, _ONE, encoded)
 
 
-async def run_each(call: Call, rows: Sequence[Words | EngineError], encoded: Encoding) -> list[bytes]:
+async def run_each(call: Call, requests: Sequence[tuple[Parsed, int]], encoded: Encoding) -> list[bytes]:
     """Run commands one after the other. What they may wait, they may wait together."""
-    requests = [_parsed(call, row) for row in rows]
-    for request in requests:
+    for request, _ in requests:
         _authorise(call, request)
-    pipeline = _Pipeline(call, encoded)
-    for request in requests:
+    pipeline, words = _Pipeline(call, encoded), 0
+    for request, length in requests:
         await pipeline.add(request)
+        words += 1 + length
+        if words > _turn_words_max:
+            # What was added begins; then others have a turn.
+            words = 0
+            await asyncio.sleep(0)
     return await pipeline.end()
 
 
-async def run_together(call: Call, rows: Sequence[Words | EngineError], encoded: Encoding) -> list[bytes]:
-    """Run commands as one turn.
-
-    Raises EXECABORT where one is unknown or has impossible arguments, EngineError where too many of them
-    read: nothing is run.
-    """
-    for row in rows:
-        if isinstance(row, EngineError):
-            raise errors.invalid(redis.EXECABORT, row.detail)
-    parsed = redis.parse_transaction([row for row in rows if not isinstance(row, EngineError)])
-    requests = [_checked(call, request) for request in parsed]
+async def run_together(call: Call, requests: Sequence[Parsed], encoded: Encoding) -> list[bytes]:
+    """Run commands as one turn. Raises EngineError where too many of them read: nothing is run."""
     for request in requests:
         _authorise(call, request)
     room, name = _room_of_each(call, requests)
@@ -78,10 +111,10 @@ class _Pipeline:
         self._ends_s = call.gateway.clock.monotonic() + settings.wait_ms_max / 1000
         self._left = settings.pipeline_bytes_max
         self._taken = 0
-        self._under_way: list[Coroutine[Any, Any, bytes]] = []
+        self._under_way: list[asyncio.Task[bytes]] = []
         self._found: list[bytes] = []
 
-    async def add(self, request: Request | EngineError) -> None:
+    async def add(self, request: Parsed) -> None:
         """Run a command, some time before `end` returns and behind those added before."""
         most = self._call.gateway.settings.answer_bytes_max
         wanted = most if isinstance(request, Request) and redis.is_long(request) else 0
@@ -96,7 +129,8 @@ class _Pipeline:
         left_ms = 0
         if alone:
             left_ms = max(1, int((self._ends_s - self._call.gateway.clock.monotonic()) * 1000))
-        self._under_way.append(_outcome(self._call, request, left_ms, room, name, self._encoded))
+        work = _outcome(self._call, request, left_ms, room, name, self._encoded)
+        self._under_way.append(asyncio.create_task(work))
         if alone:
             await self._flush()
 
@@ -121,7 +155,7 @@ def _no_room(call: Call) -> EngineError:
     )
 
 
-def _room_of_each(call: Call, requests: Sequence[Request | EngineError]) -> tuple[int, str]:
+def _room_of_each(call: Call, requests: Sequence[Parsed]) -> tuple[int, str]:
     """The bytes that each long answer of a transaction may have, and what limits them.
 
     All are made before one is looked at, so the room is divided beforehand; and since each gets one entry at
@@ -141,24 +175,11 @@ def _room_of_each(call: Call, requests: Sequence[Request | EngineError]) -> tupl
     return share, _TOGETHER
 
 
-def _parsed(call: Call, row: Words | EngineError) -> Request | EngineError:
-    return row if isinstance(row, EngineError) else _checked(call, redis.parse_each([row])[0])
-
-
-def _checked(call: Call, request: Request | EngineError) -> Request | EngineError:
-    if isinstance(request, EngineError):
-        return request
-    try:
-        return redis.checked(request, call.gateway.command_limits)
-    except EngineError as refusal:
-        return refusal
-
-
-def _command(request: Request | EngineError) -> Command | None:
+def _command(request: Parsed) -> Command | None:
     return request.command if isinstance(request, Request) else None
 
 
-def _authorise(call: Call, request: Request | EngineError) -> None:
+def _authorise(call: Call, request: Parsed) -> None:
     if isinstance(request, EngineError):
         return
     for action in request.actions:
@@ -166,7 +187,7 @@ def _authorise(call: Call, request: Request | EngineError) -> None:
             call.require(Action(action), stream)
 
 
-def _is_alone(request: Request | EngineError) -> bool:
+def _is_alone(request: Parsed) -> bool:
     """Whether nothing else of the pipeline may run while it does: it waits, or takes more than one turn."""
     if isinstance(request, EngineError):
         return False
@@ -174,7 +195,7 @@ def _is_alone(request: Request | EngineError) -> bool:
 
 
 async def _outcome(
-    call: Call, request: Request | EngineError, block_ms_max: int, room: int, name: str, encoded: Encoding
+    call: Call, request: Parsed, block_ms_max: int, room: int, name: str, encoded: Encoding
 ) -> bytes:
     if isinstance(request, EngineError):
         return wire.outcome(request, encoded)
@@ -202,7 +223,7 @@ async def _probe(call: Call, request: Request, room: int, name: str) -> None:
         redis.check_probed(request, replies, room, call.gateway.command_limits, name)
 
 
-async def _probed(call: Call, request: Request | EngineError, room: int, name: str) -> Request | EngineError:
+async def _probed(call: Call, request: Parsed, room: int, name: str) -> Parsed:
     if isinstance(request, EngineError):
         return request
     try:
@@ -212,7 +233,7 @@ async def _probed(call: Call, request: Request | EngineError, room: int, name: s
     return request
 
 
-def _within(call: Call, request: Request | EngineError, room: int, name: str) -> Request | EngineError:
+def _within(call: Call, request: Parsed, room: int, name: str) -> Parsed:
     if isinstance(request, EngineError):
         return request
     return redis.within(request, room, call.gateway.command_limits, name)
@@ -220,7 +241,7 @@ def _within(call: Call, request: Request | EngineError, room: int, name: str) ->
 
 async def _shaped(
     call: Call,
-    request: Request | EngineError,
+    request: Parsed,
     replies: Iterator[Reply | EngineError],
     room: int,
     name: str,
@@ -243,10 +264,18 @@ async def _written(
     write = partial(
         request.written, reply, lambda name: policy.may(principal, Action.READ, name), base64=encoded.reply
     )
-    long = not isinstance(reply, EngineError) and redis.text_bytes(reply) > _inline_bytes_max
-    written = await asyncio.to_thread(write) if long else write()
+    written = await asyncio.to_thread(write) if _is_laborious(reply) else write()
     redis.check_written(request, len(written), room, name)
     return wire.result(written)
+
+
+def _is_laborious(reply: Reply | EngineError) -> bool:
+    """Whether writing the answer takes long: many entries, or many names to hold a pattern against."""
+    if isinstance(reply, EngineError):
+        return False
+    if isinstance(reply, Listing):
+        return len(reply.names) > _inline_names_max
+    return redis.text_bytes(reply) > _inline_bytes_max
 
 
 def _immediate(call: Call, request: Request, encoded: Encoding) -> bytes:

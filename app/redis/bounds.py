@@ -25,6 +25,7 @@ from engine import (
     GroupInfo,
     ListStreams,
     PendingList,
+    Production,
     Reply,
     XAck,
     XAckDel,
@@ -33,6 +34,7 @@ from engine import (
     XClaim,
     XDel,
     XDelEx,
+    XIdmpRecord,
     XInfoConsumers,
     XInfoGroups,
     XInfoStream,
@@ -50,6 +52,11 @@ from engine import (
 
 # What a field takes at least of an entry's stored form: `"":"",`.
 _field_bytes_min: Final = 6
+
+# What IDMP remembers of an entry, a hundred times a producer and more, stays small: as a name.
+_production_bytes_max: Final = 512
+# Words of a command besides its fields, streams and IDs.
+_options_max: Final = 64
 
 # Commands whose answers are long or short as what is stored; all others answer in some bytes, or with what
 # they were sent.
@@ -90,6 +97,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     rows_max: int
     answer_bytes_max: int
 
+    @property
+    def words_max(self) -> int:
+        """How many words a command may have: none has more that are within the other limits."""
+        return 2 * max(self.entry_fields_max, self.request_streams_max) + self.ids_max + _options_max
+
 
 # ---- what a command carries
 
@@ -100,6 +112,8 @@ def checked(request: Request, limits: Limits) -> Request:
     Raises `EngineError` where the command carries too much, `entry_too_large` for one.
     """
     command = request.command
+    if isinstance(command, XAdd | XIdmpRecord):
+        _check_production(command.production)
     if isinstance(command, XAdd):
         _check_entry(command.bodies[0], limits)
     elif isinstance(command, XRead | XReadGroup | Delete | Exists):
@@ -124,6 +138,13 @@ def _check_entry(body: bytes, limits: Limits) -> None:
         raise errors.invalid(
             f"ERR too many fields: an entry has at most {most} (entry_fields_max); "
             "put several values into one field, or split the entry"
+        )
+
+
+def _check_production(production: Production | None) -> None:
+    if production is not None and max(len(production.producer), len(production.key)) > _production_bytes_max:
+        raise errors.invalid(
+            f"ERR producer IDs and idempotent IDs have at most {_production_bytes_max} bytes; use a digest"
         )
 
 

@@ -17,6 +17,8 @@ _DASH: Final = 0x2D
 
 # One place of a pattern: the bytes that may stand there, or a star.
 _Place = frozenset[int] | None
+# Shared, so that a pattern takes eight bytes a place.
+_ONE: Final = [frozenset({byte}) for byte in range(256)]
 
 
 class Glob:
@@ -63,10 +65,10 @@ def _places(pattern: bytes) -> list[_Place]:
                 allowed, at = _class(pattern, at + 1)
                 places.append(allowed)
             case b"\\" if at + 1 < len(pattern):
-                places.append(frozenset({pattern[at + 1]}))
+                places.append(_ONE[pattern[at + 1]])
                 at += 2
             case _:
-                places.append(frozenset({pattern[at]}))
+                places.append(_ONE[pattern[at]])
                 at += 1
     return places
 

@@ -58,8 +58,10 @@ _MEMORY_UNITS: Final = {
 _CURSOR: Final = re.compile(rb"[0-9]{1,20}")
 _cursor_max: Final = (1 << 64) - 1
 _scan_count_default: Final = 10
-# A page costs its names, on the event loop.
+# A page costs its names.
 _scan_count_max: Final = 10_000
+# As long as the longest name: a pattern is held against every name, at the cost of both their lengths.
+pattern_bytes_max: Final = 512
 
 _bookmarks: Final = Bookmarks()
 
@@ -156,7 +158,7 @@ def flushall(words: Words) -> Request:
 
 def keys(words: Words) -> Request:
     """KEYS pattern."""
-    glob = Glob(words.take())
+    glob = _glob(words.take())
 
     def shape(reply: Reply, visible: Visible) -> Resp:
         assert isinstance(reply, Listing), "ListStreams lists"
@@ -175,7 +177,7 @@ def scan(words: Words) -> Request:
             if count < 1:
                 raise errors.syntax_error()
         elif words.took(b"MATCH", values=1):
-            glob = Glob(words.take())
+            glob = _glob(words.take())
         elif words.took(b"TYPE", values=1):
             # There is nothing but streams; any other type is a type that nothing has.
             streams_too = words.take().lower() == b"stream"
@@ -198,6 +200,12 @@ def _cursor(word: bytes) -> int:
     return int(word)
 
 
+def _glob(pattern: bytes) -> Glob:
+    if len(pattern) > pattern_bytes_max:
+        raise errors.invalid(f"ERR pattern too long: a pattern has at most {pattern_bytes_max} bytes")
+    return Glob(pattern)
+
+
 def _prefix(glob: Glob) -> str:
     """What the names must begin with, as far as it is whole characters."""
     return glob.prefix.decode(errors="ignore")
@@ -211,7 +219,7 @@ def _matching(names: Sequence[str], glob: Glob, visible: Visible) -> list[Resp]:
 def config_get(words: Words) -> Request:
     """CONFIG GET pattern [pattern …]: the settings of streams; other names give nothing."""
     words.take()
-    globs = [Glob(pattern.lower()) for pattern in words.rest()]
+    globs = [_glob(pattern.lower()) for pattern in words.rest()]
 
     def shape(reply: Reply) -> Resp:
         assert isinstance(reply, Settings), "ConfigGet gives the settings"

@@ -12,6 +12,7 @@ back with a dropped one begins again. It returns some names twice, as Redis may 
 """
 
 import secrets
+import threading
 from collections import OrderedDict
 from typing import Final
 
@@ -24,20 +25,23 @@ _first_max: Final = 1 << 52
 class Bookmarks:
     """Numbers for names. Two gateways have two of these: a scan stays with one."""
 
-    __slots__ = ("_last", "_names")
+    __slots__ = ("_last", "_lock", "_names")
 
     def __init__(self) -> None:
         # Not from 0: a cursor from before a restart must not be taken for a bookmark of now, and skip names.
         self._last = secrets.randbelow(_first_max)
         self._names: OrderedDict[int, str] = OrderedDict()
+        # Long answers are written in threads, and no two pages may share a number.
+        self._lock = threading.Lock()
 
     def put(self, name: str) -> int:
         """The number, above 0, that stands for `name` from now on."""
-        self._last += 1
-        self._names[self._last] = name
-        if len(self._names) > _bookmarks_max:
-            self._names.popitem(last=False)
-        return self._last
+        with self._lock:
+            self._last += 1
+            self._names[self._last] = name
+            if len(self._names) > _bookmarks_max:
+                self._names.popitem(last=False)
+            return self._last
 
     def find(self, number: int) -> str | None:
         """The name of that number; None for 0, where every scan begins, and for an unknown number."""

@@ -1,12 +1,13 @@
 """The command door: Redis commands as JSON lists; one, several, or several as one turn."""
 
-from functools import partial
 from typing import Final
 
 from app import commands
 from app.auth import Access
 from app.calls import Answer, Call
+from app.commands import Parsed
 from app.errors import CODES
+from app.redis import Request
 from app.routing import Routes
 from app.wire import commands as wire
 from app.wire import query
@@ -14,6 +15,9 @@ from app.wire.commands import Encoding
 from engine import EngineError
 
 routes: Final = Routes()
+
+# Words may be two bytes long and cost a microsecond each: larger bodies are parsed in a thread.
+_inline_bytes_max: Final = 64 << 10
 
 # What is not about the command but about the gateway keeps its status; the rest is 400 with Redis's sentence.
 _GATEWAY_STATUSES: Final = frozenset({401, 413, 429, 503, 507})
@@ -35,10 +39,14 @@ def _refused(refusal: EngineError, encoded: Encoding) -> Answer:
 @routes.post("/v1/commands", Access.PER_COMMAND, "runCommand", hot=True)
 async def run_command(call: Call) -> Answer:
     """Run one Redis command."""
-    encoded = _encoding(call)
+    encoded, limits = _encoding(call), call.gateway.command_limits
+
+    def read(body: bytes) -> Request:
+        return commands.parsed(wire.one(body, encoded, limits.words_max), limits)
+
     try:
-        words = await call.read(partial(wire.one, encoded=encoded))
-        return Answer(200, await commands.run(call, words, encoded))
+        request = await call.read(read, _inline_bytes_max)
+        return Answer(200, await commands.run(call, request, encoded))
     except EngineError as refusal:
         return _refused(refusal, encoded)
 
@@ -46,10 +54,14 @@ async def run_command(call: Call) -> Answer:
 @routes.post("/v1/commands/pipeline", Access.PER_COMMAND, "runPipeline", hot=True)
 async def run_pipeline(call: Call) -> Answer:
     """Run Redis commands one after the other; one that fails does not stop the others."""
-    encoded, most = _encoding(call), call.gateway.settings.pipeline_commands_max
-    rows = await call.read(partial(wire.many, encoded=encoded, commands_max=most))
-    found = await commands.run_each(call, rows, encoded)
-    return Answer(200, wire.outcomes(found))
+    encoded, limits = _encoding(call), call.gateway.command_limits
+    most = call.gateway.settings.pipeline_commands_max
+
+    def read(body: bytes) -> list[tuple[Parsed, int]]:
+        return commands.each_parsed(wire.many(body, encoded, most, limits.words_max), limits)
+
+    requests = await call.read(read, _inline_bytes_max)
+    return Answer(200, wire.outcomes(await commands.run_each(call, requests, encoded)))
 
 
 @routes.post("/v1/commands/multi-exec", Access.PER_COMMAND, "runTransaction", hot=True)
@@ -57,10 +69,14 @@ async def run_transaction(call: Call) -> Answer:
     """Run Redis commands as one turn: nothing between them, one reading of the clock, one frame in the
     log.
     """
-    encoded, most = _encoding(call), call.gateway.settings.pipeline_commands_max
-    rows = await call.read(partial(wire.many, encoded=encoded, commands_max=most))
+    encoded, limits = _encoding(call), call.gateway.command_limits
+    most = call.gateway.settings.pipeline_commands_max
+
+    def read(body: bytes) -> list[Parsed]:
+        return commands.together_parsed(wire.many(body, encoded, most, limits.words_max), limits)
+
     try:
-        found = await commands.run_together(call, rows, encoded)
+        requests = await call.read(read, _inline_bytes_max)
+        return Answer(200, wire.outcomes(await commands.run_together(call, requests, encoded)))
     except EngineError as refusal:
         return _refused(refusal, encoded)
-    return Answer(200, wire.outcomes(found))

@@ -3,6 +3,7 @@
 Knows: the wire form of the "Redis over REST" SDKs. Must never know: what a command means, statuses, sockets.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -11,8 +12,10 @@ import msgspec
 from app import redis
 from app.errors import Refusal, invalid
 from app.redis import Resp
-from app.wire.strict import malformed
-from engine import EngineError
+from app.wire.strict import malformed, values_max
+from engine import EngineError, errors
+
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -36,22 +39,26 @@ Words = Sequence[bytes]
 Outcome: TypeAlias = "Resp | EngineError"
 
 
-def one(body: bytes, encoded: Encoding) -> Words:
-    """The words of one command. Raises `malformed_json`, EngineError for an argument that is none."""
-    return _words(_load(body), encoded)
+def one(body: bytes, encoded: Encoding, words_max: int) -> Words:
+    """The words of one command. Raises `malformed_json`, EngineError for an argument that is none, and for
+    too many of them.
+    """
+    return _words(_load(body), encoded, words_max)
 
 
-def many(body: bytes, encoded: Encoding, commands_max: int) -> list[Words | EngineError]:
+def many(body: bytes, encoded: Encoding, commands_max: int, words_max: int) -> list[Words | EngineError]:
     """The words of each command; one with impossible arguments stands as its refusal."""
     rows = _load(body)
     if not isinstance(rows, list):
         raise invalid("", 'the body is a list of commands, [["XADD", …], …]')
     if len(rows) > commands_max:
         raise Refusal("too_many_entries", f"one request has at most {commands_max} commands")
-    return [_words_or_refusal(row, encoded) for row in rows]
+    return [_words_or_refusal(row, encoded, words_max) for row in rows]
 
 
 def _load(body: bytes) -> object:
+    if body.count(b",") > values_max and _commas(body) > values_max:
+        raise Refusal("body_too_large", f"the body has more than {values_max} values")
     try:
         return redis.load(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -60,15 +67,25 @@ def _load(body: bytes) -> object:
         raise malformed("it is nested too deep") from None
 
 
-def _words(row: object, encoded: Encoding) -> Words:
+def _commas(body: bytes) -> int:
+    """Those between values: not in strings."""
+    return body.count(b",") - sum(match[0].count(b",") for match in _STRING.finditer(body))
+
+
+def _words(row: object, encoded: Encoding, words_max: int) -> Words:
     if not isinstance(row, list):
         raise invalid("", 'a command is a list of words, ["XADD", …]')
+    if len(row) > words_max:
+        raise errors.invalid(
+            f"ERR too many arguments: a command has at most {words_max} words (ids_max, entry_fields_max, "
+            "request_streams_max); use several commands"
+        )
     return redis.arguments(row, base64=encoded.arguments)
 
 
-def _words_or_refusal(row: object, encoded: Encoding) -> Words | EngineError:
+def _words_or_refusal(row: object, encoded: Encoding, words_max: int) -> Words | EngineError:
     try:
-        return _words(row, encoded)
+        return _words(row, encoded, words_max)
     except EngineError as refusal:
         return refusal
 

@@ -3,6 +3,7 @@
 Each refusal names its limit and the way round it, and has changed nothing.
 """
 
+import asyncio
 from collections.abc import Sequence
 
 import httpx
@@ -338,3 +339,68 @@ async def test_limits_hold_for_the_default_settings(app: App) -> None:
     """What the door may answer is told in the settings."""
     defaults = type(app.gateway.settings)(log_requests="none")
     assert (defaults.answer_bytes_max, defaults.pipeline_bytes_max) == (8 << 20, 64 << 20)
+
+
+# ---- what costs time and memory to read
+
+
+async def test_a_command_has_so_many_words(http: httpx.AsyncClient) -> None:
+    """Far too many are not even looked at, whatever they say."""
+    for words in (["DEL", *["s"] * 200], ["FOO", *[0] * 200], ["XADD", "s", "*", *["f", "v"] * 100]):
+        refusal = str(await run(http, *words))
+        assert refusal.startswith("ERR too many arguments: a command has at most 106 words (ids_max, ")
+        assert await pipeline(http, words, ["PING"]) == [refusal, "PONG"]
+        answer = await http.post(TRANSACTION, json=[["XADD", "s", "*", "f", "v"], words])
+        assert answer.json()["error"].startswith("EXECABORT")
+    assert await run(http, "EXISTS", "s") == 0
+
+
+@pytest.mark.parametrize("command", [["KEYS"], ["SCAN", 0, "MATCH"], ["CONFIG", "GET"]])
+async def test_a_pattern_is_as_long_as_a_name(http: httpx.AsyncClient, command: list[object]) -> None:
+    """It is held against every name."""
+    assert not str(await run(http, *command, "*a" * 256)).startswith("ERR")
+    refusal = await run(http, *command, "*a" * 256 + "b")
+    assert refusal == "ERR pattern too long: a pattern has at most 512 bytes"
+
+
+@pytest.mark.parametrize(("producer", "key"), [("p" * 513, "k"), ("p", "k" * 513)])
+async def test_what_idmp_remembers_is_small(http: httpx.AsyncClient, producer: str, key: str) -> None:
+    """A digest is as good as a long ID."""
+    await run(http, "XADD", "s", "1-0", "f", "v")
+    for words in (
+        ["XADD", "s", "IDMP", producer, key, "*", "f", "v"],
+        ["XIDMPRECORD", "s", producer, key, "1-0"],
+    ):
+        refusal = str(await run(http, *words))
+        assert refusal.startswith("ERR producer IDs and idempotent IDs have at most 512 bytes")
+    assert await run(http, "XADD", "s", "IDMP", producer[:512], key[:512], "*", "f", "v") != "1-0"
+    assert await run(http, "XLEN", "s") == 2
+
+
+async def test_commas_are_values_unless_they_stand_in_strings(app: App, http: httpx.AsyncClient) -> None:
+    """A million values and more are refused before they are made; text may have as many as it likes."""
+    limits = {"body_bytes_max": 8 << 20}
+    app.gateway.settings = app.gateway.settings.model_copy(update=limits)
+    answer = await http.post(PIPELINE, content=b"[" + b"[]," * 1_000_001 + b"[]]")
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+    assert answer.json()["error"].startswith("ERR the body has more than")
+    commas = b'["ECHO","' + b',\\"' * 1_000_001 + b'"]'
+    assert (await http.post(ONE, content=commas)).status_code == 200
+
+
+async def test_others_are_served_while_a_long_pipeline_runs(app: App, http: httpx.AsyncClient) -> None:
+    """It gives way every thousand words."""
+    app.gateway.settings = app.gateway.settings.model_copy(update={"body_bytes_max": 1 << 20})
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    outcomes = await pipeline(http, *[["XDEL", "s", *range(1, 8)]] * 2_000)
+    counting.cancel()
+    assert outcomes == [0] * 2_000
+    assert turns > 15
