@@ -119,11 +119,18 @@ class MemoryStorage(Storage):
         The first `name_changes` of the unsynced changes of names had reached the disk; `tail` says of each
         file what had.
         """
+        files = {name: tail(*contents) for name, contents in self.remains(name_changes).items()}
+        return MemoryStorage(files, space_bytes=self.space_bytes)
+
+    def remains(self, name_changes: int = 0) -> dict[str, tuple[bytes, bytes]]:
+        """Return what a power cut leaves: of each file what the disk has surely, and at most.
+
+        The first `name_changes` of the unsynced changes of names had reached the disk.
+        """
         names = dict(self._disk.durable)
         for change in self._disk.changes[:name_changes]:
             _apply(names, change)
-        files = {name: tail(bytes(file.durable), bytes(file.live)) for name, file in names.items()}
-        return MemoryStorage(files, space_bytes=self.space_bytes)
+        return {name: (bytes(file.durable), bytes(file.live)) for name, file in names.items()}
 
     def unsynced_name_changes(self) -> int:
         """Return how many changes of names a power cut could undo."""

@@ -1,0 +1,29 @@
+"""The campaigns on a modelled disk: the same ones for each run of the tests, for planted bugs, and for a
+long night.
+
+Knows: how many seeds and steps make a short one.
+Must never know: who runs it, or why.
+"""
+
+from collections.abc import Iterable
+
+from engine import Fsync
+from tests.proof.explorer import Explorer
+from tests.proof.lives import Living
+
+steps_per_life = 60
+
+
+def power_cuts(
+    fsync: Fsync, seeds: Iterable[int], *, steps: int = steps_per_life, slow_s: float = 0.0
+) -> Explorer:
+    """Random histories, each with every disk that a crash may leave, before every operation."""
+    explorer = Explorer()
+    for seed in seeds:
+        explorer.forget()
+        life = Living(seed, fsync, look=explorer.look, slow_s=slow_s)
+        try:
+            life.live(steps)
+        finally:
+            life.end()
+    return explorer

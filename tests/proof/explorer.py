@@ -1,0 +1,123 @@
+"""Recover every disk that a power cut or a kill may leave, before every operation, and hold it against what
+was promised by then.
+
+Knows: disks, the engine's recovery, and the record of promises.
+Must never know: which history it is that runs.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from engine import Engine, XAdd, entries
+from engine.commands import execute
+from engine.log import Log
+from engine.records import encode
+from engine.replies import Added
+from engine.storage.memory import MemoryStorage
+from tests.engine.clocks import HandClock
+from tests.engine.images import image
+from tests.engine.running import keyspace_of
+from tests.proof.disks import Files, legal_disks
+from tests.proof.histories import LETTERS, STREAMS
+from tests.proof.lives import Living, log_end, recovered_upto
+
+# The wall clock of whoever starts after the crash: as wrong as it can be.
+hostile_wall_ms: Final = 1
+# Disks that differ only in what nobody was promised recover to the same again and again.
+_remembered_max: Final = 20_000
+
+
+def goes_on(storage: MemoryStorage) -> bool:
+    """Whether a recovered log can be written to."""
+    log = Log.open(storage)
+    upto = log.stage(encode([]))
+    log.write(log.take())
+    log.sync()
+    return recovered_upto(storage.crash()) == upto
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What one disk gives: how far its log reaches, and the next ID of each stream; or why it is wrong."""
+
+    end: int
+    next_ids: dict[str, int]
+    fault: str | None = None
+
+
+@dataclass
+class Explorer:
+    """Give `look` to a life. `disks` were looked at, `recovered` of them opened: no other was like them."""
+
+    disks: int = 0
+    recovered: int = 0
+    worst_lost_s: float = 0.0
+    _known: dict[frozenset[tuple[str, bytes]], Recovered] = field(default_factory=dict)
+    _cuts: int = 0
+
+    def forget(self) -> None:
+        """Begin with another life."""
+        self._known.clear()
+
+    def look(self, life: Living) -> None:
+        """Check all disks of this moment."""
+        if self._cuts != life.promises.cuts or len(self._known) > _remembered_max:
+            # A restart may have changed what a position stands for.
+            self._cuts = life.promises.cuts
+            self._known.clear()
+        now_s = life.clock.monotonic()
+        kept = life.promises.kept_by_kill()
+        files = {name: life.storage.content(name) for name in life.storage.names()}
+        self._check(life, files, kept, "a kill")
+        kept = life.promises.kept_by_power_cut(now_s) if not life.loop.slow_s else 0
+        for disk in legal_disks(life.storage):
+            self._check(life, disk, kept, "a power cut")
+
+    def _check(self, life: Living, files: Files, kept: int, after: str) -> None:
+        self.disks += 1
+        key = frozenset(files.items())
+        found = self._known.get(key)
+        if found is None:
+            self.recovered += 1
+            found = self._known[key] = recover(life, files)
+        promises = life.promises
+        if found.fault is not None:
+            life.report(f"after {after}: {found.fault}")
+        elif found.end < kept:
+            lost = next(one for one in promises.acknowledged if one.position > found.end)
+            life.report(f"after {after} an answered {lost.what} is lost: {lost}, kept up to {found.end}")
+        else:
+            self.worst_lost_s = max(self.worst_lost_s, promises.lost_s(found.end))
+            for stream, floor in promises.floors(found.end).items():
+                if found.next_ids[stream] <= floor:
+                    life.report(f"after {after} {stream} gives {found.next_ids[stream]:x}, showed {floor:x}")
+
+
+def recover(life: Living, files: Files) -> Recovered:
+    """Open a disk, compare all of its state, publish, and open it once more after another power cut."""
+    storage = MemoryStorage(files)
+    try:
+        engine = Engine.open(storage, clock=HandClock(hostile_wall_ms), fsync=life.fsync)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the log should have opened
+        return Recovered(0, {}, f"it does not open: {error!r}")
+    end = log_end(engine)
+    keyspace = keyspace_of(engine)
+    try:
+        engine.check()
+    except AssertionError as error:
+        return Recovered(end, {}, f"memory does not agree with itself: {error!r}")
+    if image(keyspace) != life.promises.image_at(end):
+        return Recovered(end, {}, f"the state at {end} is not the one that was logged there")
+    if recovered_upto(storage.crash()) != end:
+        return Recovered(end, {}, "a power cut after the recovery loses what it found")
+    if not goes_on(storage.crash()):
+        return Recovered(
+            end, {}, "what is written and synced after the recovery is not there after another one"
+        )
+    next_ids: dict[str, int] = {}
+    for stream in (*STREAMS, LETTERS):
+        reply = execute(
+            keyspace, XAdd(stream=stream, bodies=[entries.body([("n", "1")])]), hostile_wall_ms
+        ).reply
+        next_ids[stream] = reply.ids[0] if isinstance(reply, Added) else 1 << 128
+    return Recovered(end, next_ids)

@@ -1,0 +1,207 @@
+"""What clients of a small world do, drawn by chance: commands in Redis's words and Weir's own.
+
+Knows: three streams, two groups, two consumers, and the IDs that were told.
+Must never know: what is answered, or what may go wrong.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from app.redis import Request, parse
+from engine import (
+    Command,
+    EnsureGroup,
+    EnsureStream,
+    IdempotencyKey,
+    Publish,
+    Retention,
+    UpdateGroup,
+    XAdd,
+    entries,
+    ids,
+)
+from engine.commands.types import NewId
+
+STREAMS: Final = ("s", "t", "u")
+GROUPS: Final = ("g", "h")
+CONSUMERS: Final = ("a", "b")
+LETTERS: Final = "dead"
+# Of what was told, as much is remembered to be acknowledged, deleted or claimed.
+_known_max: Final = 40
+
+
+class Clients:
+    """`command` gives the next one. `known` are IDs, by stream, that were shown to somebody."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self.known: dict[str, list[int]] = {name: [] for name in STREAMS}
+        self._serial = 0
+        self._kinds: Sequence[tuple[int, Callable[[], Command]]] = (
+            (9, self._add), (2, self._publish), (1, self._add_once), (5, self._read_group),
+            (4, self._settle), (3, self._claim), (2, self._remove), (2, self._group),
+            (2, self._look), (1, self._configure), (1, self._rare),
+        )  # fmt: skip
+
+    def tell(self, stream: str, some: Sequence[int]) -> None:
+        """Somebody knows these IDs now."""
+        self.known.setdefault(stream, []).extend(some)
+        del self.known[stream][:-_known_max]
+
+    def opening(self) -> list[Command]:
+        """How every history begins, so that there is something to go wrong."""
+        return [
+            *(self._words(f"XGROUP CREATE {name} {group} 0 MKSTREAM") for name in "st" for group in GROUPS),
+            self._words("CONFIG SET stream-node-max-entries 5"),
+            EnsureStream(stream="u", retention=Retention(max_len=6, max_age_ms=1_500)),
+            EnsureGroup(stream="u", group="g", start=0, policy={"ack_timeout_ms": 700}),
+            UpdateGroup(stream="t", group="h", policy={"dead_letter_stream": LETTERS, "max_deliveries": 2}),
+        ]
+
+    def command(self) -> Command:
+        """Any command."""
+        weights = [weight for weight, _ in self._kinds]
+        return self._chance.choices([kind for _, kind in self._kinds], weights)[0]()
+
+    def waiting(self) -> Command:
+        """A read that may wait."""
+        stream, ms = self._stream(), self._chance.choice((300, 1_000, 5_000))
+        if self._chance.random() < 0.5:
+            return self._words(f"XREAD BLOCK {ms} STREAMS {stream} $")
+        group, consumer = self._group_name(), self._consumer()
+        return self._words(f"XREADGROUP GROUP {group} {consumer} BLOCK {ms} STREAMS {stream} >")
+
+    # --- the kinds ------------------------------------------------------------------------------------------
+
+    def _add(self) -> XAdd:
+        count = self._chance.choice((1, 1, 1, 2, 4))
+        new: list[NewId] = []
+        if self._chance.random() < 0.12:
+            # Of the client's own choice: small, or ahead of the clock.
+            ahead = self._chance.choice((0, 0, 10**7, 10**10))
+            new = [((self._chance.randint(1, 50) + ahead) << 64) + at for at in range(count)]
+        return XAdd(stream=self._stream(), bodies=self._bodies(count), ids=new)
+
+    def _add_once(self) -> Command:
+        stream, key = self._stream(), self._chance.choice("123")
+        if self._chance.random() < 0.5:
+            body = entries.body([("key", key)])
+            return XAdd(stream=stream, bodies=[body], idempotency=IdempotencyKey(key, key.encode()))
+        return self._words(f"XADD {stream} IDMP p {key} * key {key}")
+
+    def _publish(self) -> Publish:
+        names = self._chance.sample(STREAMS, self._chance.randint(1, 3))
+        parts = [XAdd(stream=name, bodies=self._bodies(self._chance.randint(1, 2))) for name in names]
+        key = IdempotencyKey(self._chance.choice("xy"), b"d") if self._chance.random() < 0.2 else None
+        return Publish(parts=parts, idempotency=key)
+
+    def _read_group(self) -> Command:
+        count, claim = self._chance.randint(1, 4), self._chance.choice(("", "", "CLAIM 200 "))
+        noack, cursor = self._chance.choice(("", "", "", "NOACK ")), self._chance.choice(">>>>0")
+        names = self._chance.sample(STREAMS, self._chance.randint(1, 2))
+        streams = " ".join(names + [cursor] * len(names))
+        group, consumer = self._group_name(), self._consumer()
+        return self._words(
+            f"XREADGROUP GROUP {group} {consumer} COUNT {count} {claim}{noack}STREAMS {streams}"
+        )
+
+    def _settle(self) -> Command:
+        stream, group = self._stream(), self._group_name()
+        some = self._some(stream)
+        kind = self._chance.choice(("ack", "ack", "ackdel", "nack"))
+        if kind == "ack":
+            return self._words(f"XACK {stream} {group} {' '.join(some)}")
+        refs, mode = (
+            self._chance.choice(("KEEPREF", "DELREF", "ACKED")),
+            self._chance.choice(("FAIL", "SILENT")),
+        )
+        middle = f"XACKDEL {stream} {group} {refs}" if kind == "ackdel" else f"XNACK {stream} {group} {mode}"
+        return self._words(f"{middle} IDS {len(some)} {' '.join(some)}")
+
+    def _claim(self) -> Command:
+        stream, group, consumer = self._stream(), self._group_name(), self._consumer()
+        if self._chance.random() < 0.5:
+            return self._words(f"XAUTOCLAIM {stream} {group} {consumer} 100 0 COUNT 3")
+        more = self._chance.choice(("", "FORCE", "RETRYCOUNT 3", "JUSTID"))
+        return self._words(f"XCLAIM {stream} {group} {consumer} 0 {' '.join(self._some(stream))} {more}")
+
+    def _remove(self) -> Command:
+        stream = self._stream()
+        some = self._some(stream)
+        return self._words(
+            self._chance.choice(
+                (
+                    f"XDEL {stream} {' '.join(some)}",
+                    f"XDELEX {stream} DELREF IDS {len(some)} {' '.join(some)}",
+                    f"XTRIM {stream} MAXLEN {self._chance.randint(0, 8)}",
+                    f"XTRIM {stream} MAXLEN ~ {self._chance.randint(0, 8)}",
+                )
+            )
+        )
+
+    def _group(self) -> Command:
+        stream, group, consumer = self._stream(), self._group_name(), self._consumer()
+        return self._words(
+            self._chance.choice(
+                (
+                    f"XGROUP CREATE {stream} {group} {self._chance.choice('0$')} MKSTREAM",
+                    f"XGROUP CREATE {stream} {group} 0 MKSTREAM",
+                    f"XGROUP SETID {stream} {group} 0",
+                    f"XGROUP CREATECONSUMER {stream} {group} {consumer}",
+                    f"XGROUP DELCONSUMER {stream} {group} {consumer}",
+                    f"XGROUP DESTROY {stream} {group}",
+                )
+            )
+        )
+
+    def _look(self) -> Command:
+        stream = self._stream()
+        return self._words(
+            self._chance.choice(
+                (f"XRANGE {stream} - +", f"XREAD STREAMS {stream} 0", f"XINFO STREAM {stream}")
+            )
+        )
+
+    def _configure(self) -> Command:
+        return self._chance.choice(
+            (
+                self._words(f"CONFIG SET stream-node-max-entries {self._chance.choice((2, 5, 100))}"),
+                self._words(f"XCFGSET {self._stream()} IDMP-MAXSIZE 1"),
+                EnsureStream(stream=self._stream(), retention=Retention(max_len=self._chance.randint(1, 9))),
+                UpdateGroup(stream="t", group="h", policy={"max_deliveries": self._chance.randint(1, 3)}),
+            )
+        )
+
+    def _rare(self) -> Command:
+        stream = self._stream()
+        return self._words(
+            self._chance.choice((f"DEL {stream}", f"DEL {stream}", f"XSETID {stream} 99999999-9", "FLUSHALL"))
+        )
+
+    # --- words ----------------------------------------------------------------------------------------------
+
+    def _stream(self) -> str:
+        return self._chance.choices(STREAMS, (4, 2, 1))[0]
+
+    def _group_name(self) -> str:
+        return self._chance.choices(GROUPS, (3, 1))[0]
+
+    def _consumer(self) -> str:
+        return self._chance.choice(CONSUMERS)
+
+    def _some(self, stream: str) -> list[str]:
+        known = self.known.get(stream) or [1 << 64]
+        return [ids.text(self._chance.choice(known)) for _ in range(self._chance.randint(1, 3))]
+
+    def _bodies(self, count: int) -> list[bytes]:
+        self._serial += count
+        text = "v" * self._chance.choice((0, 1, 20, 300))
+        return [entries.body([("n", f"{self._serial - at}"), ("v", text)]) for at in range(count)]
+
+    @staticmethod
+    def _words(words: str) -> Command:
+        request = parse([word.encode() for word in words.split()])
+        assert isinstance(request, Request), words
+        assert request.command is not None, words
+        return request.command

@@ -1,0 +1,320 @@
+"""A real engine through a random history on a modelled disk, with every promise that it makes on record.
+
+Knows: tasks, waiting readers, the clock, restarts after every kind of end; when an answer leaves and on what
+log position it stands.
+Must never know: what a disk may look like after a crash.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any, Final, TypeVar
+
+from engine import (
+    Engine,
+    EngineError,
+    Entries,
+    Fsync,
+    GroupRead,
+    XAdd,
+    XAutoClaim,
+    XClaim,
+    XReadGroup,
+    entries,
+)
+from engine.commands.types import Command
+from engine.keyspace import Keyspace
+from engine.log import Log, LogPoisoned
+from engine.records import decode, encode, snapshot
+from engine.replies import Added, AutoClaimed, Claimed, Published, Reply, StreamsRead
+from engine.storage.memory import MemoryStorage
+from tests.engine.clocks import HandClock, settle
+from tests.engine.images import image
+from tests.engine.running import keyspace_of
+from tests.proof.histories import Clients
+from tests.proof.promises import Promises
+from tests.proof.watched import ChanceLoop, WatchedStorage
+
+R = TypeVar("R")
+
+# The refusals that a failing disk may cause.
+FAILED: Final = frozenset({"storage_failed", "storage_full", "draining"})
+_step_ms: Final = 100
+_turns_max: Final = 40
+_pauses_ms: Final = (0, 0, 0, 1, 10, 200, 900, 1_500, 3_000)
+
+
+def log_end(engine: Engine) -> int:
+    """The position of everything that the engine has staged."""
+    return engine._writer.staged_upto  # noqa: SLF001 - to hold what it answers against it
+
+
+def recovered_upto(storage: MemoryStorage) -> int:
+    """Where the log on a disk ends, once it is recovered."""
+    log = Log.open(storage)
+    log.close(clean=False)
+    return log.staged_upto
+
+
+def restored(keyspace: Keyspace) -> Keyspace:
+    """What a base that was written now would give."""
+    copy = Keyspace()
+    for record in decode(encode(list(snapshot(keyspace)))):
+        record.apply(copy)
+    return copy
+
+
+class Broken(AssertionError):  # noqa: N818 - a verdict
+    """A promise does not hold. The message says which, and how to see it again."""
+
+
+class Living:
+    """`live` runs a history; `look` is called before each operation of the disk, however many there are."""
+
+    def __init__(
+        self,
+        seed: int,
+        fsync: Fsync,
+        *,
+        look: Callable[["Living"], None] | None = None,
+        slow_s: float = 0.0,
+        space_bytes: int | None = None,
+    ) -> None:
+        self.seed, self.fsync = seed, fsync
+        self.chance = random.Random(seed)
+        self.clock = HandClock()
+        self.loop = ChanceLoop(self.clock, self.chance)
+        self.loop.slow_s = slow_s
+        self.storage = WatchedStorage(space_bytes=space_bytes)
+        self.promises = Promises(fsync)
+        self.clients = Clients(self.chance)
+        self.broken: list[str] = []
+        self.refusals: list[str] = []
+        self.operations = 0  # of all disks so far
+        self._look = look
+        self._generations = count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.engine = self._open()
+
+    # --- an engine ------------------------------------------------------------------------------------------
+
+    def _open(self) -> Engine:
+        self.storage.look = self._before
+        self.storage.appended = self.promises.appended
+        engine = Engine.open(self.storage, clock=self.clock, fsync=self.fsync)
+        keyspace_of(engine).new_generation = lambda: f"{next(self._generations):016x}"
+        self.loop.run_until_complete(engine.start())
+        return engine
+
+    def _before(self, operation: str, name: str) -> None:
+        self.operations += 1
+        if self._look is not None and not self.broken:
+            self._look(self)
+
+    def report(self, what: str) -> None:
+        """Remember that a promise does not hold: raised here it would look like a fault of the disk."""
+        self.broken.append(f"{what} [seed {self.seed}, {self.fsync}, operation {self.operations}]")
+
+    def check(self) -> None:
+        """Raise what was found broken."""
+        if self.broken:
+            raise Broken(self.broken[0])
+
+    # --- a history ------------------------------------------------------------------------------------------
+
+    def live(self, steps: int, *, restarts: bool = True) -> None:
+        """Some hundred operations, with pauses and restarts, and a clean end."""
+        for command in self.clients.opening():
+            self.do(command)
+        self.settle()
+        for _ in range(steps):
+            self._act()
+            self.check()
+            if restarts and self.chance.random() < 0.03:
+                self.restart()
+        self.settle()
+        self._compare()
+        self.close()
+        self.check()
+
+    def _act(self) -> None:
+        kind = self.chance.random()
+        if kind < 0.08:
+            self.do(self.clients.waiting())
+        elif kind < 0.12:
+            self._spawn(self._transaction([self.clients.command() for _ in range(3)]))
+        else:
+            self.do(self.clients.command(), synced=kind > 0.97)
+        if self.chance.random() < 0.6:
+            self.pass_ms(self.chance.choice(_pauses_ms))
+        if self.chance.random() < 0.5:
+            self.settle()
+
+    def do(self, command: Command, *, synced: bool = False) -> None:
+        """Begin a command; whether it is answered at once is up to the engine."""
+        self._spawn(self._execute(command, synced=synced))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        self.loop.run_until_complete(asyncio.sleep(0))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.report(f"a command ended with {task.exception()!r}")
+
+    def settle(self) -> None:
+        """Let everything happen that needs no time to pass."""
+        for _ in range(_turns_max):
+            if not self._tasks:
+                break
+            self.loop.run_until_complete(settle())
+
+    def pass_ms(self, ms: int) -> None:
+        """Let time pass, step by step."""
+        while ms > 0:
+            step = min(ms, _step_ms)
+            self.clock.pass_ms(step)
+            self.loop.run_until_complete(settle())
+            ms -= step
+
+    # --- commands and what they were told -------------------------------------------------------------------
+
+    async def _execute(self, command: Command, *, synced: bool) -> None:
+        self._remember_chosen(command)
+        ends, reply = await self._answer(self.engine.execute(command, synced=synced))
+        if ends:
+            self._told(command, reply, ends, synced=synced)
+
+    async def _transaction(self, commands: list[Command]) -> None:
+        for command in commands:
+            self._remember_chosen(command)
+        ends, replies = await self._answer(self.engine.transaction(commands))
+        for command, reply in zip(commands, replies or (), strict=replies is not None):
+            if not isinstance(reply, EngineError):
+                self._told(command, reply, ends)
+
+    async def _answer(self, turn: Coroutine[Any, Any, R]) -> tuple[list[int], R | None]:
+        """Await an answer; with it the positions before and after the turn, none where it was refused."""
+        loop = asyncio.get_running_loop()
+        ends: list[int] = []
+        # The loop keeps the order: what the turn logged, and nothing else, lies between these two looks.
+        loop.call_soon(lambda: ends.append(log_end(self.engine)))
+        work = loop.create_task(turn)
+        loop.call_soon(lambda: ends.append(log_end(self.engine)))
+        try:
+            reply = await work
+        except EngineError as refusal:
+            self.refusals.append(refusal.code)
+            return [], None
+        return ends, reply
+
+    def _remember_chosen(self, command: Command) -> None:
+        if isinstance(command, XAdd):
+            chosen = ((command.stream, one) for one in command.ids if isinstance(one, int))
+            self.promises.chosen.update(chosen)
+
+    def _told(self, command: Command, reply: Reply | None, ends: list[int], *, synced: bool = False) -> None:
+        before, after = ends
+        position = after if after > before else 0
+        for stream, to, given in _shown(command, reply):
+            self.clients.tell(stream, given)
+            position = max(position, self.promises.show(stream, given, after, to))
+        if isinstance(reply, Added | Published) and not reply.duplicate:
+            framed = {
+                self.promises.added_at(name, one) for name, _, ids in _shown(command, reply) for one in ids
+            }
+            if len(framed) > 1:
+                self.report(f"one command is in several frames: {sorted(framed)}")
+        what = type(command).__name__
+        self.promises.acknowledge(self.clock.monotonic(), position, what, synced=synced)
+
+    # --- ends -----------------------------------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """End in one of three ways, and begin again from what is there then."""
+        kind = self.chance.choice(("close", "kill", "power"))
+        if kind == "close":
+            self.settle()
+            self.close()
+        if self._look is not None:
+            self._look(self)
+        disk = self.storage.kill()
+        if kind == "power":
+            keep = self.chance.random()
+            disk = self.storage.crash(
+                name_changes=self.chance.randint(0, self.storage.unsynced_name_changes()),
+                tail=lambda surely, live: surely + live[len(surely) :][: int(keep * len(live))],
+            )
+        if kind != "close":
+            self.abandon()
+        self.go_on(disk)
+
+    def abandon(self) -> None:
+        """Let the engine be forgotten as a killed process is: what it still writes goes nowhere."""
+        self.storage.look = lambda *_: None
+        self.storage.appended = lambda *_: None
+        self._drop()
+        with suppress(LogPoisoned, OSError):
+            self.close()
+
+    def go_on(self, disk: MemoryStorage) -> None:
+        """Open what a disk holds. From now on that is what was promised, and no more."""
+        self.storage = WatchedStorage.taking_over(disk)
+        self.clock.pass_ms(self.chance.choice((0, 1, 50)))
+        self.promises.cut(recovered_upto(disk.kill()))
+        self.engine = self._open()
+        self._compare()
+
+    def _compare(self) -> None:
+        keyspace = keyspace_of(self.engine)
+        keyspace.check()
+        if image(restored(keyspace)) != image(keyspace):
+            self.report("a snapshot leaves something out")
+        if image(keyspace_of(self.engine)) != self.promises.image_at(log_end(self.engine)):
+            self.report("memory is not what the frames say")
+
+    def _drop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        self.loop.run_until_complete(settle())
+
+    def close(self) -> None:
+        """Stop the engine in an orderly way."""
+        closing = self.loop.create_task(self.engine.close())
+        while not closing.done():
+            self.pass_ms(_step_ms)
+        self._drop()
+        closing.result()
+
+    def end(self) -> None:
+        """Let go of the loop."""
+        self._drop()
+        self.loop.close()
+
+
+def _shown(command: Command, reply: Reply | None) -> list[tuple[str, tuple[str, str] | None, list[int]]]:
+    """Which IDs of which stream a reply shows, and to which consumer of a group they were delivered."""
+    stream: str = getattr(command, "stream", "")
+    if isinstance(reply, Added):
+        return [(stream, None, list(reply.ids))]
+    if isinstance(reply, Published):
+        return [(name, None, list(added.ids)) for name, added in reply.streams]
+    if isinstance(reply, Entries):
+        return [(stream, None, _ids_in(reply.parts))]
+    if isinstance(reply, StreamsRead):
+        return [(one.stream, None, _ids_in(one.entries.parts)) for one in reply.streams]
+    if isinstance(reply, GroupRead) and isinstance(command, XReadGroup):
+        to = None if command.noack else (command.group, command.consumer)
+        return [(one.stream, to, [each.id for each in one.entries]) for one in reply.streams]
+    if isinstance(reply, Claimed | AutoClaimed) and isinstance(command, XClaim | XAutoClaim):
+        return [(stream, (command.group, command.consumer), [each.id for each in reply.entries])]
+    return []
+
+
+def _ids_in(parts: Sequence[bytes]) -> list[int]:
+    return [entries.id_of(text) for part in parts for text in entries.texts(part)]

@@ -1,0 +1,48 @@
+"""Whatever a power cut or a kill leaves, at whatever moment: it opens, and every promise holds."""
+
+import pytest
+
+from engine import Fsync
+from engine.storage.memory import MemoryStorage
+from tests.proof.campaigns import power_cuts
+from tests.proof.disks import common_bytes, legal_contents, legal_disks
+
+# Seeds of histories; `make soak` goes on from there.
+short = range(1, 11)
+
+
+@pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
+def test_every_legal_disk_keeps_what_was_promised(fsync: Fsync) -> None:
+    """Before every operation of random histories: what was answered is there (in everysec, but for the last
+    two seconds of a power cut), whole commands only, all state as it was logged, no shown ID again.
+    """
+    explored = power_cuts(fsync, short)
+    assert explored.disks > 2_000, "disks were explored"
+    assert explored.recovered > 1_000, "they differed"
+
+
+def test_a_file_holds_between_nothing_and_all_of_what_was_not_synced() -> None:
+    """Nothing, all, a byte, half, all but a byte, zeros in its place, or all but its first sector."""
+    surely, at_most = b"s" * 100, b"s" * 100 + b"n" * 1000
+    found = legal_contents(surely, at_most)
+    assert {len(content) for content in found} >= {100, 1100, 1101 - 1}
+    assert surely + bytes(1000) in found
+    assert surely + bytes(412) + b"n" * 588 in found
+    assert len(found) == 7
+    assert all(content.startswith(surely) for content in found)
+
+
+def test_a_cut_that_was_not_synced_may_not_have_happened() -> None:
+    """A file may be as long as it was, or as short as it was made."""
+    assert set(legal_contents(b"abcdef", b"abc")) == {b"abcdef", b"abc"}
+    assert common_bytes(b"abcdef", b"abcxef") == 3
+
+
+def test_names_reach_the_disk_in_their_order() -> None:
+    """A file that was renamed is there under one of its names, with any of its contents."""
+    storage = MemoryStorage({"old": b"1"})
+    storage.create("new.tmp").append(b"2")
+    storage.rename("new.tmp", "old")
+    disks = list(legal_disks(storage))
+    assert {frozenset(disk) for disk in disks} == {frozenset({"old"}), frozenset({"old", "new.tmp"})}
+    assert {disk["old"] for disk in disks} == {b"1", b"", b"2", b"\0"}
