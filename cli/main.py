@@ -10,11 +10,12 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import groups, migrate, publish, read, serve, streams, tail
+from cli import groups, log, migrate, publish, read, serve, streams, tail
 from cli.failure import Failure
 from cli.output import plain
 
 _SERVER: Final = "Server"
+_DATA: Final = "Data on this machine"
 _ENTRIES: Final = "Entries"
 _OPERATIONS: Final = "Streams and groups"
 
@@ -30,8 +31,8 @@ cli = typer.Typer(
 def root(version: Annotated[bool | None, typer.Option("--version", help="print the version")] = None) -> None:
     """A stream gateway: Redis Streams semantics over HTTP, from one small service.
 
-    `serve` and `config` are about a server; all others talk to one, at --url or WEIR_URL. Exit codes: 0 fine,
-    1 failed, 2 usage.
+    `serve` and `config` are about a server, `log` about its files; all others talk to one, at --url or
+    WEIR_URL. Exit codes: 0 fine, 1 failed, 2 usage, 3 data refused, 4 data in use by another process.
     """
     if version:
         from app.version import VERSION
@@ -42,6 +43,7 @@ def root(version: Annotated[bool | None, typer.Option("--version", help="print t
 
 cli.command("serve", rich_help_panel=_SERVER)(serve.serve)
 cli.command("config", rich_help_panel=_SERVER)(serve.show_config)
+cli.add_typer(log.commands, name="log", rich_help_panel=_DATA)
 cli.command("publish", rich_help_panel=_ENTRIES)(publish.publish)
 cli.command("tail", rich_help_panel=_ENTRIES)(tail.tail)
 cli.command("read", rich_help_panel=_ENTRIES)(read.read)
@@ -60,7 +62,7 @@ def main() -> None:
         cli()
     except Failure as failure:
         print(f"weir: {plain(str(failure))}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(failure.exit_code)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,147 @@
+"""`weir log`: the files of the log, looked at and put right on the machine where they are.
+
+Knows: what people and programs are shown of files, frames and verdicts.
+Must never know: how a file is read or mended.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from cli import options, output
+from cli.directory import Data, chosen, opened
+
+if TYPE_CHECKING:
+    from engine.codec import Damage
+    from engine.log.inspection import Inspection, Run
+    from engine.storage import Storage
+
+_COLUMNS: Final = ("file", "position", "frames", "bytes", "state")
+
+commands = typer.Typer(
+    no_args_is_help=True,
+    help="Look at the files of a log, and mend them. Exit codes: 0 fine, 2 usage, 3 refused, 4 in use.",
+)
+
+
+@commands.command()
+def check(*, data: Data = None, as_json: options.Json = False) -> None:
+    """Verify every file, and say what a start would say: 0 it would start, 3 it would refuse.
+
+    Changes nothing, and may run beside a server. A last write that is not whole is no damage.
+    """
+    from engine.log.inspection import inspect
+
+    with opened(chosen(data)) as storage:
+        found = inspect(storage)
+        if as_json:
+            output.lines([output.json_line(_verdict(found))])
+        else:
+            rows = [*_files(found), *({"file": name, "state": "missing"} for name in found.missing)]
+            if rows:
+                output.rows([_shown(row) for row in rows], _COLUMNS, as_json=False)
+            output.lines(_sentences(found))
+        if found.refusal is not None:
+            raise found.refusal
+
+
+def _verdict(found: "Inspection") -> dict[str, Any]:
+    """The whole inspection for programs."""
+    recovery, refusal = found.recovery, found.refusal
+    verdict: dict[str, Any] = {"state": _state(found), "files": _files(found)}
+    verdict |= {"missing": found.missing, "beside": found.beside}
+    if recovery is not None:
+        names = ("frames", "bytes", "torn_bytes", "torn_file", "clean_stop", "reservation_ms", "sequence")
+        verdict |= {name: getattr(recovery, name) for name in names}
+    if refusal is not None:
+        verdict["refusal"] = {"file": refusal.file, "offset": refusal.offset, "reason": refusal.reason}
+    return verdict
+
+
+def _state(found: "Inspection") -> str:
+    if found.recovery is None:
+        return "refused"
+    return "torn" if found.recovery.torn_bytes else "sound"
+
+
+def _files(found: "Inspection") -> list[dict[str, Any]]:
+    """What a file was sealed as is only known by the manifest."""
+    return [_file(run, run.fault if found.has_manifest else run.damage) for run in found.runs]
+
+
+def _file(run: "Run", fault: "Damage | None") -> dict[str, Any]:
+    told = {
+        "file": run.file.name,
+        "position": run.file.position,
+        "frames": run.frames,
+        "bytes": run.length,
+        "size": run.size,
+        "is_sealed": run.file.seal is not None,
+        "fault": None,
+    }
+    if fault is not None:
+        told["fault"] = {"offset": fault.offset, "reason": fault.reason}
+    return told
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    if "state" in row:
+        return row
+    fault = row["fault"]
+    if fault is not None:
+        return row | {"state": f"offset {fault['offset']}: {fault['reason']}"}
+    if not row["frames"]:
+        return row | {"state": "empty"}
+    return row | {"state": "sealed" if row["is_sealed"] else "open"}
+
+
+def _sentences(found: "Inspection") -> Iterator[str]:
+    if found.beside:
+        yield f"beside the log, not part of it: {', '.join(found.beside)}"
+    recovery = found.recovery
+    if recovery is None:
+        return
+    frames = output.counted(recovery.frames, "frame", "frames")
+    yield f"sound: {frames} to load in {output.counted(recovery.bytes, 'byte', 'bytes')}"
+    if recovery.torn_bytes:
+        torn = output.counted(recovery.torn_bytes, "byte", "bytes")
+        yield f"but for the last {torn}: a write under way, or torn by a crash"
+        yield f"a start cuts them and keeps them in {recovery.torn_file}"
+    elif not recovery.clean_stop:
+        yield "not stopped cleanly: it is in use, or ended by a crash"
+
+
+@commands.command()
+def dump(*, data: Data = None) -> None:
+    """Print every frame of the log as a line of JSON: where it is, and the records in it.
+
+    Changes nothing, and may run beside a server. A damage is a line too, and ends its file.
+    """
+    with opened(chosen(data)) as storage:
+        output.lines(_dumped(storage))
+
+
+def _dumped(storage: "Storage") -> Iterator[str]:
+    """The lines; then the refusal of a start, if there is any damage that is one."""
+    from cli.records import frame_of
+    from engine.codec import Damage
+    from engine.log.inspection import frames_of, placed, rehearse
+    from engine.log.view import View
+
+    with View.of(storage) as view:
+        has_manifest, files = placed(view)
+        is_whole = has_manifest
+        for file in files:
+            if file.name not in view.names():
+                is_whole = False
+                continue
+            for frame in frames_of(view, file):
+                if isinstance(frame, Damage):
+                    is_whole = False
+                    told = {"file": file.name, "offset": frame.offset, "damage": frame.reason}
+                else:
+                    told = frame_of(file.name, file.position, frame)
+                yield output.json_line(told)
+        if not is_whole:
+            rehearse(view)

@@ -1,0 +1,147 @@
+"""A log copied while it is written: for `weir backup`, and back for `weir restore`.
+
+Knows: which files to copy, up to where, that each byte is verified before it is written, the copy's manifest.
+Must never know: what payloads mean; who writes the log meanwhile.
+
+A copy contains everything that was acknowledged before it began: the files are held open first, each as long
+as it was then. It is sealed but for its last segment, and a frame at its end says that all of it was safe, so
+that a damage to the copy is never taken for a torn tail.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from engine.codec import MARK_PAYLOAD, RESERVE_PAYLOAD, Kind, encode_header
+from engine.log.errors import LogRefused
+from engine.log.inspection import (
+    DIRECTORY,
+    File,
+    Run,
+    begins,
+    behind,
+    follows,
+    manifest_of,
+    read_run,
+    rehearse,
+)
+from engine.log.manifest import MANIFEST, Base, Manifest, Seal, Segment
+from engine.log.view import View
+from engine.storage import Storage
+
+Ending = Sequence[tuple[Kind, bytes]]  # frames to put behind a log: their kinds and payloads
+
+_SAFE: Final[Ending] = ((Kind.MARK, MARK_PAYLOAD.pack(0)),)
+
+
+class Copy(NamedTuple):
+    """What was copied: files, frames that a start replays, bytes; `left_bytes` were torn and left out."""
+
+    files: int
+    frames: int
+    bytes: int
+    left_bytes: int
+
+
+def back_up(source: Storage, target: Storage) -> Copy:
+    """Copy the log in `source`, which a server may be writing, into the empty directory `target`.
+
+    Raises LogRefused as a start would, OSError for either disk. Without its manifest a target is no log, so
+    that half a copy is never taken for one.
+    """
+    with View.of(source) as view:
+        return _copy(view, target, _SAFE)
+
+
+def restore(source: Storage, target: Storage, payloads: Sequence[bytes], now_ms: int) -> Copy:
+    """Copy a backup (any log will do) into the empty directory `target`, and put `payloads` behind it.
+
+    IDs up to `now_ms` are taken for given: what was written after the backup is gone, its IDs are not.
+    """
+    with View.of(source) as view:
+        reserved_ms = max(rehearse(view).reservation_ms, now_ms)
+        return _copy(view, target, new_life(payloads, reserved_ms))
+
+
+def new_life(payloads: Sequence[bytes], reserved_ms: int) -> Ending:
+    """Return what stands behind a log that goes on from less than was acknowledged.
+
+    No ID of what is lost is given again, whatever the clock says; `payloads` tell readers.
+    """
+    lives = [(Kind.RECORDS, payload) for payload in payloads]
+    return [(Kind.RESERVE, RESERVE_PAYLOAD.pack(reserved_ms)), *lives]
+
+
+def ending_of(run: Run, ending: Ending) -> bytes:
+    """Return the frames of `ending` as they stand behind those of `run`, all of which is taken for safe."""
+    sequence, checksum = run.sequence, run.checksum
+    frames = []
+    for kind, payload in ending:
+        sequence += 1
+        header, checksum = encode_header(kind, sequence, run.end, checksum, run.salt, payload)
+        frames += [header, payload]
+    return b"".join(frames)
+
+
+def _copy(view: View, target: Storage, ending: Ending) -> Copy:
+    runs = _copy_files(view, target)
+    last = runs[-1]
+    handle = target.open(last.file.name)
+    try:
+        handle.append(ending_of(last, ending))
+        handle.sync()
+    finally:
+        handle.close()
+    target.sync_directory()
+    target.replace(MANIFEST, [_manifest(runs).encode()])
+    return Copy(
+        files=len(runs),
+        frames=sum(run.payloads for run in runs),
+        bytes=sum(run.length for run in runs),
+        left_bytes=last.size - last.length,
+    )
+
+
+def _copy_files(view: View, target: Storage) -> list[Run]:
+    """Copy the files that the manifest names, and the segments that go on behind them."""
+    manifest = manifest_of(view)
+    if not manifest.segments:
+        raise LogRefused(DIRECTORY, "holds a log that was only just begun")
+    runs: list[Run] = []
+    for file in manifest.files():
+        if file.name not in view.names():
+            raise LogRefused(file.name, "is missing, but the manifest names it", repairable=True)
+        runs.append(_copy_file(view, file, target))
+    later = behind(view, manifest)
+    while later and follows(runs[-1], later[0]):
+        runs.append(_copy_file(view, later.pop(0), target))
+    if runs[-1].damage or any(begins(view, segment.name) for segment in later):
+        # Rare enough to read it all once more: the start's own verdict, torn or damaged.
+        rehearse(view)
+    return runs
+
+
+def _copy_file(view: View, file: File, target: Storage) -> Run:
+    """Copy what is sound; only an unsealed file may have a damage, at which its copy ends."""
+    handle = target.create(file.name)
+    try:
+        run = read_run(view, file, sink=handle.append)
+        if run.fault and (file.seal or not run.frames):
+            raise LogRefused(file.name, run.fault.reason, offset=run.fault.offset, repairable=True)
+        handle.sync()
+    finally:
+        handle.close()
+    return run
+
+
+def _manifest(runs: Sequence[Run]) -> Manifest:
+    """Return the manifest of the copies: all sealed but the last."""
+    base = None
+    segments: list[Segment] = []
+    for run in runs:
+        if isinstance(run.file, Base):
+            base = run.file
+        else:
+            segments.append(replace(run.file, seal=Seal(run.length, run.checksum)))
+    segments[-1] = replace(segments[-1], seal=None)
+    return Manifest(base, tuple(segments))
