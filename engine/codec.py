@@ -81,6 +81,17 @@ class Frame(NamedTuple):
     payload: bytes
 
 
+class Header(NamedTuple):
+    """A frame's header where nothing before it may be sound; `length` is its payload's, not verified."""
+
+    offset: int
+    kind: int
+    length: int
+    durable_upto: int
+    head_check: int
+    checksum: int
+
+
 class Damage(NamedTuple):
     """Where a run of frames stops being one; `newer` when the bytes are sound but of a later format."""
 
@@ -184,9 +195,13 @@ def _absence(header: bytes, otherwise: str) -> str:
 def durable_upto_beyond(read: Read, size: int, salt: int, offset: int) -> int:
     """Return the highest `durable_upto` in any frame header at or after `offset`, 0 where there is none.
 
-    This is how frames behind a damage still testify: a header verifies by itself, wherever it is found.
+    This is how frames behind a damage still testify.
     """
-    highest = 0
+    return max((header.durable_upto for header in headers_beyond(read, size, salt, offset)), default=0)
+
+
+def headers_beyond(read: Read, size: int, salt: int, offset: int) -> Iterator[Header]:
+    """Yield the frame headers at or after `offset`; a header verifies by itself, wherever it is found."""
     while offset < size:
         # The overlap finds a header that lies across two steps.
         chunk = read(offset, min(CHUNK_BYTES + HEADER_BYTES - 1, size - offset))
@@ -194,7 +209,6 @@ def durable_upto_beyond(read: Read, size: int, salt: int, offset: int) -> int:
         while 0 <= at <= len(chunk) - HEADER_BYTES:
             fields = HEADER.unpack_from(chunk, at)
             if crc32(chunk[at : at + HEAD.size], salt) == fields[8]:
-                highest = max(highest, fields[6])
+                yield Header(offset + at, fields[2], fields[4], fields[6], fields[8], fields[9])
             at = chunk.find(MAGIC, at + 1)
         offset += CHUNK_BYTES
-    return highest

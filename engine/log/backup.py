@@ -9,7 +9,6 @@ that a damage to the copy is never taken for a torn tail.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from engine.codec import MARK_PAYLOAD, RESERVE_PAYLOAD, Kind, encode_header
@@ -21,11 +20,12 @@ from engine.log.inspection import (
     begins,
     behind,
     follows,
+    manifest_from,
     manifest_of,
     read_run,
     rehearse,
 )
-from engine.log.manifest import MANIFEST, Base, Manifest, Seal, Segment
+from engine.log.manifest import MANIFEST
 from engine.log.view import View
 from engine.storage import Storage
 
@@ -93,7 +93,7 @@ def _copy(view: View, target: Storage, ending: Ending) -> Copy:
     finally:
         handle.close()
     target.sync_directory()
-    target.replace(MANIFEST, [_manifest(runs).encode()])
+    target.replace(MANIFEST, [manifest_from([run.sealed for run in runs]).encode()])
     return Copy(
         files=len(runs),
         frames=sum(run.payloads for run in runs),
@@ -132,16 +132,3 @@ def _copy_file(view: View, file: File, target: Storage) -> Run:
     finally:
         handle.close()
     return run
-
-
-def _manifest(runs: Sequence[Run]) -> Manifest:
-    """Return the manifest of the copies: all sealed but the last."""
-    base = None
-    segments: list[Segment] = []
-    for run in runs:
-        if isinstance(run.file, Base):
-            base = run.file
-        else:
-            segments.append(replace(run.file, seal=Seal(run.length, run.checksum)))
-    segments[-1] = replace(segments[-1], seal=None)
-    return Manifest(base, tuple(segments))

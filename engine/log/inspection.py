@@ -4,8 +4,8 @@ Knows: reading a file up to its first damage, in which order files follow each o
 Must never know: what payloads mean, how any of it is shown.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -84,6 +84,11 @@ class Run:
         if self.checksum != self.file.seal.checksum:
             return Damage(0, "is sound, but not the file that was sealed")
         return None
+
+    @property
+    def sealed(self) -> File:
+        """The file as it is sealed behind the last sound frame."""
+        return replace(self.file, seal=Seal(self.length, self.checksum))
 
     def add(self, frame: Frame) -> None:
         """Count one more frame."""
@@ -250,6 +255,13 @@ def follows(run: Run, segment: Segment) -> bool:
         run.checksum,
     )
     return run.damage is None and goes_on
+
+
+def manifest_from(files: Sequence[File]) -> Manifest:
+    """Return the manifest of files in their order, a base first if there is one; the last one is unsealed."""
+    base = files[0] if isinstance(files[0], Base) else None
+    segments = [file for file in files if isinstance(file, Segment)]
+    return Manifest(base, (*segments[:-1], replace(segments[-1], seal=None)))
 
 
 def is_torn(view: View, run: Run) -> bool:
