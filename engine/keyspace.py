@@ -5,6 +5,7 @@ Must never know: commands, waiting readers, the log.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections import deque
 from collections.abc import Callable
 from secrets import token_hex
 from typing import Final, NamedTuple
@@ -112,8 +113,11 @@ class Keyspace:
         self.chunks: dict[str, Chunk] = {}
         # IDs made by the clock stay above this: one below may have been shown before a crash and lost in it.
         self.floor_ms = -1
-        # Streams in which something changes as time passes: they have retention, policies or productions.
+        # Streams in which something changes as time passes: they have retention, policies, productions,
+        # or answers under idempotency keys.
         self.tended: dict[str, None] = {}
+        # Those of them that have still to be looked at in this round of housekeeping; some may be gone.
+        self.round: deque[str] = deque()
         # What was published into many streams under an idempotency key, oldest first.
         self.answers: dict[str, PublishAnswer] = {}
         # Texts that wait to be compressed.
@@ -143,6 +147,7 @@ class Keyspace:
         """Take all streams out."""
         self.keys.clear()
         self.tended.clear()
+        self.round.clear()
         self._names.clear()
 
     def names(self, *, prefix: str = "", after: str | None = None) -> list[str]:

@@ -2,20 +2,29 @@
 
 Knows: producers, their keys in order of use, how many are kept and how long.
 Must never know: streams, clocks, how a key was made.
+
+    producers   p → {key: ID, …}, q → {…}     each producer's keys in order of use
+    _dues       [(ms of p's oldest, p), …]    a heap, so that a look costs what has expired, not what there is
+
+A producer's item in the heap counts if `_due` names its time; others are left from before, and are passed
+over when they come up. No item that counts is later than its producer's oldest key.
 """
 
-from collections.abc import Iterator
+from heapq import heappop, heappush
+from itertools import islice
 
 
 class Productions:
     """The table of one stream. Keys are raw bytes; IDs integers."""
 
-    __slots__ = ("added", "duplicates", "duration_s", "maxsize", "producers")
+    __slots__ = ("_due", "_dues", "added", "duplicates", "duration_s", "maxsize", "producers")
 
     def __init__(self, duration_s: int, maxsize: int) -> None:
         self.duration_s = duration_s
         self.maxsize = maxsize
         self.producers: dict[bytes, dict[bytes, int]] = {}
+        self._dues: list[tuple[int, bytes]] = []
+        self._due: dict[bytes, int] = {}
         self.added = 0
         self.duplicates = 0
 
@@ -25,38 +34,76 @@ class Productions:
 
     def record(self, producer: bytes, key: bytes, entry_id: int) -> None:
         """Remember a production; the producer's oldest goes when there are too many."""
-        keys = self.producers.setdefault(producer, {})
-        keys[key] = entry_id
+        self.restore(producer, key, entry_id)
         self.added += 1
+        keys = self.producers[producer]
         while len(keys) > self.maxsize:
             del keys[next(iter(keys))]
+            self._watch(producer)
+
+    def restore(self, producer: bytes, key: bytes, entry_id: int) -> None:
+        """Enter a production without counting it."""
+        keys = self.producers.setdefault(producer, {})
+        keys[key] = entry_id
+        if len(keys) == 1:
+            self._watch(producer)
 
     def configure(self, duration_s: int, maxsize: int) -> None:
         """New limits; if they differ from the old ones all keys are forgotten, the counters stay."""
         if (duration_s, maxsize) != (self.duration_s, self.maxsize):
             self.duration_s, self.maxsize = duration_s, maxsize
             self.producers.clear()
+            self._dues.clear()
+            self._due.clear()
 
-    def expired(self, now_ms: int) -> Iterator[tuple[bytes, int]]:
-        """For each producer with keys older than `duration_s` (by their entries' IDs), how many of its
-        oldest.
+    def _watch(self, producer: bytes) -> None:
+        """Let the producer come up when its oldest key expires, at the latest."""
+        due_ms = next(iter(self.producers[producer].values())) >> 64
+        if due_ms < self._due.get(producer, due_ms + 1):
+            self._due[producer] = due_ms
+            heappush(self._dues, (due_ms, producer))
+
+    def expired(self, now_ms: int, keys_max: int | None = None) -> list[tuple[bytes, int]]:
+        """Producers with keys older than `duration_s` (by their entries' IDs), and how many of their oldest.
+
+        At most `keys_max` keys in all; the others are told once these are forgotten.
         """
         oldest_kept_ms = now_ms - self.duration_s * 1000
-        for producer, keys in self.producers.items():
-            count = 0
-            for entry_id in keys.values():
-                if entry_id >> 64 > oldest_kept_ms:
-                    break
-                count += 1
+        found: dict[bytes, int] = {}
+        left = self.maxsize * len(self.producers) if keys_max is None else keys_max
+        while self._dues and self._dues[0][0] <= oldest_kept_ms and left > 0:
+            due_ms, producer = heappop(self._dues)
+            if self._due.get(producer) != due_ms:
+                continue
+            del self._due[producer]
+            count = self._count_upto(producer, oldest_kept_ms, left)
             if count:
-                yield producer, count
+                found[producer] = count
+                left -= count
+            else:
+                self._watch(producer)
+        for producer in found:
+            self._watch(producer)
+        return list(found.items())
+
+    def _count_upto(self, producer: bytes, oldest_kept_ms: int, keys_max: int) -> int:
+        """How many of the producer's oldest keys are not to be kept."""
+        count = 0
+        for entry_id in islice(self.producers[producer].values(), keys_max):
+            if entry_id >> 64 > oldest_kept_ms:
+                break
+            count += 1
+        return count
 
     def forget(self, producer: bytes, count: int) -> None:
         """Drop the producer's `count` oldest keys; an empty producer goes."""
         keys = self.producers[producer]
-        for key in list(keys)[:count]:
+        for key in list(islice(keys, count)):
             del keys[key]
-        if not keys:
+        self._due.pop(producer, None)
+        if keys:
+            self._watch(producer)
+        else:
             del self.producers[producer]
 
     @property

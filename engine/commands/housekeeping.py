@@ -1,10 +1,10 @@
-"""What time brings: retention, overdue entries, silent consumers, productions that expire.
+"""What time brings: retention, overdue entries, silent consumers, productions and answers that expire.
 
 Knows: which streams need looking after, and how much of it is for one turn.
 Must never know: when turns come.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Final
 
@@ -13,49 +13,64 @@ from engine.commands.deadletters import Dead, bury, is_dead, too_many
 from engine.commands.retention import enforce, turn_entries_max
 from engine.commands.turn import Turn
 from engine.groups import Consumer, Group, Pending
-from engine.keyspace import Key, Retention
-from engine.records import ForgetProductions, Release, RemoveConsumer
+from engine.keyspace import Answer, Key, PublishAnswer, Retention
+from engine.records import ForgetAnswers, ForgetProductions, Release, RemoveConsumer, answer_age_ms_max
 
-# So many entries are released, and so many streams looked at, in one turn.
+# What one turn does at most, so that others have theirs: entries released, keys of productions and answers
+# forgotten, streams, groups and consumers looked at. A turn at its limit takes some 10 ms.
 turn_releases_max: Final = 1_000
-turn_streams_max: Final = 1_000
+turn_keys_max: Final = 4_000
+turn_looks_max: Final = 500
+_no_retention: Final = Retention()
+# Consumers that a look at a group goes through at the price of one more look.
+_look_consumers: Final = 20
 
 
 class _Share:
     """What one turn may still do, over all streams together."""
 
-    __slots__ = ("entries_left", "releases_left")
+    __slots__ = ("entries_left", "keys_left", "looks_left", "releases_left")
 
     def __init__(self) -> None:
         self.entries_left = turn_entries_max
         self.releases_left = turn_releases_max
+        self.keys_left = turn_keys_max
+        self.looks_left = turn_looks_max
 
-    @property
     def spent(self) -> bool:
-        """Whether the rest is for another turn."""
-        return self.entries_left <= 0 or self.releases_left <= 0
+        """Whether a stream may have got less than it needs."""
+        return self.entries_left <= 0 or self.releases_left <= 0 or self.keys_left <= 0
 
 
 def keep_house(turn: Turn, command: own.KeepHouse) -> bool:
-    """Look after the streams that have waited longest for it; whether something is left for another turn."""
-    tended = turn.keyspace.tended
-    share = _Share()
-    for name in list(islice(tended, turn_streams_max)):
-        if share.spent:
-            break
-        del tended[name]
-        key = turn.keyspace.keys[name]
+    """Look after the streams that have waited longest for it; whether the round goes on in another turn.
+
+    A round looks at each tended stream once, and again at those that needed more than was left of a turn.
+    """
+    keyspace, share = turn.keyspace, _Share()
+    if not keyspace.round:
+        keyspace.round.extend(keyspace.tended)
+        _forget_answers(turn, "", keyspace.answers, share)
+    while keyspace.round and not share.spent() and share.looks_left > 0:
+        name = keyspace.round.popleft()
+        if name not in keyspace.tended:
+            continue
+        key = keyspace.keys[name]
+        share.looks_left -= 1
         _tend(turn, command, name, key, share)
-        if _needs_tending(key):
-            tended[name] = None
-    return share.spent
+        if not _needs_tending(key):
+            del keyspace.tended[name]
+        elif share.spent():
+            keyspace.round.append(name)
+    return bool(keyspace.round)
 
 
 def _needs_tending(key: Key) -> bool:
     """Whether time may change something in the stream."""
     return (
-        key.retention != Retention()
+        key.retention != _no_retention
         or bool(key.productions.producers)
+        or bool(key.answers)
         or any(_has_timeout(group) for group in key.groups.values())
     )
 
@@ -65,14 +80,34 @@ def _has_timeout(group: Group) -> bool:
 
 
 def _tend(turn: Turn, command: own.KeepHouse, name: str, key: Key, share: _Share) -> None:
-    for producer, count in list(key.productions.expired(turn.now_ms)):
-        turn.emit(ForgetProductions(name, producer, count))
-    share.entries_left -= enforce(turn, name, exact=True, limit=share.entries_left)
+    # Most looks find nothing: what a stream does not have is not asked.
+    if key.productions.producers:
+        for producer, count in key.productions.expired(turn.now_ms, share.keys_left):
+            turn.emit(ForgetProductions(name, producer, count))
+            share.keys_left -= count
+    if key.answers:
+        _forget_answers(turn, name, key.answers, share)
+    if key.retention != _no_retention:
+        share.entries_left -= enforce(turn, name, exact=True, limit=share.entries_left)
     for group_name, group in sorted(key.groups.items()):
+        share.looks_left -= 1
         if group.policy.ack_timeout_ms is not None:
             _release_overdue(turn, name, group_name, group.policy.ack_timeout_ms, share)
         if group.policy.consumer_timeout_ms is not None:
             _remove_silent(turn, command, name, group_name, share)
+
+
+def _forget_answers(
+    turn: Turn, name: str, answers: Mapping[str, Answer | PublishAnswer], share: _Share
+) -> None:
+    """Forget what no repeated request is compared with any more."""
+    oldest_ms = turn.now_ms - answer_age_ms_max
+    old = sum(
+        1 for _ in takewhile(lambda one: one.at_ms < oldest_ms, islice(answers.values(), share.keys_left))
+    )
+    if old:
+        turn.emit(ForgetAnswers(name, old))
+        share.keys_left -= old
 
 
 def _release_overdue(turn: Turn, name: str, group_name: str, timeout_ms: int, share: _Share) -> None:
@@ -85,7 +120,7 @@ def _release_overdue(turn: Turn, name: str, group_name: str, timeout_ms: int, sh
 def _remove_silent(turn: Turn, command: own.KeepHouse, name: str, group_name: str, share: _Share) -> None:
     """Remove consumers that have not been seen for too long; what they held is given back first."""
     group = turn.keyspace.keys[name].groups[group_name]
-    for consumer in _silent(turn, command, name, group_name, group):
+    for consumer in _silent(turn, command, name, group_name, share):
         held = [
             (entry_id, one)
             for entry_id, _ in consumer.pending.page(0, share.releases_left)
@@ -97,12 +132,14 @@ def _remove_silent(turn: Turn, command: own.KeepHouse, name: str, group_name: st
 
 
 def _silent(
-    turn: Turn, command: own.KeepHouse, name: str, group_name: str, group: Group
+    turn: Turn, command: own.KeepHouse, name: str, group_name: str, share: _Share
 ) -> Sequence[Consumer]:
     """Consumers that nobody has seen for too long, and that are not waiting for entries at this moment."""
+    group = turn.keyspace.keys[name].groups[group_name]
     last_ms = turn.now_ms - (group.policy.consumer_timeout_ms or 0)
     if last_ms < command.since_ms:
         return ()
+    share.looks_left -= len(group.consumers) // _look_consumers
     silent = [one for one in group.consumers.values() if one.seen_time_ms <= last_ms]
     waiting = command.waiting(name) if silent else ()
     return [one for one in silent if (group_name, one.name) not in waiting]

@@ -326,6 +326,7 @@ class RememberAnswer(Record, frozen=True):
     def apply(self, keyspace: Keyspace) -> None:
         answers = keyspace.keys[self.stream].answers
         _remember(answers, self.key, Answer(self.digest, tuple(self.ids), self.at_ms))
+        keyspace.tended[self.stream] = None
 
 
 class PublishChunk(Record, frozen=True):
@@ -394,3 +395,16 @@ class RemoveAll(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         keyspace.clear()
+
+
+class ForgetAnswers(Record, frozen=True):
+    """The oldest answers under idempotency keys: of a stream, or (empty) of publications into many."""
+
+    number = 27
+    stream: str
+    count: int
+
+    def apply(self, keyspace: Keyspace) -> None:
+        answers = keyspace.keys[self.stream].answers if self.stream else keyspace.answers
+        for key in list(islice(answers, self.count)):
+            del answers[key]

@@ -118,6 +118,5 @@ class RestoreProduction(Record, frozen=True):
     id: Id
 
     def apply(self, keyspace: Keyspace) -> None:
-        producers = keyspace.keys[self.stream].productions.producers
-        producers.setdefault(self.producer, {})[self.key] = self.id
+        keyspace.keys[self.stream].productions.restore(self.producer, self.key, self.id)
         keyspace.tended[self.stream] = None

@@ -368,7 +368,7 @@ class Engine:
     def _keep_house(self) -> None:
         delay = housekeeping_interval_s
         try:
-            if self._keyspace.tended and self._tend():
+            if (self._keyspace.tended or self._keyspace.answers) and self._tend():
                 # A bounded turn each, with others' turns between.
                 delay = 0.0
         finally:

@@ -135,5 +135,6 @@ def needing(keyspace: Keyspace) -> set[str]:
         for name, key in keyspace.keys.items()
         if key.retention != Retention()
         or key.productions.producers
+        or key.answers
         or any(any(group.policy[2:]) for group in key.groups.values())
     }

@@ -13,7 +13,20 @@ from engine.nodes import Text
 
 # Caches, counters that only order what is compared in order, and what a restart sets anew.
 DERIVED: Final = frozenset(
-    {"_hot", "_serial", "_views", "views", "caps", "cold", "floor_ms", "new_generation", "tended"}
+    {
+        "_due",
+        "_dues",
+        "_hot",
+        "_serial",
+        "_views",
+        "caps",
+        "cold",
+        "floor_ms",
+        "new_generation",
+        "round",
+        "tended",
+        "views",
+    }
 )
 # Dicts whose order is what goes first.
 ORDERED: Final = frozenset({"answers", "producers"})

@@ -6,9 +6,12 @@ Must never know: doors.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from itertools import takewhile
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine import (
     ConsumerInfo,
@@ -17,11 +20,15 @@ from engine import (
     EnsureGroup,
     EnsureStream,
     GroupRead,
+    IdempotencyKey,
     PendingList,
+    Production,
+    Publish,
     Trim,
     UpdateGroup,
     UpdateStream,
     XAck,
+    XAdd,
     XDel,
     XGroupCreate,
     XInfoConsumers,
@@ -30,13 +37,15 @@ from engine import (
     XTrim,
     ids,
 )
-from engine.commands.housekeeping import turn_releases_max, turn_streams_max
+from engine.commands.housekeeping import turn_keys_max, turn_looks_max, turn_releases_max
 from engine.commands.own import EndWait, KeepHouse
 from engine.commands.types import Command
 from engine.keyspace import Retention
-from engine.records import Cut, Release, SeeConsumer
+from engine.productions import Productions
+from engine.records import Cut, Release, SeeConsumer, answer_age_ms_max
 from tests.engine.clocks import HandClock, settle
 from tests.engine.house import House, adding, id_of
+from tests.engine.test_costs import BODY, cost
 
 
 @pytest.fixture
@@ -264,17 +273,166 @@ def test_a_restart_tends_what_needs_it(house: House, again: Any) -> None:
 
 
 def test_many_tended_streams_take_turns(house: House) -> None:
-    """A turn looks at 1 000 of them; the others are the next one's."""
-    for number in range(turn_streams_max + 500):
+    """A turn looks at 500 of them; the others are the next one's."""
+    for number in range(turn_looks_max + 500):
         house.run(EnsureStream(stream=f"s{number}", retention=Retention(max_len=1)))
-    for number in range(turn_streams_max + 500):
+    for number in range(turn_looks_max + 500):
         house.run(UpdateStream(stream=f"s{number}", retention={"max_len": 2}))
         house.fill(f"s{number}", 3)
     cut: list[int] = []
     for _ in range(3):
         house.run(KeepHouse())
         cut.append(sum(isinstance(record, Cut) for record in house.turn.records))
-    assert cut == [turn_streams_max, 500, 0]
+    assert cut == [turn_looks_max, 500, 0]
+
+
+def test_a_round_looks_at_every_tended_stream_before_it_rests(house: House) -> None:
+    """5 000 streams with overdue entries: none waits for another second, and none is looked at twice."""
+    for number in range(5_000):
+        house.run(adding(f"s{number}", "1-0"))
+        house.run(EnsureGroup(stream=f"s{number}", group="g", start=0, policy={"ack_timeout_ms": 10}))
+        house.run(XReadGroup(group="g", consumer="c", streams=[(f"s{number}", Cursor.NEW)]))
+    house.pass_ms(10)
+    turns, released = 0, 0
+    while True:
+        more = house.run(KeepHouse())
+        turns += 1
+        released += sum(isinstance(record, Release) for record in house.turn.records)
+        assert len(house.turn.records) <= turn_looks_max
+        if more is not True:
+            break
+    assert released == 5_000
+    # A look at a stream, and one at its group.
+    assert turns == 2 * 5_000 / turn_looks_max
+
+
+def test_what_comes_and_goes_during_a_round_is_no_matter_to_it(house: House) -> None:
+    """Streams deleted are passed over; new ones have their look in the next round at the latest."""
+    for number in range(turn_looks_max * 2):
+        house.run(EnsureStream(stream=f"s{number}", retention=Retention(max_age_ms=1)))
+    assert house.run(KeepHouse()) is True
+    for number in range(turn_looks_max * 2):
+        house.call("DEL", f"s{number}")
+    house.run(EnsureStream(stream="new", retention=Retention(max_age_ms=1)))
+    house.fill("new", 1)
+    house.keep_house()
+    house.keep_house()
+    assert house.live("new") == []
+    assert house.run(KeepHouse()) is False
+
+
+def test_a_stream_with_more_than_a_turn_of_work_lets_the_others_have_theirs(house: House) -> None:
+    """It stands last in the round, and its round is over only when nothing is left."""
+    house.run(EnsureStream(stream="a"))
+    house.fill("a", 25_000)
+    house.run(UpdateStream(stream="a", retention={"max_len": 1}))
+    house.run(EnsureStream(stream="b"))
+    house.fill("b", 3)
+    house.run(UpdateStream(stream="b", retention={"max_len": 1}))
+    lengths = []
+    while True:
+        more = house.run(KeepHouse())
+        lengths.append((house.key("a").stream.length, house.key("b").stream.length))
+        if more is not True:
+            break
+    assert lengths == [(15_000, 3), (5_002, 1), (1, 1)]
+
+
+def test_a_second_costs_what_has_expired_and_not_what_producers_there_are(house: House) -> None:
+    """Counted in calls, with 10 producers and with 2 000."""
+    costs = []
+    for count in (10, 2_000):
+        for number in range(count):
+            house.call("XADD", f"s{count}", "IDMP", f"p{number}", "i", "*", "a", "1")
+        house.keep_house()
+        costs.append(cost(house, KeepHouse()))
+        house.pass_ms(100_000)
+        house.keep_house()
+        assert house.info(f"s{count}", "iids-tracked") == 0
+    assert costs[1] <= costs[0] * 1.1, costs
+
+
+def test_productions_that_expire_all_at_once_go_in_several_turns(house: House) -> None:
+    """One turn forgets so many keys at most; the round is over when all are forgotten."""
+    house.call("XADD", "s", "1-0", "a", "1")
+    house.call("XCFGSET", "s", "IDMP-MAXSIZE", 10_000)
+    productions = house.key("s").productions
+    for number in range(turn_keys_max + 500):
+        house.run(
+            XAdd(stream="s", bodies=[BODY], production=Production(b"p%d" % (number % 3), b"%d" % number))
+        )
+    house.pass_ms(100_000)
+    assert house.run(KeepHouse()) is True
+    assert productions.keys_tracked == 500
+    house.keep_house()
+    assert productions.keys_tracked == 0
+    assert productions.producers == {}
+
+
+def test_answers_under_keys_are_freed_after_a_day_though_nobody_writes(house: House) -> None:
+    """Those of a stream and those of publications into many; to the millisecond, and a stream with none
+    left is not looked at any more.
+    """
+    key = IdempotencyKey("k", b"digest")
+    house.run(XAdd(stream="s", bodies=[BODY], idempotency=key))
+    house.run(Publish(parts=[XAdd(stream="t", bodies=[BODY])], idempotency=key))
+    house.pass_ms(answer_age_ms_max)
+    house.keep_house()
+    assert house.key("s").answers
+    assert house.keyspace.answers
+    house.pass_ms(1)
+    house.keep_house()
+    assert not house.key("s").answers
+    assert not house.keyspace.answers
+    assert not house.keyspace.tended
+
+
+class Walked:
+    """Productions as a walk over all of them finds what has expired."""
+
+    def __init__(self, maxsize: int) -> None:
+        self.maxsize = maxsize
+        self.keys: dict[bytes, list[tuple[bytes, int]]] = {}
+
+    def record(self, producer: bytes, key: bytes, entry_id: int) -> None:
+        rows = [row for row in self.keys.get(producer, []) if row[0] != key]
+        self.keys[producer] = [*rows, (key, entry_id)][-self.maxsize :]
+
+    def expired(self, oldest_kept_ms: int) -> dict[bytes, int]:
+        counts = {
+            producer: sum(1 for _ in takewhile(lambda row: row[1] >> 64 <= oldest_kept_ms, rows))
+            for producer, rows in self.keys.items()
+        }
+        return {producer: count for producer, count in counts.items() if count}
+
+    def forget(self, producer: bytes, count: int) -> None:
+        self.keys[producer] = self.keys[producer][count:]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("record"), st.sampled_from("pqr"), st.integers(0, 30)),
+            st.tuples(st.just("forget"), st.just(""), st.integers(0, 30)),
+            st.tuples(st.just("look"), st.just(""), st.integers(0, 30)),
+        ),
+        max_size=60,
+    )
+)
+def test_what_has_expired_is_what_a_walk_over_all_finds(steps: list[tuple[str, str, int]]) -> None:
+    """Also where IDs do not ascend (XIDMPRECORD), the oldest were pushed out, and a clock goes back."""
+    productions, walked = Productions(0, 3), Walked(3)
+    for number, (step, name, ms) in enumerate(steps):
+        if step == "record":
+            productions.record(name.encode(), b"%d" % number, ms << 64)
+            walked.record(name.encode(), b"%d" % number, ms << 64)
+            continue
+        found = productions.expired(ms)
+        assert dict(found) == walked.expired(ms)
+        assert len(found) == len(dict(found)), "each producer is told once"
+        for producer, count in found if step == "forget" else ():
+            productions.forget(producer, count)
+            walked.forget(producer, count)
 
 
 # --- in the engine --------------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ SAMPLES: Final[list[Record]] = [
     records.RepeatProduction("orders"),
     records.ConfigureProductions("orders", 86_400, 10_000),
     records.ForgetProductions("orders", b"\x00\xff", 3),
+    records.ForgetAnswers("orders", 3),
     records.RememberAnswer("orders", "key", b"digest", [FIRST, SECOND], 1_700_000_000_000),
     records.PublishChunk("job", 2, 3, b'{"answer":1}'),
     records.Configure("stream-node-max-entries", 50),
