@@ -17,6 +17,7 @@ DERIVED: Final = frozenset(
         "_due",
         "_dues",
         "_hot",
+        "_idle_longest",
         "_serial",
         "_views",
         "caps",
