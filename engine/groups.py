@@ -13,7 +13,9 @@ one number sorts the released first, in the order of their release, then the own
 delivery.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from operator import lt
 from typing import NamedTuple
 
 from engine.blocks import SortedMap
@@ -68,6 +70,7 @@ class Group:
     """`entries_read` is None where it is unknown."""
 
     __slots__ = (
+        "_idle_longest",
         "_serial",
         "by_delivery",
         "consumers",
@@ -85,6 +88,8 @@ class Group:
         self.by_delivery: SortedMap[int] = SortedMap()
         self.policy = Policy()
         self._serial = 0
+        # What `idle_longest` found, and in which edition of the stream. None once the pending list changes.
+        self._idle_longest: tuple[tuple[int, ...], Pending | None] | None = None
 
     def own(self, entry_id: int, consumer: Consumer, time_ms: int, delivery_count: int) -> None:
         """Let `consumer` own the entry, whoever did before."""
@@ -93,17 +98,19 @@ class Group:
     def own_run(
         self, entry_ids: Sequence[int], consumer: Consumer, time_ms: int, delivery_counts: Sequence[int]
     ) -> None:
-        """The same for ascending IDs; cheap where they all lie beyond what is pending, as new entries do."""
+        """The same for many; cheap where they ascend beyond all that is pending, as new entries do."""
         last, latest, mine = self.pending.last(), self.by_delivery.last(), consumer.pending.last()
         order = self._order(time_ms)
         if (
             (last is not None and last[0] >= entry_ids[0])
             or (latest is not None and latest[0] >= order)
             or (mine is not None and mine[0] >= entry_ids[0])
+            or not all(map(lt, entry_ids, islice(entry_ids, 1, None)))
         ):
             for entry_id, delivery_count in zip(entry_ids, delivery_counts, strict=True):
                 self.own(entry_id, consumer, time_ms, delivery_count)
             return
+        self._idle_longest = None
         orders = range(order, order + len(entry_ids))
         self._serial += len(entry_ids) - 1
         rows = zip(orders, delivery_counts, strict=True)
@@ -120,6 +127,7 @@ class Group:
         """Take the entry off the pending list; what it was, None if it was not there."""
         pending = self.pending.pop(entry_id)
         if pending is not None:
+            self._idle_longest = None
             self.by_delivery.pop(pending.order)
             if pending.consumer is not None:
                 pending.consumer.pending.pop(entry_id)
@@ -137,6 +145,18 @@ class Group:
             pending = self.pending.get(entry_id)
             assert pending is not None, "both orders hold the same entries"
             yield entry_id, pending
+
+    def idle_longest(
+        self, edition: tuple[int, ...], is_there: Callable[[int], bool], passed_over_max: int
+    ) -> Pending | None:
+        """The first in order of delivery whose entry is there, or the one behind `passed_over_max` that are
+        not; None where there is neither. Looked for once in each `edition` of the stream.
+        """
+        if self._idle_longest is None or self._idle_longest[0] != edition:
+            rows = enumerate(self.in_order_of_delivery())
+            found = (one for at, (entry_id, one) in rows if at >= passed_over_max or is_there(entry_id))
+            self._idle_longest = edition, next(found, None)
+        return self._idle_longest[1]
 
     def owned_longest_first(self) -> Iterator[tuple[int, Pending]]:
         """Owned pending entries, those idle longest first. The group must not change meanwhile."""
@@ -179,6 +199,7 @@ class Group:
         return (time_ms + 1) << _SERIAL_BITS | self._serial
 
     def _put(self, entry_id: int, pending: Pending) -> None:
+        self._idle_longest = None
         before = self.pending.get(entry_id)
         owner = None if before is None else before.consumer
         if before is not None:

@@ -73,11 +73,13 @@ class StreamEntries(msgspec.Struct, frozen=True):
 class StreamsRead(msgspec.Struct, frozen=True):
     """XREAD: the streams that had something, in argument order; none of them means null.
 
-    `cursors` has every stream asked for with its resolved cursor, in argument order.
+    `cursors` has every stream asked for with its resolved cursor, in argument order. `unfinished` are those
+    that have something and that the budget left no room for.
     """
 
     streams: Sequence[StreamEntries]
     cursors: Sequence[tuple[str, int]]
+    unfinished: Sequence[str] = ()
 
 
 class Delivered(NamedTuple):
@@ -99,7 +101,7 @@ class StreamDeliveries(msgspec.Struct, frozen=True):
 
     `history` tells a read of the consumer's own pending entries from one of new entries; `after` is the
     cursor of such a history read, else the group's last-delivered ID from before; `last_delivered_id` is the
-    one after.
+    one after. `more` tells that a limit ended the read: there is more to read.
     """
 
     stream: str
@@ -108,18 +110,24 @@ class StreamDeliveries(msgspec.Struct, frozen=True):
     after: int
     last_delivered_id: int
     gap: Gap | None = None
+    more: bool = False
 
 
 class GroupRead(msgspec.Struct, frozen=True):
-    """XREADGROUP: streams in argument order, those without new entries left out; none of them means null."""
+    """XREADGROUP: streams in argument order, those without new entries left out; none of them means null.
+
+    `unfinished` are the streams left out because a limit ended the read before they gave anything.
+    """
 
     streams: Sequence[StreamDeliveries]
+    unfinished: Sequence[str] = ()
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """XCLAIM. With JUSTID each `text` is None."""
+    """XCLAIM. With JUSTID each `text` is None. `more` tells that the budget ended it before the last ID."""
 
     entries: Sequence[Delivered]
+    more: bool = False
 
 
 class AutoClaimed(msgspec.Struct, frozen=True):

@@ -23,11 +23,21 @@ from engine.commands import (
 )
 from engine.commands.turn import Parked, Turn
 from engine.commands.types import Command
-from engine.errors import EngineError
+from engine.errors import EngineError, invalid
 from engine.keyspace import Keyspace
 from engine.replies import Reply
 
-__all__ = ["READS", "Outcome", "Parked", "Turn", "execute", "execute_all", "is_ready", "streams_of"]
+__all__ = [
+    "READS",
+    "Outcome",
+    "Parked",
+    "Turn",
+    "execute",
+    "execute_all",
+    "is_ready",
+    "read_streams_max",
+    "streams_of",
+]
 
 _Run = Callable[[Turn, Any], Reply | Parked]
 
@@ -105,6 +115,9 @@ READS: Final = frozenset(
     }
 )
 
+# The streams of one read.
+read_streams_max: Final = 1_000
+
 
 class Outcome(msgspec.Struct, frozen=True):
     """What a turn leaves: the answer, or the refusal that stands for it, and the turn with its records and
@@ -138,9 +151,44 @@ def execute_all(
 
 def _run(turn: Turn, command: Command) -> Reply | Parked | EngineError:
     try:
+        if type(command) in _BOUNDED:
+            _within_bounds(turn, command)
         return _TABLE[type(command)](turn, command)
     except EngineError as refusal:
         return refusal
+
+
+_BOUNDED: Final = frozenset(
+    {
+        types.XRead,
+        types.XReadGroup,
+        types.XDel,
+        types.XDelEx,
+        types.XAck,
+        types.XAckDel,
+        types.XNack,
+        types.XClaim,
+    }
+)
+
+
+def _within_bounds(turn: Turn, command: Command) -> None:
+    """Refuse what names more than one turn can log, or read, in bounded time."""
+    if isinstance(command, types.XRead | types.XReadGroup):
+        if len(command.streams) > read_streams_max:
+            raise invalid(f"ERR a command reads at most {read_streams_max} streams")
+        return
+    turn.ask_room(len(_ids_of(command)))
+
+
+def _ids_of(command: Command) -> types.Ids:
+    """The IDs that a command names; none where they could not be read."""
+    if isinstance(command, types.XNack):
+        return () if isinstance(command.nack, EngineError) else command.nack.ids
+    if isinstance(command, types.XClaim):
+        return () if isinstance(command.claim, EngineError) else command.claim.ids
+    assert isinstance(command, types.XDel | types.XDelEx | types.XAck | types.XAckDel), "the table says so"
+    return () if isinstance(command.ids, EngineError) else command.ids
 
 
 def _without_block(command: Command) -> Command:

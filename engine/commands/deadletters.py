@@ -17,6 +17,8 @@ too_many: Final = "max_deliveries"
 # beyond stay pending and are not delivered.
 turn_letters_max: Final = 1_000
 turn_letters_bytes_max: Final = 4 << 20
+# What a dead letter has beside its entry and the names, about.
+_told_bytes: Final = 200
 
 
 class Dead(NamedTuple):
@@ -58,7 +60,7 @@ def bury(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead], reason:
     assert target is not None, "only a group with a dead-letter stream buries"
     if not takes_letters(turn, target):
         return []
-    dead = _fitting(turn, dead)
+    dead = _fitting(turn, dead, len(stream.encode()) + len(group_name.encode()) + _told_bytes)
     if not dead:
         return []
     key = turn.keyspace.find(target) or turn.created(target)
@@ -75,10 +77,11 @@ def bury(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead], reason:
     return buried
 
 
-def _fitting(turn: Turn, dead: Sequence[Dead]) -> Sequence[Dead]:
+def _fitting(turn: Turn, dead: Sequence[Dead], told_bytes: int) -> Sequence[Dead]:
     """The first of them, as many as the turn still has room for; one always has."""
     for place, one in enumerate(dead):
-        turn.letters_bytes += len(one.text)
+        owner = one.pending.consumer
+        turn.letters_bytes += len(one.text) + told_bytes + (len(owner.name.encode()) if owner else 0)
         if turn.letters_bytes > turn_letters_bytes_max and (place or turn.buried):
             return dead[:place]
     return dead

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from engine import entries, errors, ids
 from engine.commands import types
-from engine.commands.references import is_referenced, remove_references, trim
+from engine.commands.references import referenced, references_of, remove_references, trim
 from engine.commands.retention import enforce
 from engine.commands.turn import Turn, checked
 from engine.keyspace import Key
@@ -181,21 +181,30 @@ def xdelex(turn: Turn, command: types.XDelEx) -> Deletions:
     key = turn.keyspace.find(command.stream)
     if key is None:
         return Deletions([absent] * command.numids)
-    return Deletions(
-        [delete_one(turn, command.stream, key, one, command.refs) for one in checked(command.ids)]
-    )
+    wanted = checked(command.ids)
+    ask_references(turn, key, wanted, command.refs)
+    return Deletions(delete_each(turn, command.stream, key, wanted, command.refs))
 
 
-def delete_one(turn: Turn, stream: str, key: Key, entry_id: int, refs: types.Refs) -> int:
-    """Delete an entry with regard to its references; what became of it."""
-    if refs is types.Refs.ACKED and is_referenced(key, entry_id):
-        return kept
+def ask_references(turn: Turn, key: Key, wanted: Sequence[int], refs: types.Refs) -> None:
+    """Refuse to delete where more references would go than the turn has room for."""
     if refs is types.Refs.DELETE:
-        remove_references(turn, stream, (entry_id,))
-    if entry_id not in key.stream:
-        return absent
-    turn.emit(Remove(stream, (entry_id,), tombstone=True))
-    return deleted
+        turn.ask_room(references_of(key, sorted(set(wanted))))
+
+
+def delete_each(turn: Turn, stream: str, key: Key, wanted: Sequence[int], refs: types.Refs) -> list[int]:
+    """Delete entries with regard to their references; what became of each."""
+    ordered = sorted(set(wanted))
+    staying = referenced(key, ordered) if refs is types.Refs.ACKED else set[int]()
+    gone = [entry_id for entry_id in ordered if entry_id not in staying and entry_id in key.stream]
+    if refs is types.Refs.DELETE:
+        # Those of entries that are not there too.
+        remove_references(turn, stream, ordered)
+    if gone:
+        turn.emit(Remove(stream, gone, tombstone=True))
+    # An ID that is named again was deleted by its first mention.
+    left = dict.fromkeys(gone, deleted)
+    return [kept if entry_id in staying else left.pop(entry_id, absent) for entry_id in wanted]
 
 
 def xtrim(turn: Turn, command: types.XTrim) -> Trimmed:

@@ -9,13 +9,13 @@ from itertools import islice
 from typing import Final
 
 from engine.commands import types
-from engine.commands.deadletters import Dead, bury, is_dead, too_many
-from engine.commands.entries import absent, delete_one
-from engine.commands.reading import delivery_count_max
+from engine.commands.deadletters import Dead, bury, is_dead, too_many, turn_letters_max
+from engine.commands.entries import absent, ask_references, delete_each
+from engine.commands.reading import Room, delivery_count_max, text_of
 from engine.commands.turn import Turn, checked
 from engine.groups import Group, Pending
 from engine.keyspace import Key
-from engine.records import Own, Release, Settle
+from engine.records import Own, Release
 from engine.replies import (
     AutoClaimed,
     Claimed,
@@ -28,6 +28,8 @@ from engine.replies import (
 
 # XAUTOCLAIM looks at so many pending entries for each that it may claim.
 _attempts_factor: Final = 10
+# And at so many at most; its cursor leads on from there.
+_attempts_max: Final = 10_000
 
 
 def xack(turn: Turn, command: types.XAck) -> int:
@@ -44,34 +46,42 @@ def xackdel(turn: Turn, command: types.XAckDel) -> Deletions:
     key = turn.keyspace.find(command.stream)
     if key is None or command.group not in key.groups:
         return Deletions([absent] * command.numids)
-    return Deletions([_acknowledge_one(turn, command, key, entry_id) for entry_id in checked(command.ids)])
-
-
-def _acknowledge_one(turn: Turn, command: types.XAckDel, key: Key, entry_id: int) -> int:
-    if entry_id not in key.groups[command.group].pending:
-        return absent
-    turn.settle(command.stream, command.group, [entry_id])
+    pending = key.groups[command.group].pending
+    wanted = checked(command.ids)
+    settled = dict.fromkeys(entry_id for entry_id in wanted if entry_id in pending)
+    ask_references(turn, key, list(settled), command.refs)
+    turn.settle(command.stream, command.group, list(settled))
     # An entry that was gone already counts as deleted.
-    return abs(delete_one(turn, command.stream, key, entry_id, command.refs))
+    outcomes = delete_each(turn, command.stream, key, list(settled), command.refs)
+    found = dict(zip(settled, map(abs, outcomes), strict=True))
+    # An ID that is named again was acknowledged by its first mention.
+    return Deletions([found.pop(entry_id, absent) for entry_id in wanted])
 
 
 def xnack(turn: Turn, command: types.XNack) -> int:
     key, group = turn.group(command.stream, command.group)
     nack = checked(command.nack)
-    released = 0
+    released: list[int] = []
+    counts: list[int] = []
+    # An ID that is named again is released again.
+    latest: dict[int, int] = {}
     for entry_id in nack.ids:
-        pending = group.pending.get(entry_id)
-        if pending is not None:
-            before = pending.delivery_count
-        elif nack.force and entry_id in key.stream:
-            before = 0
-        else:
-            continue
-        turn.emit(Release(command.stream, command.group, (entry_id,), (_nacked_count(before, nack),)))
-        released += 1
+        before = latest.get(entry_id)
+        if before is None:
+            pending = group.pending.get(entry_id)
+            if pending is not None:
+                before = pending.delivery_count
+            elif nack.force and entry_id in key.stream:
+                before = 0
+            else:
+                continue
+        latest[entry_id] = _nacked_count(before, nack)
+        released.append(entry_id)
+        counts.append(latest[entry_id])
     if released:
+        turn.emit(Release(command.stream, command.group, released, counts))
         turn.signal(command.stream)
-    return released
+    return len(released)
 
 
 def _nacked_count(before: int, nack: types.Nack) -> int:
@@ -140,12 +150,21 @@ def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
     if claim.last_id is not None and claim.last_id > group.last_delivered_id:
         turn.move_group(command.stream, command.group, claim.last_id, group.entries_read)
     turn.seen(command.stream, command.group, command.consumer)
-    found = [
-        one for entry_id in claim.ids if (one := _claim_one(turn, command, key, claim, entry_id, time_ms))
-    ]
+    claiming = _Claiming(turn, command, key, claim, time_ms)
+    for entry_id in claim.ids:
+        claiming.take(entry_id)
+    turn.settle(command.stream, command.group, list(claiming.gone))
+    bury(turn, command.stream, command.group, list(claiming.dead.values()), too_many)
+    found = claiming.found
     if found:
-        turn.active(command.stream, command.group, command.consumer)
-    return Claimed(found)
+        _own(turn, command, found, time_ms)
+    return Claimed(found, claiming.more)
+
+
+def _own(turn: Turn, command: types.XClaim | types.XAutoClaim, found: list[Delivered], time_ms: int) -> None:
+    claimed, counts = [one.id for one in found], [one.delivery_count for one in found]
+    turn.emit(Own(command.stream, command.group, command.consumer, claimed, time_ms, counts))
+    turn.active(command.stream, command.group, command.consumer)
 
 
 def _claim_time(turn: Turn, claim: types.Claim) -> int:
@@ -158,28 +177,72 @@ def _claim_time(turn: Turn, claim: types.Claim) -> int:
     return time_ms if 0 <= time_ms <= turn.now_ms else turn.now_ms
 
 
-def _claim_one(
-    turn: Turn, command: types.XClaim, key: Key, claim: types.Claim, entry_id: int, time_ms: int
-) -> Delivered | None:
-    pending = key.groups[command.group].pending.get(entry_id)
-    text = key.stream.get(entry_id)
-    if text is None:
-        if pending is not None:
-            turn.emit(Settle(command.stream, command.group, (entry_id,)))
-        return None
-    if pending is None and not claim.force:
-        return None
-    # Entries that FORCE makes pending count as delivered once.
-    before = pending.delivery_count if pending is not None else 1
-    idle_ms = pending.idle_ms(turn.now_ms) if pending is not None else 0
-    if pending is not None and pending.consumer is not None and idle_ms < claim.min_idle_ms:
-        return None
-    count = _claimed_count(before, claim)
-    if pending is not None and count > before and is_dead(turn, key.groups[command.group], count):
-        bury(turn, command.stream, command.group, [Dead(entry_id, text, pending)], too_many)
-        return None
-    turn.emit(Own(command.stream, command.group, command.consumer, (entry_id,), time_ms, (count,)))
-    return Delivered(entry_id, None if claim.just_ids else text, count, idle_ms, before)
+class _Claiming:
+    """XCLAIM, ID after ID, before anything is changed: what is claimed, gone, and to be buried."""
+
+    __slots__ = (
+        "_claim",
+        "_claimed",
+        "_group",
+        "_key",
+        "_room",
+        "_time_ms",
+        "_turn",
+        "dead",
+        "found",
+        "gone",
+        "more",
+    )
+
+    def __init__(self, turn: Turn, command: types.XClaim, key: Key, claim: types.Claim, time_ms: int) -> None:
+        self._turn, self._key, self._claim, self._time_ms = turn, key, claim, time_ms
+        self._group = key.groups[command.group]
+        self._room = Room(None if claim.just_ids else command.bytes_max, len(claim.ids))
+        self._claimed: dict[int, int] = {}
+        self.found: list[Delivered] = []
+        # Whether the budget left one out.
+        self.more = False
+        self.gone: dict[int, None] = {}
+        self.dead: dict[int, Dead] = {}
+
+    def take(self, entry_id: int) -> None:
+        """Find out what becomes of one ID. One that is named again was claimed before by this command."""
+        pending = self._group.pending.get(entry_id)
+        text = text_of(self._key.stream, entry_id)
+        if text is None:
+            if pending is not None:
+                self.gone[entry_id] = None
+            return
+        again = self._claimed.get(entry_id)
+        if again is not None:
+            before, idle_ms, owned = again, self._turn.now_ms - self._time_ms, True
+        elif pending is not None:
+            before, idle_ms = pending.delivery_count, pending.idle_ms(self._turn.now_ms)
+            owned = pending.consumer is not None
+        elif self._claim.force:
+            # Entries that FORCE makes pending count as delivered once.
+            before, idle_ms, owned = 1, 0, False
+        else:
+            return
+        if entry_id in self.dead or (owned and idle_ms < self._claim.min_idle_ms):
+            return
+        count = _claimed_count(before, self._claim)
+        if (
+            pending is not None
+            and again is None
+            and count > before
+            and is_dead(self._turn, self._group, count)
+        ):
+            if len(self.dead) < turn_letters_max:
+                self.dead[entry_id] = Dead(entry_id, text, pending)
+            else:
+                self.more = True
+        elif self._room.takes(len(text)):
+            self._claimed[entry_id] = count
+            shown = None if self._claim.just_ids else text
+            self.found.append(Delivered(entry_id, shown, count, idle_ms, before))
+        else:
+            self.more = True
 
 
 def _claimed_count(before: int, claim: types.Claim) -> int:
@@ -194,29 +257,34 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     found: list[Delivered] = []
     deleted_ids: list[int] = []
     dead: list[Dead] = []
-    attempts = command.count * _attempts_factor
+    attempts = min(command.count * _attempts_factor, _attempts_max)
+    room = Room(None if command.just_ids else command.bytes_max, turn.ids_left())
     page = group.pending.page(command.start, attempts + 1)
     next_start = page[attempts][0] if len(page) > attempts else 0
     for entry_id, pending in page[:attempts]:
         if len(found) + len(deleted_ids) == command.count:
             next_start = entry_id
             break
-        text = key.stream.get(entry_id)
+        text = text_of(key.stream, entry_id)
         if text is None:
             deleted_ids.append(entry_id)
         elif pending.consumer is not None and pending.idle_ms(turn.now_ms) < command.min_idle_ms:
             continue
         elif not command.just_ids and is_dead(turn, group, pending.delivery_count + 1):
+            if len(dead) == turn_letters_max:
+                next_start = entry_id
+                break
             dead.append(Dead(entry_id, text, pending))
+        elif not room.takes(len(text)):
+            next_start = entry_id
+            break
         else:
             found.append(_autoclaimed(turn, command, entry_id, pending, text))
     bury(turn, command.stream, command.group, dead, too_many)
     turn.settle(command.stream, command.group, deleted_ids)
+    turn.took_ids(len(deleted_ids) + len(found))
     if found:
-        claimed = [one.id for one in found]
-        counts = [one.delivery_count for one in found]
-        turn.emit(Own(command.stream, command.group, command.consumer, claimed, turn.now_ms, counts))
-        turn.active(command.stream, command.group, command.consumer)
+        _own(turn, command, found, turn.now_ms)
     return AutoClaimed(next_start, found, deleted_ids)
 
 

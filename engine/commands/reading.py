@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from engine import errors
+from engine import errors, ids
 from engine.commands import types
 from engine.commands.deadletters import Dead, bury, is_dead, too_many, turn_letters_max
 from engine.commands.turn import Parked, Turn, checked_cursor
@@ -24,6 +24,13 @@ delivery_count_max: Final = (1 << 63) - 1
 # A claiming read with nothing pending to wait for looks again no sooner: others may take and leave entries
 # without waking it.
 _claim_retry_ms_min: Final = 100
+# A claiming read passes over so many pending entries that are gone from their stream, as Redis does with all
+# of them. Where there are more it settles up to so many a turn: they would be walked again by each read, and
+# nobody can be given them.
+_passed_over_max: Final = 1_000
+_settled_max: Final = 2_000
+# What one stream of many logs with all names where a read finds something: delivered, active, moved on.
+_records_of_delivery: Final = 3
 
 
 def gap_after(stream: Stream, cursor: int) -> bool:
@@ -31,19 +38,69 @@ def gap_after(stream: Stream, cursor: int) -> bool:
     return 0 < cursor < stream.removed_upto
 
 
+class Room:
+    """What one read may still give, over all its streams: bytes of entries, and IDs in its frame.
+
+    The first entry always fits: a read goes on, whatever it finds.
+    """
+
+    __slots__ = ("_bytes_left", "given", "ids_left")
+
+    def __init__(self, bytes_max: int | None, ids_max: int) -> None:
+        self._bytes_left = bytes_max
+        self.given = 0
+        self.ids_left = ids_max
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing more fits."""
+        return bool(self.given) and (
+            self.ids_left <= 0 or (self._bytes_left is not None and self._bytes_left <= 0)
+        )
+
+    @property
+    def bytes_left(self) -> int | None:
+        """How many bytes still fit; None where they are not counted."""
+        return self._bytes_left
+
+    def takes(self, size: int, count: int = 1) -> bool:
+        """Enter entries of so many bytes, if they fit."""
+        if self.given and (
+            count > self.ids_left or (self._bytes_left is not None and size > self._bytes_left)
+        ):
+            return False
+        self.given += count
+        self.ids_left -= count
+        if self._bytes_left is not None:
+            self._bytes_left -= size
+        return True
+
+
 # --- XREAD --------------------------------------------------------------------------------------------------
 
 
 def xread(turn: Turn, command: types.XRead) -> StreamsRead | Parked:
     cursors = [(name, _resolve(turn, name, checked_cursor(cursor))) for name, cursor in command.streams]
-    found = [one for name, cursor in cursors if (one := _entries_after(turn, name, cursor, command))]
+    # What is read alone is not logged.
+    room = Room(command.bytes_max, ids.ID_MAX)
+    found: list[StreamEntries] = []
+    unfinished: list[str] = []
+    for name, cursor in cursors:
+        key = turn.keyspace.find(name)
+        if key is None or not key.stream.length or key.stream.top_id <= cursor:
+            continue
+        one = _entries_after(key.stream, name, cursor, command, room)
+        if one is None:
+            unfinished.append(name)
+        else:
+            found.append(one)
     if not found and command.block_ms is not None:
         return Parked(
             msgspec.structs.replace(command, streams=cursors),
             tuple(name for name, _ in cursors),
             command.block_ms,
         )
-    return StreamsRead(found, cursors)
+    return StreamsRead(found, cursors, unfinished)
 
 
 def _resolve(turn: Turn, name: str, cursor: int | types.Cursor) -> int:
@@ -57,12 +114,15 @@ def _resolve(turn: Turn, name: str, cursor: int | types.Cursor) -> int:
     return max(0, key.stream.top_id - 1)
 
 
-def _entries_after(turn: Turn, name: str, cursor: int, command: types.XRead) -> StreamEntries | None:
-    key = turn.keyspace.find(name)
-    if key is None or not key.stream.length or key.stream.top_id <= cursor:
+def _entries_after(
+    stream: Stream, name: str, cursor: int, command: types.XRead, room: Room
+) -> StreamEntries | None:
+    """What lies behind the cursor, something does; None where there is no room for any of it."""
+    if room.spent:
         return None
-    stream = key.stream
-    entries = stream.range(cursor + 1, stream.top_id, count=command.count, bytes_max=command.bytes_max)
+    entries = stream.range(cursor + 1, stream.top_id, count=command.count, bytes_max=room.bytes_left)
+    if not room.takes(sum(map(len, entries.parts)), entries.count):
+        return None
     gap = Gap(cursor, stream.first_id, None) if gap_after(stream, cursor) else None
     return StreamEntries(name, entries, cursor, gap)
 
@@ -75,20 +135,33 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Parked:
     for name, _ in cursors:
         turn.expect_consumer(name, command.group, command.consumer)
     found: list[StreamDeliveries] = []
+    unfinished: list[str] = []
     claim_min_idle_ms = command.claim_min_idle_ms
+    if len(cursors) > 1:
+        for name, _ in cursors:
+            turn.took_names(1, name, command.group, command.consumer)
+    room = Room(command.bytes_max, turn.ids_left())
     for name, cursor in cursors:
         consumer = turn.seen(name, command.group, command.consumer)
+        if room.spent:
+            # An empty history would mean that there is none.
+            unfinished.append(name)
+            continue
+        if len(cursors) > 1:
+            room.ids_left -= turn.took_names(_records_of_delivery, name, command.group, command.consumer)
         if isinstance(cursor, int):
-            found.append(_history(turn, name, command, consumer, cursor))
+            delivered = _history(turn, name, command, consumer, cursor, room)
             # As in Redis, a history read ends the claiming for the streams behind it.
             claim_min_idle_ms = None
         else:
-            delivered = _deliver(turn, name, command, claim_min_idle_ms)
-            if delivered.entries:
-                found.append(delivered)
+            delivered = _deliver(turn, name, command, claim_min_idle_ms, room)
+        if delivered.entries or (delivered.history and not (delivered.more and room.given)):
+            found.append(delivered)
+        elif delivered.more:
+            unfinished.append(name)
     if not found and command.block_ms is not None:
         return _parked(turn, command)
-    return GroupRead(found)
+    return GroupRead(found, unfinished)
 
 
 def _group_cursor(
@@ -101,24 +174,25 @@ def _group_cursor(
 
 
 def _history(
-    turn: Turn, name: str, command: types.XReadGroup, consumer: Consumer, cursor: int
+    turn: Turn, name: str, command: types.XReadGroup, consumer: Consumer, cursor: int, room: Room
 ) -> StreamDeliveries:
     key = turn.keyspace.keys[name]
     group = key.groups[command.group]
     found: list[Delivered] = []
     dead: list[Dead] = []
-    size = 0
+    more = False
     for entry_id, _ in consumer.pending.items(cursor + 1):
-        if len(found) == command.count or len(dead) == turn_letters_max:
-            break
-        text = key.stream.get(entry_id)
+        text = text_of(key.stream, entry_id)
         pending = group.pending.get(entry_id)
         assert pending is not None, "what a consumer holds is pending in its group"
-        if text is not None and is_dead(turn, group, pending.delivery_count + 1):
+        if len(found) == command.count or len(dead) == turn_letters_max:
+            more = True
+        elif text is not None and is_dead(turn, group, pending.delivery_count + 1):
             dead.append(Dead(entry_id, text, pending))
             continue
-        size += len(text or b"")
-        if command.bytes_max is not None and size > command.bytes_max and found:
+        else:
+            more = not room.takes(len(text or b""))
+        if more:
             break
         found.append(
             Delivered(entry_id, text, _one_more(pending.delivery_count) if text else pending.delivery_count)
@@ -128,23 +202,25 @@ def _history(
     if again:
         counts = [one.delivery_count for one in again]
         turn.emit(Own(name, command.group, consumer.name, [one.id for one in again], turn.now_ms, counts))
+        turn.took_ids(len(again))
     return StreamDeliveries(
-        name, found, history=True, after=cursor, last_delivered_id=group.last_delivered_id
+        name, found, history=True, after=cursor, last_delivered_id=group.last_delivered_id, more=more
     )
 
 
 def _deliver(
-    turn: Turn, name: str, command: types.XReadGroup, claim_min_idle_ms: int | None
+    turn: Turn, name: str, command: types.XReadGroup, claim_min_idle_ms: int | None, room: Room
 ) -> StreamDeliveries:
     """Claimed entries first, where that was asked for, then new ones; `count` bounds both together."""
     key = turn.keyspace.keys[name]
     group = key.groups[command.group]
     before, gap = group.last_delivered_id, _group_gap(key.stream, group)
     claimed: list[Delivered] = []
+    more = False
     if claim_min_idle_ms is not None:
-        claimed = _claim_idle(turn, name, key, command, claim_min_idle_ms)
+        claimed, more = _claim_idle(turn, name, key, command, claim_min_idle_ms, room)
     left = None if command.count is None else command.count - len(claimed)
-    new = _deliver_new(turn, name, key, command, left) if left is None or left > 0 else []
+    new = _deliver_new(turn, name, key, command, left, room) if left is None or left > 0 else []
     if claim_min_idle_ms is not None:
         new = [one._replace(idle_ms=0, deliveries=0) for one in new]
     return StreamDeliveries(
@@ -154,6 +230,7 @@ def _deliver(
         after=before,
         last_delivered_id=group.last_delivered_id,
         gap=gap if new else None,
+        more=more or key.stream.top_id > group.last_delivered_id,
     )
 
 
@@ -168,16 +245,21 @@ def _group_gap(stream: Stream, group: Group) -> Gap | None:
 
 
 def _deliver_new(
-    turn: Turn, name: str, key: Key, command: types.XReadGroup, count: int | None
+    turn: Turn, name: str, key: Key, command: types.XReadGroup, count: int | None, room: Room
 ) -> list[Delivered]:
     group = key.groups[command.group]
-    fresh = key.stream.after(group.last_delivered_id, count, command.bytes_max)
-    if not fresh:
+    if room.spent:
+        return []
+    most = max(1, room.ids_left if count is None else min(count, room.ids_left))
+    fresh = key.stream.after(group.last_delivered_id, most, room.bytes_left)
+    size = 0 if room.bytes_left is None else sum(len(text) for _, text in fresh)
+    if not fresh or not room.takes(size, len(fresh)):
         return []
     new_ids = [entry_id for entry_id, _ in fresh]
     entries_read = _entries_read(key.stream, group, new_ids)
     if not command.noack:
         turn.emit(Own(name, command.group, command.consumer, new_ids, turn.now_ms, [1] * len(new_ids)))
+        turn.took_ids(len(new_ids))
         turn.active(name, command.group, command.consumer)
     turn.move_group(name, command.group, new_ids[-1], entries_read)
     return [Delivered(entry_id, text, 1) for entry_id, text in fresh]
@@ -195,36 +277,50 @@ def _entries_read(stream: Stream, group: Group, new_ids: Sequence[int]) -> int |
 
 
 def _claim_idle(
-    turn: Turn, name: str, key: Key, command: types.XReadGroup, min_idle_ms: int
-) -> list[Delivered]:
+    turn: Turn, name: str, key: Key, command: types.XReadGroup, min_idle_ms: int, room: Room
+) -> tuple[list[Delivered], bool]:
     """Take over what is released or idle for long enough, in order of delivery; deleted entries are passed
-    over.
+    over, or settled where they are many. And whether a limit ended it.
     """
     found: list[Delivered] = []
     dead: list[Dead] = []
+    gone: list[int] = []
+    more = False
     group = key.groups[command.group]
     for entry_id, pending in group.in_order_of_delivery():
         idle_ms = pending.idle_ms(turn.now_ms)
         if pending.consumer is not None and idle_ms < min_idle_ms:
             break
-        text = key.stream.get(entry_id)
-        if text is None:
+        text = text_of(key.stream, entry_id)
+        if len(gone) == _settled_max or len(dead) == turn_letters_max:
+            more = True
+        elif text is None:
+            gone.append(entry_id)
             continue
-        count = pending.delivery_count
-        if is_dead(turn, group, count + 1):
+        elif is_dead(turn, group, pending.delivery_count + 1):
             dead.append(Dead(entry_id, text, pending))
-            if len(dead) == turn_letters_max:
-                break
             continue
-        found.append(Delivered(entry_id, text, _one_more(count), idle_ms, count))
-        if len(found) == command.count:
+        else:
+            more = len(found) == command.count or not room.takes(len(text))
+        if more:
             break
+        count = pending.delivery_count
+        found.append(Delivered(entry_id, text, _one_more(count), idle_ms, count))
     bury(turn, name, command.group, dead, too_many)
+    if len(gone) > _passed_over_max:
+        turn.settle(name, command.group, gone)
+        turn.took_ids(len(gone))
     if found:
         counts = [one.delivery_count for one in found]
         turn.emit(Own(name, command.group, command.consumer, [one.id for one in found], turn.now_ms, counts))
         turn.active(name, command.group, command.consumer)
-    return found
+        turn.took_ids(len(found))
+    return found, more
+
+
+def text_of(stream: Stream, entry_id: int) -> bytes | None:
+    """The text of an entry, None where it is gone; cheap for what was trimmed away."""
+    return stream.get(entry_id) if stream.first_id <= entry_id <= stream.top_id else None
 
 
 def _one_more(delivery_count: int) -> int:
@@ -235,19 +331,27 @@ def _parked(turn: Turn, command: types.XReadGroup) -> Parked:
     assert command.block_ms is not None, "only a read that waits is parked"
     streams = tuple(name for name, _ in command.streams)
     retry_at_ms = None
-    if command.claim_min_idle_ms is not None:
-        retry_at_ms = min(_next_claim_ms(turn, name, command) for name in streams)
+    wait_ms = command.claim_min_idle_ms
+    if wait_ms is not None:
+        due_ms = [_claim_due_ms(turn, turn.keyspace.keys[name], command.group, wait_ms) for name in streams]
+        look_again_ms = turn.now_ms + max(wait_ms, _claim_retry_ms_min)
+        retry_at_ms = min(look_again_ms if due is None else due for due in due_ms)
     return Parked(command, streams, command.block_ms, retry_at_ms)
 
 
-def _next_claim_ms(turn: Turn, name: str, command: types.XReadGroup) -> int:
-    """When the entry that is idle longest, of those that still exist, will be idle for long enough."""
-    key = turn.keyspace.keys[name]
-    wait_ms = command.claim_min_idle_ms or 0
-    for entry_id, pending in key.groups[command.group].in_order_of_delivery():
-        if entry_id in key.stream:
-            return pending.delivery_time_ms + wait_ms
-    return turn.now_ms + max(wait_ms, _claim_retry_ms_min)
+def _claim_due_ms(turn: Turn, key: Key, group: str, wait_ms: int) -> int | None:
+    """When the entry that is idle longest, of those that still exist, will be idle for long enough; at once
+    for a released one. Where many are gone it is when a read would settle them. None where there is none.
+    """
+    stream = key.stream
+    # What changes when entries come or go: as long as none does, readers that wait share one look.
+    edition = (stream.entries_added, stream.length, stream.first_id, stream.max_deleted_id)
+    pending = key.groups[group].idle_longest(
+        edition, lambda entry_id: text_of(stream, entry_id) is not None, _passed_over_max
+    )
+    if pending is None:
+        return None
+    return pending.delivery_time_ms + wait_ms if pending.consumer is not None else turn.now_ms
 
 
 def is_ready(turn: Turn, command: types.XRead | types.XReadGroup) -> bool:
@@ -265,6 +369,9 @@ def is_ready(turn: Turn, command: types.XRead | types.XReadGroup) -> bool:
 def _group_ready(turn: Turn, name: str, command: types.XReadGroup) -> bool:
     key = turn.keyspace.find(name)
     group = key.groups.get(command.group) if key is not None else None
-    if key is None or group is None or command.claim_min_idle_ms is not None:
+    if key is None or group is None or key.stream.top_id > group.last_delivered_id:
         return True
-    return key.stream.top_id > group.last_delivered_id
+    if command.claim_min_idle_ms is None:
+        return False
+    due_ms = _claim_due_ms(turn, key, command.group, command.claim_min_idle_ms)
+    return due_ms is not None and due_ms <= turn.now_ms

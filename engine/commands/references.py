@@ -23,14 +23,14 @@ _limit_entries_max = 1_000_000
 _limit_nodes = 100
 
 
-def is_referenced(key: Key, entry_id: int) -> bool:
-    """Whether a group has still to read the entry, or to acknowledge it."""
-    groups = key.groups.values()
-    if not groups:
-        return False
-    if entry_id > min(group.last_delivered_id for group in groups):
-        return True
-    return any(entry_id in group.pending for group in groups)
+def referenced(key: Key, wanted: Sequence[int]) -> set[int]:
+    """Those of ascending IDs that a group has still to read, or to acknowledge."""
+    return _Referenced(key).of(wanted)
+
+
+def references_of(key: Key, gone: Sequence[int]) -> int:
+    """How many pending entries, over all groups, ascending IDs have."""
+    return sum(len(_pending_of(group, gone)) for group in key.groups.values())
 
 
 def remove_references(turn: Turn, stream: str, gone: Sequence[int]) -> None:
@@ -82,6 +82,7 @@ def trim(turn: Turn, stream: str, asked: Trim, *, dry_run: bool = False, guard: 
     if dry_run:
         return Trimmed(plan.removed, _first_kept(key, plan), affected)
     if plan.ids:
+        turn.took_ids(_logged(key, plan.ids, asked.refs))
         turn.emit(Remove(stream, plan.ids, tombstone=False))
         if asked.refs is Refs.DELETE:
             remove_references(turn, stream, plan.ids)
@@ -108,14 +109,36 @@ def plan_trim(turn: Turn, key: Key, asked: Trim) -> TrimPlan:
         minid = ids.make(max(0, turn.now_ms - asked.older_than_ms), 0)
     if asked.refs is Refs.KEEP:
         return key.stream.plan_cut(maxlen=asked.maxlen, minid=minid, approx=asked.approx, limit=limit)
-    referenced = _Referenced(key) if asked.refs is Refs.ACKED else None
-    return key.stream.plan_removal(
-        maxlen=asked.maxlen,
+    needed = _Referenced(key) if asked.refs is Refs.ACKED else None
+    maxlen = asked.maxlen
+    if maxlen is not None:
+        # No more than fits the log is looked for.
+        maxlen = max(maxlen, key.stream.length - turn.ids_left())
+    plan = key.stream.plan_removal(
+        maxlen=maxlen,
         minid=minid,
         limit=limit,
-        upto=ids.ID_MAX if referenced is None else referenced.read_upto,
-        kept=(lambda _: set()) if referenced is None else referenced.of,
+        upto=ids.ID_MAX if needed is None else needed.read_upto,
+        kept=(lambda _: set()) if needed is None else needed.of,
     )
+    return _fitting(turn, key, plan, asked.refs)
+
+
+def _fitting(turn: Turn, key: Key, plan: TrimPlan, refs: Refs) -> TrimPlan:
+    """The plan, or where it is too much for the log as many of the lowest as fit: the next trim goes on."""
+    wanted, room = plan.ids, turn.ids_left()
+    if _logged(key, wanted, refs) <= room:
+        return plan
+    fitting = bisect_right(range(1, len(wanted) + 1), room, key=lambda n: _logged(key, wanted[:n], refs))
+    wanted = wanted[: max(1, fitting)]
+    return TrimPlan(0, wanted, len(wanted))
+
+
+def _logged(key: Key, gone: Sequence[int], refs: Refs) -> int:
+    """How many IDs the log gets at most when these are removed."""
+    if not gone or refs is not Refs.DELETE:
+        return len(gone)
+    return len(gone) + sum(group.pending.count_between(gone[0], gone[-1]) for group in key.groups.values())
 
 
 def _limit(turn: Turn, asked: Trim) -> int:
@@ -130,7 +153,7 @@ def _limit(turn: Turn, asked: Trim) -> int:
 def pending_affected(key: Key, plan: TrimPlan) -> int:
     """How many pending entries, over all groups, lose their entry by the plan."""
     if plan.ids:
-        return sum(len(_pending_of(group, plan.ids)) for group in key.groups.values())
+        return references_of(key, plan.ids)
     if not plan.removed:
         return 0
     first_id, last = key.stream.first_id, plan.cut - 1

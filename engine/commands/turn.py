@@ -5,7 +5,7 @@ to wake.
 Must never know: what any command means, asyncio, disk, wire formats.
 """
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -15,6 +15,12 @@ from engine.errors import EngineError
 from engine.groups import Consumer, Group
 from engine.keyspace import Key, Keyspace
 from engine.records import CreateConsumer, CreateGroup, CreateStream, MoveGroup, Record, SeeConsumer, Settle
+
+# What one turn logs at most of lists of IDs and of the names beside them: with the dead letters it stays
+# below the log's reserve. Reads and claims stop there; commands that name more are refused.
+turn_frame_bytes_max: Final = 3 << 20
+# An ID in the log, with its delivery count.
+id_frame_bytes: Final = 25
 
 
 class Parked(msgspec.Struct, frozen=True):
@@ -36,7 +42,16 @@ class Turn:
     nothing raises.
     """
 
-    __slots__ = ("auto_ms", "buried", "keyspace", "letters_bytes", "now_ms", "records", "signalled")
+    __slots__ = (
+        "auto_ms",
+        "buried",
+        "frame_bytes_left",
+        "keyspace",
+        "letters_bytes",
+        "now_ms",
+        "records",
+        "signalled",
+    )
 
     def __init__(self, keyspace: Keyspace, now_ms: int) -> None:
         self.keyspace = keyspace
@@ -50,6 +65,31 @@ class Turn:
         self.buried: list[tuple[str, str, int, str]] = []
         # The bytes of entries that became dead letters.
         self.letters_bytes = 0
+        # What is left for lists of IDs and names.
+        self.frame_bytes_left = turn_frame_bytes_max
+
+    def ids_left(self) -> int:
+        """How many more entries may be delivered or claimed; one always may."""
+        return max(1, self.frame_bytes_left // id_frame_bytes)
+
+    def took_ids(self, count: int) -> None:
+        """So many were."""
+        self.frame_bytes_left -= count * id_frame_bytes
+
+    def took_names(self, records: int, *names: str) -> int:
+        """So many records with these names were emitted; the room of how many IDs they take."""
+        size = records * sum(len(name.encode()) for name in names)
+        self.frame_bytes_left -= size
+        return size // id_frame_bytes
+
+    def ask_room(self, count: int) -> None:
+        """Enter so many IDs that a command is going to log, or refuse the command."""
+        if count * id_frame_bytes > self.frame_bytes_left:
+            most = max(0, self.frame_bytes_left // id_frame_bytes)
+            raise errors.invalid(
+                f"ERR too many IDs: this turn has room for {most}, send the others in another"
+            )
+        self.took_ids(count)
 
     def emit(self, record: Record) -> None:
         """Change the keyspace, and remember how."""

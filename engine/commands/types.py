@@ -11,6 +11,7 @@ stays out.
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import Final
 
 import msgspec
 
@@ -231,17 +232,22 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     last_id: int | None = None
 
 
+# Bytes of entries that a claim takes over where it does not say: they are answered all at once.
+claimed_bytes_max: Final = 8 << 20
+
+
 class XClaim(Command, frozen=True, kw_only=True):
-    """Reply: `Claimed`."""
+    """Reply: `Claimed`. Entries beyond `bytes_max` stay as they were; one is always given."""
 
     stream: str
     group: str
     consumer: str
     claim: Claim | EngineError
+    bytes_max: int = claimed_bytes_max
 
 
 class XAutoClaim(Command, frozen=True, kw_only=True):
-    """Reply: `AutoClaimed`. `start` is inclusive."""
+    """Reply: `AutoClaimed`. `start` is inclusive; it ends at `count` or `bytes_max`, one is always given."""
 
     stream: str
     group: str
@@ -250,6 +256,7 @@ class XAutoClaim(Command, frozen=True, kw_only=True):
     start: int
     count: int = 100
     just_ids: bool = False
+    bytes_max: int = claimed_bytes_max
 
 
 class XGroupCreate(Command, frozen=True, kw_only=True):

@@ -232,14 +232,20 @@ class Model(Turns):
                 lambda model: model.xreadgroup(
                     group, consumer, streams, count=count, block=True, noack=noack, claim=claim
                 ),
-                lambda model: claim is not None or model._has_news(key, group),  # noqa: SLF001 - itself
+                lambda model: model._has_news(key, group, claim),  # noqa: SLF001 - itself
                 None if claim is None else self._next_claim(key, group, claim),
             )
         return found or None
 
-    def _has_news(self, key: str, group: str) -> bool:
+    def _has_news(self, key: str, group: str, claim: int | None) -> bool:
         stream = self.streams.get(key)
-        return stream is None or group not in stream.groups or stream.top > stream.groups[group].last
+        if stream is None or group not in stream.groups or stream.top > stream.groups[group].last:
+            return True
+        if claim is None:
+            return False
+        pending = stream.groups[group].in_order_of_delivery()
+        left = [one for entry_id, one in pending if stream.find(entry_id)]
+        return bool(left) and (left[0].owner is None or left[0].time + claim <= self.now)
 
     def _next_claim(self, key: str, group: str, claim: int) -> int:
         stream = self.streams[key]

@@ -18,6 +18,7 @@ from engine import (
     Trimmed,
     XAdd,
     XDel,
+    XDelEx,
     XGroupCreate,
     XInfoStream,
     XRange,
@@ -25,6 +26,7 @@ from engine import (
     XTrim,
     entries,
 )
+from engine.commands import Parked, is_ready
 from engine.commands.types import Command
 from engine.sealed import views_bytes_max, views_max
 from tests.engine.house import House
@@ -117,6 +119,32 @@ def test_trimming_with_regard_to_references_does_not_ask_each_group_about_each_e
     left = 2_000 if refs is Refs.ACKED else 0
     assert cost(house, XTrim(stream="s", trim=Trim(maxlen=0, refs=refs))) < 500_000
     assert house.key("s").stream.length == left
+
+
+@pytest.mark.parametrize("refs", [Refs.ACKED, Refs.DELETE])
+def test_deleting_with_regard_to_references_does_not_ask_each_group_about_each_entry(refs: Refs) -> None:
+    """1 000 groups and 1 000 entries: a million questions, were they asked one by one."""
+    house = filled(1_000)
+    for number in range(1_000):
+        house.run(XGroupCreate(stream="s", group=f"g{number}", start=id_at(1_000) if number else 0))
+    house.run(XReadGroup(group="g0", consumer="c", streams=[("s", Cursor.NEW)]))
+    wanted = [id_at(number) for number in range(1, 1_001)]
+    assert cost(house, XDelEx(stream="s", ids=wanted, numids=1_000, refs=refs)) < 200_000
+    assert house.key("s").stream.length == (1_000 if refs is Refs.ACKED else 0)
+
+
+def test_readers_that_wait_for_claims_share_one_look_at_what_is_gone() -> None:
+    """900 pending entries without their entry: each of 100 waiting readers would walk over them."""
+    house = filled(1_000, ["g"])
+    house.run(XTrim(stream="s", trim=Trim(maxlen=100)))
+    waiting = XReadGroup(
+        group="g", consumer="d", streams=[("s", Cursor.NEW)], claim_min_idle_ms=60_000, block_ms=1_000
+    )
+    parked = Parked(waiting, ("s",), 1_000)
+    with Calls() as calls:
+        for _ in range(100):
+            assert not is_ready(house.keyspace, parked, house.now_ms)
+    assert calls.count < 20_000
 
 
 def test_keeping_an_exact_length_looks_for_one_place_in_the_first_node() -> None:

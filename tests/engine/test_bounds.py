@@ -1,0 +1,289 @@
+"""What one command may cost: frames stay below the log's reserve, walks end, answers have a budget.
+
+Knows: the limits of reads and claims, and what stays as it was beyond them.
+Must never know: doors.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from engine import (
+    Claim,
+    Claimed,
+    Cursor,
+    Deletions,
+    GroupRead,
+    Nack,
+    NackMode,
+    Refs,
+    StreamsRead,
+    Trim,
+    Trimmed,
+    XAckDel,
+    XAdd,
+    XAutoClaim,
+    XClaim,
+    XDelEx,
+    XGroupCreate,
+    XNack,
+    XPending,
+    XRead,
+    XReadGroup,
+    XTrim,
+    entries,
+)
+from engine.commands import Parked, is_ready, read_streams_max, turn
+from engine.commands.deadletters import turn_letters_bytes_max
+from engine.log.log import RESERVE_BYTES
+from engine.records import Own, Release, Remove, Settle
+from engine.replies import AutoClaimed, PendingSummary
+from tests.engine.house import House, id_of
+
+ONE = id_of("1-0")
+BODY = entries.body([("a", "1")])
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """An empty house. At the end everything agrees with itself, and nothing would be lost by a restart."""
+    house = House()
+    yield house
+    house.check()
+
+
+def filled(house: House, count: int, stream: str = "s") -> list[int]:
+    """A stream of so many entries with a group that has read nothing; their IDs."""
+    house.run(XGroupCreate(stream=stream, group="g", start=0, mkstream=True))
+    for start in range(0, count, 10_000):
+        house.run(XAdd(stream=stream, bodies=[BODY] * min(10_000, count - start)))
+    return list(house.keyspace.keys[stream].stream.live_ids())
+
+
+def reading(*streams: str, consumer: str = "c", cursor: int | Cursor = Cursor.NEW, **more: Any) -> XReadGroup:
+    wanted = [(stream, cursor) for stream in streams or ("s",)]
+    return XReadGroup(group="g", consumer=consumer, streams=wanted, **more)
+
+
+def given(house: House, command: XReadGroup) -> list[int]:
+    """How many entries each stream of the answer has."""
+    reply = house.run(command)
+    assert isinstance(reply, GroupRead)
+    return [len(one.entries) for one in reply.streams]
+
+
+def test_a_read_without_count_stops_below_the_reserve(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest stays undelivered, for the next read; so with the history, and what is taken over."""
+    assert turn.turn_frame_bytes_max + turn_letters_bytes_max < RESERVE_BYTES
+    most = 1_000
+    monkeypatch.setattr(turn, "turn_frame_bytes_max", most * turn.id_frame_bytes)
+    filled(house, most + 100)
+    assert given(house, reading()) == [most]
+    assert len(house.payloads[-1]) < turn.turn_frame_bytes_max
+    assert given(house, reading()) == [100]
+    assert given(house, reading(cursor=0)) == [most]
+    assert given(house, reading(consumer="d", claim_min_idle_ms=0)) == [most]
+
+
+def test_a_claiming_read_settles_what_is_gone_where_it_is_much(house: House) -> None:
+    """Else every read would walk it again; a few are passed over, as in Redis."""
+    found = filled(house, 5_000)
+    given(house, reading())
+    house.run(XTrim(stream="s", trim=Trim(maxlen=1)))
+    given(house, reading(consumer="d", claim_min_idle_ms=0))
+    given(house, reading(consumer="d", claim_min_idle_ms=0))
+    assert given(house, reading(consumer="d", claim_min_idle_ms=0)) == [1]
+    left = house.run(XPending(stream="s", group="g"))
+    assert isinstance(left, PendingSummary)
+    assert left.count == 1_000, "those passed over, with the one that is there"
+    assert left.last_id == found[-1]
+
+
+def test_a_parked_claim_is_ready_when_there_is_something_for_it(house: House) -> None:
+    """An entry that another has taken is nothing, until it has been idle for long enough."""
+    filled(house, 0)
+    waiting = reading(consumer="d", claim_min_idle_ms=1_000, block_ms=60_000)
+    assert house.run(waiting) is None
+    parked = Parked(waiting, ("s",), 60_000)
+    house.run(XAdd(stream="s", bodies=[BODY]))
+    assert is_ready(house.keyspace, parked, house.now_ms)
+    given(house, reading())
+    assert not is_ready(house.keyspace, parked, house.now_ms + 999)
+    assert is_ready(house.keyspace, parked, house.now_ms + 1_000)
+
+
+def test_one_budget_of_bytes_is_for_all_streams(house: House) -> None:
+    """What is taken over and what is new count together, stream after stream; the first always fits."""
+    size = len(entries.stored(1 << 64, BODY))
+    for stream in ("s", "t"):
+        filled(house, 0, stream)
+        house.run(XAdd(stream=stream, bodies=[BODY] * 4, ids=[n << 64 for n in range(1, 5)]))
+    both = XRead(streams=[("s", 0), ("t", 0)], bytes_max=6 * size)
+    reply = house.run(both)
+    assert isinstance(reply, StreamsRead)
+    assert next(one.entries.count for one in reply.streams) == 4
+    assert sum(one.entries.count for one in reply.streams) <= 6
+    assert given(house, reading("s", "t", bytes_max=6 * size)) == [4, 2]
+    assert given(house, reading("s", "t", cursor=0, bytes_max=5 * size)) == [4, 1]
+    again = reading("s", "t", consumer="d", claim_min_idle_ms=0, bytes_max=5 * size)
+    assert given(house, again) == [4, 1]
+    assert given(house, reading("s", "t", cursor=0, consumer="d", bytes_max=1)) == [1]
+
+
+def test_many_ids_are_one_record(house: House) -> None:
+    """The names of stream, group and consumer stand in the log once, not for each ID; in any order."""
+    found = filled(house, 1_000)
+    back = found[::-1]
+
+    def kinds() -> list[type]:
+        return [
+            type(record) for record in house.turn.records if type(record) in {Own, Release, Remove, Settle}
+        ]
+
+    claim = Claim(ids=back, min_idle_ms=0, force=True)
+    claimed = house.run(XClaim(stream="s", group="g", consumer="c", claim=claim))
+    assert isinstance(claimed, Claimed)
+    assert [one.id for one in claimed.entries] == back
+    assert kinds() == [Own]
+    house.run(XNack(stream="s", group="g", nack=Nack(ids=back, mode=NackMode.FAIL)))
+    assert kinds() == [Release]
+    assert isinstance(house.run(XAckDel(stream="s", group="g", ids=back[:500], numids=500)), Deletions)
+    assert kinds() == [Settle, Remove]
+    house.run(XDelEx(stream="s", ids=back[500:], numids=500))
+    assert kinds() == [Remove]
+
+
+def test_an_id_named_twice_counts_twice(house: House) -> None:
+    """As if the command had been sent once for each."""
+    house.run(XGroupCreate(stream="s", group="g", start=0, mkstream=True))
+    house.run(XAdd(stream="s", bodies=[BODY], ids=[ONE]))
+    claim = Claim(ids=[ONE, ONE], min_idle_ms=0, force=True)
+    claimed = house.run(XClaim(stream="s", group="g", consumer="c", claim=claim))
+    assert isinstance(claimed, Claimed)
+    assert [one.delivery_count for one in claimed.entries] == [2, 3]
+    nack = Nack(ids=[ONE, ONE], mode=NackMode.SILENT)
+    assert house.run(XNack(stream="s", group="g", nack=nack)) == 2
+    taken = house.run(
+        XAutoClaim(stream="s", group="g", consumer="c", min_idle_ms=0, start=0, count=10, just_ids=True)
+    )
+    assert isinstance(taken, AutoClaimed)
+    assert [one.delivery_count for one in taken.entries] == [1]
+    assert house.run(XAckDel(stream="s", group="g", ids=[ONE, ONE], numids=2)) == Deletions([1, -1])
+
+
+def test_autoclaim_looks_at_so_many_and_leads_on(house: House) -> None:
+    """Its cursor is where the next one starts."""
+    found = filled(house, 10_100)
+    given(house, reading())
+    asked = XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=1_000, start=0, count=20_000)
+    reply = house.run(asked)
+    assert isinstance(reply, AutoClaimed)
+    assert (reply.next_start, len(reply.entries)) == (found[10_000], 0)
+
+
+def test_a_turn_has_room_for_so_many_ids(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that names more is refused, and has changed nothing; so is a read of too many streams."""
+    monkeypatch.setattr(turn, "turn_frame_bytes_max", 10 * turn.id_frame_bytes)
+    found = filled(house, 11)
+    for refused in (
+        XClaim(stream="s", group="g", consumer="c", claim=Claim(ids=found, min_idle_ms=0, force=True)),
+        XNack(stream="s", group="g", nack=Nack(ids=found, mode=NackMode.FAIL, force=True)),
+        XDelEx(stream="s", ids=found, numids=11),
+        XAckDel(stream="s", group="g", ids=found, numids=11),
+        XRead(streams=[("s", 0)] * 1_001),
+    ):
+        assert house.refused(refused).code == "invalid"
+    assert house.run(XDelEx(stream="s", ids=found[:10], numids=10)) == Deletions([1] * 10)
+
+
+def test_references_count_where_they_go_too(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four groups that hold each entry: deleting two is ten IDs in the log. Nothing is deleted where these
+    have no room.
+    """
+    monkeypatch.setattr(turn, "turn_frame_bytes_max", 12 * turn.id_frame_bytes)
+    found = filled(house, 6)
+    for group in ("h", "i", "j"):
+        house.run(XGroupCreate(stream="s", group=group, start=0))
+    for group in ("g", "h", "i", "j"):
+        house.run(XReadGroup(group=group, consumer="c", streams=[("s", Cursor.NEW)]))
+    many = XDelEx(stream="s", ids=found[:3], numids=3, refs=Refs.DELETE)
+    assert house.refused(many).code == "invalid"
+    acked = XAckDel(stream="s", group="g", ids=found[:3], numids=3, refs=Refs.DELETE)
+    assert house.refused(acked).code == "invalid"
+    few = XDelEx(stream="s", ids=found[1::-1], numids=2, refs=Refs.DELETE)
+    assert house.run(few) == Deletions([1, 1])
+    for group in ("g", "h", "i", "j"):
+        left = house.run(XPending(stream="s", group=group))
+        assert isinstance(left, PendingSummary)
+        assert (left.count, left.first_id) == (4, found[2])
+
+
+def test_a_trim_that_takes_references_goes_on_with_the_next(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes the lowest as far as the turn has room, and says how many; one at least."""
+    monkeypatch.setattr(turn, "turn_frame_bytes_max", 12 * turn.id_frame_bytes)
+    filled(house, 10)
+    house.run(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)]))
+    removed = []
+    while house.key("s").stream.length:
+        reply = house.run(XTrim(stream="s", trim=Trim(maxlen=0, refs=Refs.DELETE)))
+        assert isinstance(reply, Trimmed)
+        removed.append(reply.deleted)
+    assert removed == [6, 4]
+    assert not house.key("s").groups["g"].pending
+
+
+def test_a_read_tells_that_there_is_more(house: House) -> None:
+    """Whatever ended it: its count, or the bytes, or that another stream took them all."""
+    for stream in ("s", "t"):
+        filled(house, 3, stream)
+
+    def told(command: XReadGroup) -> tuple[list[bool], list[str]]:
+        reply = house.run(command)
+        assert isinstance(reply, GroupRead)
+        return [one.more for one in reply.streams], list(reply.unfinished)
+
+    plain = house.run(XRead(streams=[("s", 0), ("t", 0)], bytes_max=1))
+    assert isinstance(plain, StreamsRead)
+    assert ([one.stream for one in plain.streams], plain.unfinished) == (["s"], ["t"])
+    assert told(reading("s", "t", bytes_max=1)) == ([True], ["t"])
+    assert told(reading("s", "t", count=2)) == ([False, True], [])
+    assert told(reading("s", "t")) == ([False], [])
+    assert told(reading("s", "t", cursor=0, count=2)) == ([True, True], [])
+    assert told(reading("s", "t", cursor=0, count=3)) == ([False, False], [])
+    assert told(reading("s", "t", cursor=0, bytes_max=1)) == ([True], ["t"])
+    assert told(reading("s", "t", consumer="d", claim_min_idle_ms=0, count=3)) == ([False, False], [])
+    assert told(reading("s", "t", consumer="d", claim_min_idle_ms=0, count=2)) == ([True, True], [])
+    assert told(reading("s", "t", consumer="d", claim_min_idle_ms=0, bytes_max=1)) == ([True], ["t"])
+
+
+def test_claims_stop_at_so_many_bytes(house: House) -> None:
+    """What does not fit stays with whom it was; one entry always fits."""
+    found = filled(house, 3)
+    given(house, reading())
+    size = len(entries.stored(found[0], BODY))
+    claim = Claim(ids=found, min_idle_ms=0)
+    for bytes_max, most in ((1, 1), (2 * size, 2), (3 * size, 3)):
+        claimed = house.run(XClaim(stream="s", group="g", consumer="d", claim=claim, bytes_max=bytes_max))
+        assert isinstance(claimed, Claimed)
+        assert (len(claimed.entries), claimed.more) == (most, most < 3)
+        asked = XAutoClaim(stream="s", group="g", consumer="e", min_idle_ms=0, start=0, bytes_max=bytes_max)
+        taken = house.run(asked)
+        assert isinstance(taken, AutoClaimed)
+        assert (len(taken.entries), taken.next_start) == (most, 0 if most == 3 else found[most])
+
+
+def test_names_count_as_ids_do(house: House) -> None:
+    """A read of many streams with long names logs them for each: it stops below the reserve all the same."""
+    names = [f"{number:04}" + "s" * 508 for number in range(read_streams_max)]
+    for name in names:
+        house.run(XGroupCreate(stream=name, group="g", start=0, mkstream=True))
+        house.run(XAdd(stream=name, bodies=[BODY]))
+    asked = reading(*names, consumer="c" * 512)
+    reply = house.run(asked)
+    assert isinstance(reply, GroupRead)
+    assert len(reply.streams) + len(reply.unfinished) == read_streams_max
+    assert reply.unfinished
+    assert len(house.payloads[-1]) < turn.turn_frame_bytes_max + (1 << 20)
