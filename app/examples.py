@@ -432,6 +432,7 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Example]]] = {
                     "orders": {
                         "entries": [{"id": "1526919035120-0", "fields": {"item": "plum", "quantity": "12"}}],
                         "last_delivered_id": "1526919035120-0",
+                        "more": False,
                     }
                 }
             },

@@ -177,6 +177,7 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Example]]] = {
             answer={
                 "entries": [{"id": "1526919035120-0", "fields": {"item": "plum", "quantity": "12"}}],
                 "last_delivered_id": "1526919035120-0",
+                "more": False,
             },
         ),
         "history": Example(
@@ -196,6 +197,7 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Example]]] = {
                     },
                 ],
                 "next": "1526919030474-1",
+                "more": False,
             },
         ),
     },
@@ -250,7 +252,8 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Example]]] = {
                         "delivery_count": 2,
                         "idle_ms": 5000,
                     }
-                ]
+                ],
+                "more": False,
             },
         ),
     },

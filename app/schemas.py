@@ -148,9 +148,12 @@ class DeliveredEntry(Struct, omit_defaults=True):
 
 
 class Deliveries(Struct, omit_defaults=True):
-    """New entries come with `last_delivered_id`, those of a history read with `next`."""
+    """New entries come with `last_delivered_id`, those of a history read with `next`. `more` tells that a
+    limit ended the read: what it left is not delivered yet.
+    """
 
     entries: list[DeliveredEntry]
+    more: bool
     last_delivered_id: EntryId | UnsetType = UNSET
     next: EntryId | UnsetType = UNSET
     gap: Gap | UnsetType = UNSET

@@ -184,8 +184,11 @@ class Claim(Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class Claimed(Struct, omit_defaults=True):
-    """What was taken over: `entries`, or `ids` where only these were asked for. `idle_ms` is from before."""
+    """What was taken over: `entries`, or `ids` where only these were asked for. `idle_ms` is from before.
+    `more` tells that the answer was full before the last ID: claim the others again.
+    """
 
+    more: bool
     entries: list[DeliveredEntry] | UnsetType = UNSET
     ids: list[EntryId] | UnsetType = UNSET
 

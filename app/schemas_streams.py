@@ -207,11 +207,13 @@ class ReadEntry(Struct, omit_defaults=True):
 
 
 class StreamRead(Struct, omit_defaults=True):
-    """What one stream gave. New entries of a group come with `last_delivered_id`, all else with `next`."""
+    """What one stream gave. New entries of a group come with `last_delivered_id`, all else with `next`.
+    `more` tells that a limit ended the read, maybe before this stream gave anything.
+    """
 
     entries: list[ReadEntry]
+    more: bool
     next: EntryId | UnsetType = UNSET
-    more: bool | UnsetType = UNSET
     last_delivered_id: EntryId | UnsetType = UNSET
     gap: Gap | UnsetType = UNSET
 

@@ -70,4 +70,5 @@ async def read_group(call: Call) -> Answer:
     if isinstance(reply, GroupRead) and reply.streams:
         return call.written(200, wire.deliveries(reply.streams[0]))
     info = await call.execute(DescribeGroup(stream=call.names["stream"], group=command.group))
-    return call.written(200, wire.nothing_delivered(info))
+    more = isinstance(reply, GroupRead) and bool(reply.unfinished)
+    return call.written(200, wire.nothing_delivered(info, more=more))

@@ -29,7 +29,7 @@ async def read_streams(call: Call) -> Answer:
     (reply,) = await call.write(command)
     asked = wire.missing(command, reply)
     infos = await call.transaction(asked) if asked else []
-    body = wire.answer(reply, asked, infos, fail_on_gap=fail_on_gap)
+    body = wire.answer(command, reply, asked, infos, fail_on_gap=fail_on_gap)
     return Answer(200, body) if plain else call.written(200, body)
 
 

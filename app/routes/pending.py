@@ -47,7 +47,13 @@ async def nack_entries(call: Call) -> Answer:
 async def claim_entries(call: Call) -> Answer:
     """Take over these pending entries, as far as they have been idle for long enough (XCLAIM)."""
     given = await call.members(*claims.CLAIM)
-    command = claims.claim(**call.names, given=given, ids_max=call.gateway.settings.ids_max)
+    gateway = call.gateway
+    command = claims.claim(
+        **call.names,
+        given=given,
+        ids_max=gateway.settings.ids_max,
+        bytes_max=gateway.read_limits.bytes_max,
+    )
     (reply,) = await group_calls.write(call, command)
     assert isinstance(reply, Claimed), "XCLAIM answers what was claimed"
     content = claims.claimed(reply, just_ids=given.get("just_ids") is True)
@@ -57,11 +63,8 @@ async def claim_entries(call: Call) -> Answer:
 @routes.post(_GROUP + "/autoclaim", Action.CONSUME, "autoclaimEntries")
 async def autoclaim_entries(call: Call) -> Answer:
     """Take over whatever has been idle for long enough, some at a time (XAUTOCLAIM)."""
-    limits = call.gateway.read_limits
     given = await call.members(*claims.AUTOCLAIM)
-    command = claims.autoclaim(
-        **call.names, given=given, count_default=limits.count_default, count_max=limits.count_max
-    )
+    command = claims.autoclaim(**call.names, given=given, limits=call.gateway.read_limits)
     (reply,) = await group_calls.write(call, command)
     assert isinstance(reply, AutoClaimed), "XAUTOCLAIM answers what was claimed"
     content = claims.autoclaimed(reply, just_ids=command.just_ids)

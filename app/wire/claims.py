@@ -12,6 +12,7 @@ import msgspec
 from app.errors import invalid
 from app.wire import members
 from app.wire.members import Members, integer_max
+from app.wire.read import ReadLimits
 from engine import AutoClaimed, Claim, Claimed, Delivered, XAutoClaim, XClaim, ids
 
 CLAIM: Final = (
@@ -21,7 +22,7 @@ CLAIM: Final = (
 AUTOCLAIM: Final = ("consumer", "min_idle_ms", "start", "count", "just_ids")
 
 
-def claim(stream: str, group: str, given: Members, ids_max: int) -> XClaim:
+def claim(stream: str, group: str, given: Members, ids_max: int, bytes_max: int) -> XClaim:
     """POST …/claim."""
     if given.get("idle_ms") is not None and given.get("time_ms") is not None:
         raise invalid("/idle_ms", "it does not go with time_ms")
@@ -40,12 +41,13 @@ def claim(stream: str, group: str, given: Members, ids_max: int) -> XClaim:
             just_ids=members.boolean(given, "just_ids"),
             last_id=None if last_id is None else members.entry_id(last_id, "/last_id"),
         ),
+        bytes_max=bytes_max,
     )
 
 
-def autoclaim(stream: str, group: str, given: Members, count_default: int, count_max: int) -> XAutoClaim:
+def autoclaim(stream: str, group: str, given: Members, limits: ReadLimits) -> XAutoClaim:
     """POST …/autoclaim."""
-    count = members.integer(given, "count", least=1, most=count_max, nullable=False)
+    count = members.integer(given, "count", least=1, most=limits.count_max, nullable=False)
     start = given.get("start", "-")
     return XAutoClaim(
         stream=stream,
@@ -53,8 +55,9 @@ def autoclaim(stream: str, group: str, given: Members, count_default: int, count
         consumer=members.name_of(given, "consumer", "consumer name"),
         min_idle_ms=_min_idle_ms(given),
         start=0 if start == "-" else members.entry_id(start, "/start"),
-        count=count_default if count is None else count,
+        count=limits.count_default if count is None else count,
         just_ids=members.boolean(given, "just_ids"),
+        bytes_max=limits.bytes_max,
     )
 
 
@@ -70,8 +73,9 @@ def _min_idle_ms(given: Members) -> int:
 
 
 def claimed(reply: Claimed, *, just_ids: bool) -> bytes:
-    """What a claim got."""
-    return b"{%b}" % _taken(reply.entries, just_ids=just_ids)
+    """What a claim got, and whether it stopped before the last ID."""
+    more = json_boolean(value=reply.more)
+    return b'{%b,"more":%b}' % (_taken(reply.entries, just_ids=just_ids), more)
 
 
 def autoclaimed(reply: AutoClaimed, *, just_ids: bool) -> bytes:
@@ -82,6 +86,11 @@ def autoclaimed(reply: AutoClaimed, *, just_ids: bool) -> bytes:
         _taken(reply.entries, just_ids=just_ids),
         deleted,
     )
+
+
+def json_boolean(*, value: bool) -> bytes:
+    """A boolean as JSON text."""
+    return b"true" if value else b"false"
 
 
 def _taken(entries: Sequence[Delivered], *, just_ids: bool) -> bytes:

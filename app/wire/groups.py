@@ -12,7 +12,7 @@ import msgspec
 from app import names
 from app.errors import invalid
 from app.wire import members, query
-from app.wire.claims import delivered
+from app.wire.claims import delivered, json_boolean
 from app.wire.members import Members, capped
 from app.wire.read import ReadLimits, gap_members
 from app.wire.strict import Json
@@ -255,10 +255,19 @@ def deliveries(found: StreamDeliveries) -> bytes:
     else:
         where = b'"last_delivered_id":"%b"' % ids.text(found.last_delivered_id).encode()
     gap = b',"gap":' + msgspec.json.encode(gap_members(found.gap)) if found.gap is not None else b""
-    return b'{"entries":[%b],%b%b}' % (b",".join(texts), where, gap)
+    more = json_boolean(value=found.more)
+    return b'{"entries":[%b],%b,"more":%b%b}' % (b",".join(texts), where, more, gap)
 
 
-def nothing_delivered(info: Reply) -> bytes:
-    """The answer of a read of new entries that found none; `info` is the group."""
+def nothing_delivered(info: Reply, *, more: bool) -> bytes:
+    """The answer of a read of new entries that found none; `info` is the group. `more` tells that a limit
+    ended it.
+    """
     assert isinstance(info, GroupInfo), "describing a group answers the group"
-    return b'{"entries":[],"last_delivered_id":"%b"}' % ids.text(info.last_delivered_id).encode()
+    last = ids.text(info.last_delivered_id).encode()
+    return b'{"entries":[],"last_delivered_id":"%b","more":%b}' % (last, json_boolean(value=more))
+
+
+def no_history(after: int) -> bytes:
+    """The answer of a read of history that had no room for any of it."""
+    return b'{"entries":[],"next":"%b","more":true}' % ids.text(after).encode()

@@ -48,15 +48,13 @@ def read(
     if wait_ms is None:
         wait_ms = preferred_wait_ms(prefer_wait_s, limits)
     count, block_ms = limits.count_default if count is None else count, wait_ms or None
-    # One answer holds no more than the answer about one stream does, though at least one entry of each.
-    bytes_max = max(1, limits.bytes_max // len(streams))
     if "group" in given or "consumer" in given:
-        return _group_read(given, streams, count, block_ms, bytes_max)
+        return _group_read(given, streams, count, block_ms, limits.bytes_max)
     for name in _OF_GROUPS:
         if name in given:
             raise invalid(f"/{name}", "it goes with group and consumer")
     cursors = [(name, cursor(after, _place(name))) for name, after in streams]
-    return XRead(streams=cursors, count=count, block_ms=block_ms, bytes_max=bytes_max)
+    return XRead(streams=cursors, count=count, block_ms=block_ms, bytes_max=limits.bytes_max)
 
 
 def fails_on_gap(given: Members) -> bool:
@@ -116,37 +114,49 @@ def _place(name: str) -> str:
 
 
 def missing(command: XRead | XReadGroup, reply: Reply) -> Sequence[DescribeGroup]:
-    """What is still to ask: where the group stands in streams that had nothing new for it."""
+    """What is still to ask: where the group stands in streams that gave nothing new."""
     if not isinstance(command, XReadGroup) or not isinstance(reply, GroupRead):
         return []
     found = {one.stream for one in reply.streams}
     return [
-        DescribeGroup(stream=name, group=command.group) for name, _ in command.streams if name not in found
+        DescribeGroup(stream=name, group=command.group)
+        for name, after in command.streams
+        if name not in found and after is Cursor.NEW
     ]
 
 
 def answer(
-    reply: Reply, asked: Sequence[DescribeGroup], infos: Sequence[Reply], *, fail_on_gap: bool
+    command: XRead | XReadGroup,
+    reply: Reply,
+    asked: Sequence[DescribeGroup],
+    infos: Sequence[Reply],
+    *,
+    fail_on_gap: bool,
 ) -> bytes:
     """What each stream gave. Raises `gap` where that was asked for."""
     if isinstance(reply, StreamsRead):
         return _object(_read_bodies(reply, fail_on_gap=fail_on_gap))
     assert isinstance(reply, GroupRead), "a group's read answers deliveries"
     told = {one.stream: groups.deliveries(one) for one in reply.streams}
-    for command, info in zip(asked, infos, strict=True):
-        told[command.stream] = groups.nothing_delivered(info)
+    for one, info in zip(asked, infos, strict=True):
+        told[one.stream] = groups.nothing_delivered(info, more=one.stream in reply.unfinished)
+    for name, after in command.streams:
+        if name in reply.unfinished and isinstance(after, int):
+            told[name] = groups.no_history(after)
     return _object(told)
 
 
 def _read_bodies(reply: StreamsRead, *, fail_on_gap: bool) -> Mapping[str, bytes]:
     found = {one.stream: one for one in reply.streams}
+    unfinished = set(reply.unfinished)
     told: dict[str, bytes] = {}
     for name, after in reply.cursors:
         one = found.get(name)
         gap = one.gap if one is not None else None
         if gap is not None and fail_on_gap:
             raise gap_refused(gap)
-        told[name] = assemble(one.entries if one is not None else Entries(), after, gap, None).body
+        entries = one.entries if one is not None else Entries(more=name in unfinished)
+        told[name] = assemble(entries, after, gap, None).body
     return told
 
 

@@ -3,6 +3,8 @@
 import httpx
 import pytest
 
+from app.main import App
+
 G = "/v1/streams/s/groups/g"
 CLAIM = G + "/claim"
 AUTO = G + "/autoclaim"
@@ -44,7 +46,7 @@ async def test_what_is_not_idle_stays_where_it_is(held: httpx.AsyncClient) -> No
 async def test_ids_alone(held: httpx.AsyncClient) -> None:
     """Nothing was delivered, so nothing is counted."""
     answer = await held.post(CLAIM, json={**TAKE, "ids": ["1-0"], "just_ids": True})
-    assert answer.json() == {"ids": ["1-0"]}
+    assert answer.json() == {"ids": ["1-0"], "more": False}
     assert (await _pending(held))["1-0"] == ("b", 1)
 
 
@@ -68,7 +70,7 @@ async def test_force_makes_pending_and_last_id_moves_the_group(held: httpx.Async
 async def test_a_deleted_entry_is_not_claimed(held: httpx.AsyncClient) -> None:
     """It is no longer pending either."""
     await held.post("/v1/commands", json=["XDEL", "s", "1-0"])
-    assert (await held.post(CLAIM, json={**TAKE, "ids": ["1-0"]})).json() == {"entries": []}
+    assert (await held.post(CLAIM, json={**TAKE, "ids": ["1-0"]})).json() == {"entries": [], "more": False}
     assert "1-0" not in await _pending(held)
 
 
@@ -149,3 +151,16 @@ async def test_autoclaims_that_make_no_sense(
     answer = await held.post(AUTO, json={**TAKE, **changes})
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert set((await _pending(held)).values()) == {("a", 1)}
+
+
+async def test_an_answer_has_so_many_bytes(app: App, held: httpx.AsyncClient) -> None:
+    """What has no room stays with whom it was, and the answer tells so; one entry always has room."""
+    limits = app.gateway.read_limits
+    app.gateway.read_limits = type(limits)(limits.count_default, limits.count_max, 60, limits.wait_ms_max)
+    claimed = (await held.post(CLAIM, json={**TAKE, "ids": ["1-0", "2-0", "3-0"]})).json()
+    assert ([one["id"] for one in claimed["entries"]], claimed["more"]) == (["1-0"], True)
+    alone = (await held.post(CLAIM, json={**TAKE, "ids": ["2-0", "3-0"], "just_ids": True})).json()
+    assert alone == {"ids": ["2-0", "3-0"], "more": False}
+    taken = (await held.post(AUTO, json={**TAKE, "consumer": "c"})).json()
+    assert ([one["id"] for one in taken["entries"]], taken["next_start"]) == (["1-0"], "2-0")
+    assert await _pending(held) == {"1-0": ("c", 3), "2-0": ("b", 1), "3-0": ("b", 1)}

@@ -77,10 +77,13 @@ async def test_a_consumer_reads_new_entries_once(group: httpx.AsyncClient) -> No
     assert first.json() == {
         "entries": [{"id": "1-0", "fields": {"n": "1"}}, {"id": "2-0", "fields": {"n": "2"}}],
         "last_delivered_id": "2-0",
+        "more": True,
     }
     rest = await group.post(READ)
     assert [entry["id"] for entry in rest.json()["entries"]] == ["3-0"]
-    assert (await group.post(READ, json={})).json() == {"entries": [], "last_delivered_id": "3-0"}
+    assert rest.json()["more"] is False
+    nothing = {"entries": [], "last_delivered_id": "3-0", "more": False}
+    assert (await group.post(READ, json={})).json() == nothing
     assert (await group.post(READ, json={"wait": 5})).json()["entries"] == []
 
 
@@ -96,8 +99,11 @@ async def test_history_is_what_was_not_acknowledged(group: httpx.AsyncClient) ->
             {"id": "3-0", "fields": {"n": "3"}, "delivery_count": 2},
         ],
         "next": "3-0",
+        "more": False,
     }
-    assert (await group.post(READ, json={"after": "3-0"})).json() == {"entries": [], "next": "3-0"}
+    end = {"entries": [], "next": "3-0", "more": False}
+    assert (await group.post(READ, json={"after": "3-0"})).json() == end
+    assert (await group.post(READ, json={"after": "0", "count": 1})).json()["more"] is True
 
 
 async def test_idle_entries_can_be_taken_over(group: httpx.AsyncClient) -> None:

@@ -59,12 +59,33 @@ async def test_count_is_for_each_stream(two: httpx.AsyncClient) -> None:
 
 
 async def test_streams_share_the_bytes_of_an_answer(app: App, two: httpx.AsyncClient) -> None:
-    """At least one entry of each."""
+    """The first ones get them; the others tell that there is more, and come when these are read on."""
     limits = app.gateway.read_limits
     app.gateway.read_limits = type(limits)(limits.count_default, limits.count_max, 60, limits.wait_ms_max)
     answer = await two.post(READ, json={"streams": {"a": "0", "b": "0"}})
-    assert ids(answer) == {"a": ["1-0"], "b": ["1-0"]}
-    assert answer.json()["streams"]["a"]["more"] is True
+    assert ids(answer) == {"a": ["1-0"], "b": []}
+    told = answer.json()["streams"]
+    assert [(one["next"], one["more"]) for one in told.values()] == [("1-0", True), ("0-0", True)]
+    answer = await two.post(READ, json={"streams": {"a": "3-0", "b": "0"}})
+    assert ids(answer) == {"a": [], "b": ["1-0"]}
+
+
+async def test_a_group_read_leaves_undelivered_what_has_no_room(app: App, two: httpx.AsyncClient) -> None:
+    """New entries and history alike: `more` says so, also where a stream gave nothing."""
+    limits = app.gateway.read_limits
+    app.gateway.read_limits = type(limits)(limits.count_default, limits.count_max, 60, limits.wait_ms_max)
+    for name in ("a", "b"):
+        await two.post(f"/v1/streams/{name}/groups", json={"name": "g", "start": "0"})
+    who = {"group": "g", "consumer": "c"}
+    answer = await two.post(READ, json={"streams": {"a": ">", "b": ">"}, **who})
+    assert answer.json()["streams"] == {
+        "a": {"entries": [{"id": "1-0", "fields": {"n": "1"}}], "last_delivered_id": "1-0", "more": True},
+        "b": {"entries": [], "last_delivered_id": "0-0", "more": True},
+    }
+    await two.post(READ, json={"streams": {"b": ">"}, **who})
+    answer = await two.post(READ, json={"streams": {"a": "0", "b": "0"}, **who})
+    assert ids(answer) == {"a": ["1-0"], "b": []}
+    assert answer.json()["streams"]["b"] == {"entries": [], "next": "0-0", "more": True}
 
 
 async def test_a_wait_ends_with_the_first_stream_that_has_something(app: App, two: httpx.AsyncClient) -> None:
@@ -114,8 +135,8 @@ async def test_with_a_group_it_is_a_group_read(two: httpx.AsyncClient) -> None:
     assert answer.headers["weir-durability"] == "os"
     answer = await two.post(READ, json={"streams": {"b": ">", "a": ">"}, **who})
     assert answer.json()["streams"] == {
-        "a": {"entries": [{"id": "3-0", "fields": {"n": "3"}}], "last_delivered_id": "3-0"},
-        "b": {"entries": [], "last_delivered_id": "1-0"},
+        "a": {"entries": [{"id": "3-0", "fields": {"n": "3"}}], "last_delivered_id": "3-0", "more": False},
+        "b": {"entries": [], "last_delivered_id": "1-0", "more": False},
     }
     answer = await two.post(READ, json={"streams": {"a": "1-0", "b": ">"}, **who})
     assert ids(answer) == {"a": ["2-0", "3-0"], "b": []}
