@@ -19,6 +19,8 @@ from engine.stream import NodeLimits, Stream
 # Weir's own bytes a node may hold for each byte that Redis allows: JSON repeats what a listpack leaves out.
 _node_bytes_factor: Final = 16
 generation_bytes: Final = 8
+# Names taken out of a list one by one; a walk over all costs about as much as so many of them.
+_few_names: Final = 32
 
 SETTINGS_DEFAULT: Final = {
     "stream-idmp-duration": 100,
@@ -122,7 +124,9 @@ class Keyspace:
         self.answers: dict[str, PublishAnswer] = {}
         # Texts that wait to be compressed.
         self.cold: list[Text] = []
+        # All names in order; and those that are out of `keys` and wait to be taken out of the order.
         self._names: list[str] = []
+        self._gone: list[str] = []
         # Shared by all streams.
         self._views = Views()
 
@@ -133,6 +137,7 @@ class Keyspace:
     def create(self, name: str, key: Key) -> None:
         """Enter a new stream."""
         assert name not in self.keys, "the command has looked for it"
+        self._drop_gone()
         self.keys[name] = key
         key.stream.views = self._views
         insort(self._names, name)
@@ -141,7 +146,16 @@ class Keyspace:
         """Take a stream out, with all that hangs on it."""
         del self.keys[name]
         self.tended.pop(name, None)
-        del self._names[bisect_left(self._names, name)]
+        self._gone.append(name)
+
+    def _drop_gone(self) -> None:
+        """Take out of the order what is gone: a few one by one, many in one walk, however many there were."""
+        if len(self._gone) > _few_names:
+            self._names = [name for name in self._names if name in self.keys]
+        else:
+            for name in self._gone:
+                del self._names[bisect_left(self._names, name)]
+        self._gone.clear()
 
     def clear(self) -> None:
         """Take all streams out."""
@@ -149,9 +163,11 @@ class Keyspace:
         self.tended.clear()
         self.round.clear()
         self._names.clear()
+        self._gone.clear()
 
     def names(self, *, prefix: str = "", after: str | None = None) -> list[str]:
         """The names that start with `prefix`, above `after`, in order."""
+        self._drop_gone()
         start = bisect_left(self._names, prefix)
         if after is not None:
             start = max(start, bisect_right(self._names, after))
@@ -166,7 +182,7 @@ class Keyspace:
 
     def check(self) -> None:
         """Assert everything that must hold, in every stream and group."""
-        assert self._names == sorted(self.keys), "the order of names holds each name once"
+        assert self.names() == sorted(self.keys), "the order of names holds each name once"
         for key in self.keys.values():
             key.stream.check()
             for group in key.groups.values():

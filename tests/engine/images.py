@@ -16,8 +16,10 @@ DERIVED: Final = frozenset(
     {
         "_due",
         "_dues",
+        "_gone",
         "_hot",
         "_idle_longest",
+        "_names",
         "_serial",
         "_views",
         "caps",
