@@ -3,10 +3,14 @@
 Knows: how fields become that text and how other forms (ordered pairs of bytes) are taken from it again.
 Must never know: streams, nodes, what a client sent, and which door it came through.
 
+    mostly: names and values as they came
     {"id":"1526919030474-55","fields":{"sensor-id":"1234","temperature":"19.8"}}
-    {"id":"1-0","fields":{"a":"/w=="},"encoding":"base64"}               a value is not UTF-8: all values are
-    base64 {"id":"1-0","fields":{"a":"2"},"pairs":[["a","1"],["a","2"]]}        a name stands twice: `fields`
-    has the last
+
+    a value is not UTF-8: all values are base64
+    {"id":"1-0","fields":{"a":"/w=="},"encoding":"base64"}
+
+    a name stands twice: `fields` has the last, `pairs` has all
+    {"id":"1-0","fields":{"a":"2"},"pairs":[["a","1"],["a","2"]]}
 
 Everything behind the ID is the entry's *body*, `,"fields":…}`: a door makes it before the ID is known.
 Entries stand side by side in nodes, frames and answers, joined by `,`. The bytes `,{"id":"` occur between two

@@ -4,9 +4,9 @@ Knows: who owns which entry since when and how often it was delivered, in order 
 delivery.
 Must never know: parsing, replies, payloads, and what time it is.
 
-    group.pending      ID → Pending            all that is not acknowledged, in ID order
-    group.by_delivery  order → ID              the same in order of delivery, released entries first (the NACK
-    zone) consumer.pending   IDs                     those of one consumer
+    group.pending      ID → Pending    all that is not acknowledged, in order of IDs
+    group.by_delivery  order → ID      the same in order of delivery, released entries (the NACK zone) first
+    consumer.pending   IDs             those of one consumer
 
 `order` is `delivery time + 1 << 64 | serial` of an owned entry and the bare serial of a released one, so that
 one number sorts the released first, in the order of their release, then the owned by time and by order of
