@@ -112,10 +112,13 @@ def _copy_files(view: View, target: Storage) -> list[Run]:
         if file.name not in view.names():
             raise LogRefused(file.name, "is missing, but the manifest names it", repairable=True)
         runs.append(_copy_file(view, file, target))
-    later = behind(view, manifest)
-    while later and follows(runs[-1], later[0]):
-        runs.append(_copy_file(view, later.pop(0), target))
-    if runs[-1].damage or any(begins(view, segment.name) for segment in later):
+    unclear = False
+    for segment in behind(view, manifest):
+        if follows(runs[-1], segment):
+            runs.append(_copy_file(view, segment, target))
+        else:
+            unclear = unclear or begins(view, segment.name)
+    if unclear or runs[-1].damage:
         # Rare enough to read it all once more: the start's own verdict, torn or damaged.
         rehearse(view)
     return runs

@@ -248,13 +248,15 @@ def read_run(view: View, file: File, *, upto: int | None = None, sink: Sink = _f
 
 
 def follows(run: Run, segment: Segment) -> bool:
-    """Whether a segment goes on exactly where the verified frames of another file end."""
-    goes_on = (segment.position, segment.sequence, segment.previous) == (
-        run.end,
-        run.sequence + 1,
-        run.checksum,
-    )
-    return run.damage is None and goes_on
+    """Whether a segment goes on exactly where the verified frames of another file end, torn bytes or not."""
+    end = (run.end, run.sequence + 1, run.checksum)
+    return run.frames > 0 and (segment.position, segment.sequence, segment.previous) == end
+
+
+def testifies(view: View, name: str, end: int) -> bool:
+    """Whether frames of a file say that the log was safe beyond a position."""
+    read = partial(view.read, name)
+    return durable_upto_beyond(read, view.size(name), file_salt(read), 0) > end
 
 
 def manifest_from(files: Sequence[File]) -> Manifest:
@@ -264,11 +266,11 @@ def manifest_from(files: Sequence[File]) -> Manifest:
     return Manifest(base, (*segments[:-1], replace(segments[-1], seal=None)))
 
 
-def is_torn(view: View, run: Run) -> bool:
+def is_torn(view: View, run: Run, *, named: bool) -> bool:
     """Whether the damage is what a crash leaves at the end of the last segment: no frame says it was safe."""
     if run.damage is None or run.damage.newer or not run.frames:
         return False
     read = partial(view.read, run.file.name)
     beyond = durable_upto_beyond(read, run.size, run.salt, run.damage.offset)
-    durable_upto = max(run.durable_upto, beyond, run.file.position + FILE_FRAME_BYTES)
+    durable_upto = max(run.durable_upto, beyond, run.file.position + FILE_FRAME_BYTES if named else 0)
     return run.file.position + run.damage.offset >= durable_upto

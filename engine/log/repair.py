@@ -12,7 +12,15 @@ from functools import partial
 from typing import Final
 from zlib import crc32
 
-from engine.codec import HEADER_BYTES, RESERVE_PAYLOAD, Damage, Kind, file_salt, headers_beyond
+from engine.codec import (
+    FILE_FRAME_BYTES,
+    HEADER_BYTES,
+    RESERVE_PAYLOAD,
+    Damage,
+    Kind,
+    file_salt,
+    headers_beyond,
+)
 from engine.log.errors import LogRefused
 from engine.log.files import next_number
 from engine.log.inspection import (
@@ -26,6 +34,7 @@ from engine.log.inspection import (
     opening,
     read_run,
     rehearse,
+    testifies,
 )
 from engine.log.manifest import Base, Manifest, Segment, file_number
 from engine.log.steps import CutExtra, CutTail, GiveUp, NewManifest, Step, TakeBack, interrupted
@@ -161,7 +170,7 @@ class _Walk:
         extra = _extra(self._view, run)
         if extra is not None:
             return extra
-        if segment.seal is None and is_torn(self._view, run):
+        if segment.seal is None and is_torn(self._view, run, named=segment in self._manifest.segments):
             self._kept.append(run)
             return None
         return self._damaged(run, fault)
@@ -170,15 +179,25 @@ class _Walk:
         """Behind the last file that is named; what was never begun is passed over, as by a start."""
         last = self._kept[-1]
         if not begins(self._view, segment.name):
-            head = self._view.read(segment.name, 0, HEADER_BYTES)
-            damaged = len(head) == HEADER_BYTES and any(head)
-            why = f"{segment.name}, offset 0: its first frame is damaged"
-            return self._give_up(why, segment, None) if damaged and last.damage is None else None
+            head = self._view.read(segment.name, 0, FILE_FRAME_BYTES)
+            if len(head) < FILE_FRAME_BYTES or not any(head):
+                return None
+            return self._end_at(last, segment, f"{segment.name}, offset 0: its first frame is damaged")
+        if segment.sequence <= last.sequence:
+            return None
         if follows(last, segment):
             return self._take(segment)
-        if segment.position <= last.file.position:
+        if not testifies(self._view, segment.name, last.end):
             return None
-        why = f"{last.file.name} ends at offset {last.length}, but {segment.name} goes on behind that"
+        why = (
+            f"{last.file.name} ends at offset {last.length}, yet {segment.name} says that it was safe beyond"
+        )
+        return self._end_at(last, segment, why)
+
+    def _end_at(self, last: Run, segment: Segment, why: str) -> Step:
+        """Give up from `segment` on, and what is damaged at the end of the file before it."""
+        if last.damage is None:
+            return self._give_up(why, segment, None)
         self._kept.pop()
         return self._give_up(why, segment, last)
 
@@ -259,7 +278,20 @@ def _new_manifest(view: View, why: str) -> Step:
     if beyond and chain[-1].damage is None:
         gap = f"{chain[-1].file.name} ends at position {end}, and {beyond[0].file.name} begins at"
         raise Irreparable(f"{why}; {gap} {beyond[0].file.position}: what was between is missing")
-    return NewManifest(why, manifest_from([run.sealed for run in chain]), end)
+    manifest = manifest_from([run.sealed for run in chain])
+    return NewManifest(why, manifest, end, _needless(view, manifest))
+
+
+def _needless(view: View, manifest: Manifest) -> tuple[str, ...]:
+    """The files that a start removes, once it has loaded what the manifest names."""
+    named = {file.name for file in manifest.files()}
+    first = manifest.segments[0].number
+    numbers = {name: number for name in view.names() if (number := file_number(name)) is not None}
+    return tuple(
+        name
+        for name, number in numbers.items()
+        if name not in named and (name.startswith("base-") or number < first)
+    )
 
 
 def _is_complete(base: Run) -> bool:

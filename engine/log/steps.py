@@ -104,15 +104,19 @@ class NewManifest(Step):
     why: str
     manifest: Manifest
     end: int
+    aside: tuple[str, ...]  # what the next start would remove as needless
 
     def sentences(self) -> Iterator[str]:
         names = ", ".join(file.name for file in self.manifest.files())
         yield self.why
         yield f"the files prove each other complete up to position {self.end}: {names}"
         yield f"a manifest that names them is written; one that is there is kept as {MANIFEST}{_ASIDE}"
+        if self.aside:
+            yield f"what is not needed stays, as {_asides(self.aside)}"
         yield "whether a newer segment was lost together with it, no file can tell"
 
     def do(self, storage: Storage, payloads: Sequence[bytes], now_ms: int) -> None:
+        _set_aside(storage, self.aside)
         _replace_manifest(storage, self.manifest)
 
 
@@ -139,16 +143,14 @@ class GiveUp(Step):
         frames = "1 frame" if self.lost_frames == 1 else f"{self.lost_frames} frames"
         yield f"given up are {self.lost_bytes} bytes from there on, in which {frames} can be told"
         if self.aside:
-            yield f"their files stay, as {', '.join(f'{name}{_ASIDE}' for name in self.aside)}"
+            yield f"their files stay, as {_asides(self.aside)}"
         yield f"{self.segment.name} takes their place, and every stream gets a new generation"
 
     def do(self, storage: Storage, payloads: Sequence[bytes], now_ms: int) -> None:
         name = self.segment.name
         ending = new_life(payloads, max(self.reserved_ms, now_ms))
         storage.replace(name + _NEW, self._content(storage, ending))
-        for gone in self.aside:
-            storage.rename(gone, free_name(storage, f"{gone}{_ASIDE}"))
-        storage.sync_directory()
+        _set_aside(storage, self.aside)
         storage.rename(name + _NEW, name)
         storage.sync_directory()
         _replace_manifest(storage, manifest_from([*(run.sealed for run in self.kept), self.segment]))
@@ -159,7 +161,8 @@ class GiveUp(Step):
             yield ending_of(self.cut, ending)
             return
         segment, salt = self.segment, secrets.randbits(32)
-        frame, checksum = encode_file_frame(salt, segment.position, segment.sequence, segment.previous)
+        position = segment.position
+        frame, checksum = encode_file_frame(salt, position, segment.sequence, segment.previous, position)
         yield frame
         begun = Run(
             segment, len(frame), salt, length=len(frame), sequence=segment.sequence, checksum=checksum
@@ -192,6 +195,16 @@ def free_name(storage: Storage, stem: str) -> str:
         if name not in names:
             return name
         number += 1
+
+
+def _asides(names: Sequence[str]) -> str:
+    return ", ".join(f"{name}{_ASIDE}" for name in names)
+
+
+def _set_aside(storage: Storage, names: Sequence[str]) -> None:
+    for name in names:
+        storage.rename(name, free_name(storage, f"{name}{_ASIDE}"))
+    storage.sync_directory()
 
 
 def _replace_manifest(storage: Storage, manifest: Manifest) -> None:

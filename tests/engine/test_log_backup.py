@@ -18,11 +18,12 @@ from tests.engine.log_cases import (
     changed,
     closed,
     files,
+    next_segment,
     open_log,
     recovered,
     synced_then_not,
 )
-from tests.engine.test_log_inspection import sealed
+from tests.engine.test_log_inspection import rewritten, sealed
 
 NOW_MS = 1_800_000_000_000
 
@@ -34,7 +35,9 @@ def backup_of(source: Storage) -> MemoryStorage:
     return target.crash()
 
 
-@pytest.mark.parametrize("source", [closed, sealed, synced_then_not], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "source", [closed, sealed, synced_then_not, rewritten], ids=lambda make: make.__name__
+)
 def test_a_backup_is_the_log(source: Callable[[], MemoryStorage]) -> None:
     """All frames in order, as good as the log itself; the source is not touched."""
     storage = source()
@@ -170,7 +173,7 @@ def test_a_backup_under_load_has_what_was_written_before_it() -> None:
             append(log, b"%d" % written[0], synced=written[0] % 3 == 0)
             written[0] += 1
             if written[0] % 50 == 0:
-                log.seal_and_start_segment()
+                next_segment(log)
 
     writer = threading.Thread(target=write)
     writer.start()

@@ -4,13 +4,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.codec import CHUNK_BYTES
+from engine.codec import CHUNK_BYTES, FILE_FRAME_BYTES
 from engine.log import LogRefused
 from engine.log.inspection import inspect, read_run, rehearse
 from engine.log.view import View
 from engine.storage import Storage
 from engine.storage.memory import MemoryStorage
-from tests.engine.log_cases import SEGMENT, append, changed, closed, files, open_log, payload, synced_then_not
+from tests.engine.log_cases import (
+    SEGMENT,
+    append,
+    changed,
+    closed,
+    files,
+    next_segment,
+    open_log,
+    payload,
+    synced_then_not,
+    write_base,
+)
 
 
 def sealed() -> MemoryStorage:
@@ -20,8 +31,23 @@ def sealed() -> MemoryStorage:
     for number in range(9):
         append(log, payload(number), synced=True)
         if number in (2, 5):
-            log.seal_and_start_segment()
+            next_segment(log)
     log.close()
+    return storage.kill()
+
+
+def rewritten() -> MemoryStorage:
+    """A base and a segment that the manifest names, and two segments that it does not name yet: a kill."""
+    storage = MemoryStorage()
+    log = open_log(storage)
+    append(log, payload(0), payload(1), synced=True)
+    next_segment(log)
+    write_base(log, log.total_bytes - FILE_FRAME_BYTES, payload(0), payload(1), reservation_ms=77)
+    append(log, payload(2), payload(3), synced=True)
+    for number in (4, 6):
+        log.start_segment(log.prepare_segment())
+        append(log, payload(number), payload(number + 1), synced=number == 4)
+    log.prepare_segment().handle.close()
     return storage.kill()
 
 
@@ -43,7 +69,7 @@ def check_says(storage: Storage) -> object:
 
 def damaged() -> Iterator[tuple[str, MemoryStorage]]:
     """Each byte of each file flipped or the end of the file, and each file gone or too long."""
-    for storage in (sealed(), synced_then_not()):
+    for storage in (sealed(), synced_then_not(), rewritten()):
         for name, content in files(storage).items():
             for at in range(0, len(content), 5):
                 flipped = content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :]
@@ -112,7 +138,7 @@ def test_a_view_stays_as_it_was() -> None:
     with View.of(storage) as view:
         log = open_log(storage)
         append(log, b"later", synced=True)
-        log.seal_and_start_segment()
+        next_segment(log)
         storage.unlink(SEGMENT)
         assert {name: view.read(name, 0, 10**6) for name in view.names()} == before
         assert rehearse(view).frames == 11

@@ -1,0 +1,86 @@
+"""A directory that appears under its name whole, or not at all.
+
+Knows: that it is filled under another name beside it, and renamed at the end; whose leftovers may be removed.
+Must never know: frames, records, or what a name stands for.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from engine.storage import StorageRefused
+from engine.storage.file import LOCK_NAME, FileStorage
+
+# What an interrupted copy leaves: these names alone are ever removed.
+_OURS: Final = re.compile(r"lock|(?:manifest|base-\d+\.weir|segment-\d+\.weir)(?:\.tmp)?")
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[FileStorage]:
+    """Give an empty directory that is called `path` once the block is left without an error.
+
+    Until then it is a sibling called `.<name>.partial`; one that an interrupted attempt left is taken over.
+    Raises StorageRefused where something is in the way, StorageLocked where another attempt is under way.
+    """
+    path = Path(os.path.abspath(path))  # noqa: PTH100 - a link is to be refused, not followed
+    _check_free(path)
+    partial = path.with_name(f".{path.name}.partial")
+    storage = FileStorage(partial, create=True)
+    try:
+        storage.lock()
+        with _emptied(storage, partial):
+            yield storage
+            storage.unlink(LOCK_NAME)
+            storage.sync_directory()
+            _put(partial, path)
+    finally:
+        storage.close()
+
+
+@contextmanager
+def _emptied(storage: FileStorage, partial: Path) -> Iterator[None]:
+    """Empty the directory before, and remove it after an error, to give its room back."""
+    _clear(storage, partial)
+    try:
+        yield
+    except BaseException:
+        # What cannot be removed is taken over by the next attempt.
+        with suppress(OSError, StorageRefused):
+            _clear(storage, partial)
+            if LOCK_NAME in storage.names():
+                storage.unlink(LOCK_NAME)
+            partial.rmdir()
+        raise
+
+
+def _check_free(path: Path) -> None:
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise StorageRefused(f"{path} is there already, and is no directory")
+    if path.is_mount():
+        raise StorageRefused(f"{path} is a mount point: name a directory below it")
+    if path.is_dir() and any(path.iterdir()):
+        raise StorageRefused(f"{path} is not empty: nothing in it is overwritten")
+
+
+def _clear(storage: FileStorage, partial: Path) -> None:
+    for name in storage.names():
+        if not _OURS.fullmatch(name):
+            raise StorageRefused(f"{partial} holds {name}, which no copy makes: move it away")
+        if name != LOCK_NAME:
+            storage.unlink(name)
+
+
+def _put(partial: Path, path: Path) -> None:
+    """Rename, in the place of an empty directory if there is one, safe from a power cut."""
+    try:
+        partial.rename(path)
+    except OSError as error:
+        raise StorageRefused(f"{path}: {error.strerror}") from error
+    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
