@@ -65,7 +65,8 @@ class Explorer:
             # A restart may have changed what a position stands for.
             self._cuts = life.promises.cuts
             self._known.clear()
-        now_s = life.clock.monotonic()
+        # What everysec may lose is counted from when the disk failed: nothing is answered after that.
+        now_s = min((one.at_s for one in life.storage.failed), default=life.clock.monotonic())
         kept = life.promises.kept_by_kill()
         files = {name: life.storage.content(name) for name in life.storage.names()}
         self._check(life, files, kept, "a kill")

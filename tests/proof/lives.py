@@ -7,8 +7,7 @@ Must never know: what a disk may look like after a crash.
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, TypeVar
 
@@ -26,10 +25,10 @@ from engine import (
 )
 from engine.commands.types import Command
 from engine.keyspace import Keyspace
-from engine.log import Log, LogPoisoned
+from engine.log import Log, LogPoisoned, LogRefused
 from engine.records import decode, encode, snapshot
 from engine.replies import Added, AutoClaimed, Claimed, Published, Reply, StreamsRead
-from engine.storage.memory import MemoryStorage
+from engine.storage.memory import Fault, MemoryStorage
 from tests.engine.clocks import HandClock, settle
 from tests.engine.images import image
 from tests.engine.running import keyspace_of
@@ -81,6 +80,7 @@ class Living:
         look: Callable[["Living"], None] | None = None,
         slow_s: float = 0.0,
         space_bytes: int | None = None,
+        faults: Mapping[int, Fault] | None = None,
     ) -> None:
         self.seed, self.fsync = seed, fsync
         self.chance = random.Random(seed)
@@ -88,6 +88,7 @@ class Living:
         self.loop = ChanceLoop(self.clock, self.chance)
         self.loop.slow_s = slow_s
         self.storage = WatchedStorage(space_bytes=space_bytes)
+        self.storage.faults = dict(faults or {})
         self.promises = Promises(fsync)
         self.clients = Clients(self.chance)
         self.broken: list[str] = []
@@ -96,12 +97,21 @@ class Living:
         self._look = look
         self._generations = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
-        self.engine = self._open()
+        self.engine = self._opened()
 
     # --- an engine ------------------------------------------------------------------------------------------
 
+    def _opened(self) -> Engine:
+        """Open what is there; a disk that fails then is a refusal, and the next try finds everything."""
+        try:
+            return self._open()
+        except LogRefused:
+            assert self.storage.failed, "only a failing disk is a reason"
+            return self._open()
+
     def _open(self) -> Engine:
         self.storage.look = self._before
+        self.storage.now_s = self.clock.monotonic
         self.storage.appended = self.promises.appended
         engine = Engine.open(self.storage, clock=self.clock, fsync=self.fsync)
         keyspace_of(engine).new_generation = lambda: f"{next(self._generations):016x}"
@@ -122,6 +132,11 @@ class Living:
         if self.broken:
             raise Broken(self.broken[0])
 
+    @property
+    def refused_for_good(self) -> bool:
+        """Whether the log has failed, and nothing that was changed since may be shown."""
+        return "storage_failed" in self.refusals
+
     # --- a history ------------------------------------------------------------------------------------------
 
     def live(self, steps: int, *, restarts: bool = True) -> None:
@@ -135,8 +150,17 @@ class Living:
             if restarts and self.chance.random() < 0.03:
                 self.restart()
         self.settle()
-        self._compare()
-        self.close()
+        if not self.refused_for_good:
+            self._compare()
+        self._close_or_fail()
+        self.check()
+
+    def live_on(self, steps: int) -> None:
+        """Some more operations, all of which are answered; the engine stays open."""
+        for _ in range(steps):
+            self._act()
+        self.pass_ms(_step_ms)
+        self.settle()
         self.check()
 
     def _act(self) -> None:
@@ -259,8 +283,7 @@ class Living:
         self.storage.look = lambda *_: None
         self.storage.appended = lambda *_: None
         self._drop()
-        with suppress(LogPoisoned, OSError):
-            self.close()
+        self._close_or_fail()
 
     def go_on(self, disk: MemoryStorage) -> None:
         """Open what a disk holds. From now on that is what was promised, and no more."""
@@ -269,6 +292,15 @@ class Living:
         self.promises.cut(recovered_upto(disk.kill()))
         self.engine = self._open()
         self._compare()
+
+    def between_runs(self, work: Callable[[MemoryStorage], None]) -> None:
+        """Stop, let `work` be done on the directory, and begin again."""
+        self.settle()
+        self.close()
+        disk = WatchedStorage.taking_over(self.storage.kill())
+        disk.appended = self.promises.appended
+        work(disk)
+        self.go_on(disk)
 
     def _compare(self) -> None:
         keyspace = keyspace_of(self.engine)
@@ -290,6 +322,13 @@ class Living:
             self.pass_ms(_step_ms)
         self._drop()
         closing.result()
+
+    def _close_or_fail(self) -> None:
+        try:
+            self.close()
+        except (LogPoisoned, OSError) as error:
+            if not self.storage.failed:
+                self.report(f"closing failed without reason: {error!r}")
 
     def end(self) -> None:
         """Let go of the loop."""

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from engine.storage.memory import Disk, Fault, MemoryHandle, MemoryStorage, _File
 from tests.engine.clocks import HandClock
@@ -20,6 +20,15 @@ turns_max: Final = 4
 
 Look = Callable[[str, str], None]  # operation, name of the file
 Appended = Callable[[str, int, bytes], None]  # name of the file, offset, content
+
+
+class Failed(NamedTuple):
+    """An operation that has failed: what, of which file, the how-manieth of all, and when."""
+
+    operation: str
+    name: str
+    number: int
+    at_s: float
 
 
 def _ignore(*_: object) -> None:
@@ -37,7 +46,8 @@ class WatchedStorage(MemoryStorage):
         self.look: Look = _ignore
         self.appended: Appended = _ignore
         self.faults: dict[int, Fault] = {}
-        self.failed: list[tuple[str, str]] = []
+        self.failed: list[Failed] = []
+        self.now_s: Callable[[], float] = lambda: 0.0
 
     @classmethod
     def taking_over(cls, storage: MemoryStorage) -> "WatchedStorage":
@@ -49,7 +59,7 @@ class WatchedStorage(MemoryStorage):
         self.look(operation, name)
         fault = super().step(operation, name) or self.faults.get(len(self.operations) - 1)
         if fault is not None:
-            self.failed.append((operation, name))
+            self.failed.append(Failed(operation, name, len(self.operations) - 1, self.now_s()))
         return fault
 
     def open(self, name: str) -> "WatchedHandle":

@@ -1,0 +1,159 @@
+"""Whatever happened to a directory's files: it gives what it held, a whole prefix of it, or it is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine import LogRefused, StorageLocked
+from engine.codec import FILE_FRAME_BYTES, HEAD, HEADER, MAGIC, Kind
+from engine.log import Log
+from engine.log.manifest import MANIFEST, Manifest, decode
+from engine.storage.memory import MemoryStorage
+from tests.proof.damage import (
+    PAGE,
+    SECTOR,
+    Directory,
+    cuts,
+    directory,
+    flips,
+    frames_of,
+    holes,
+    moved_frames,
+    verdict,
+    whole_files,
+)
+from tests.proof.disks import common_bytes
+
+flips_every = 41  # `make soak` takes all of them
+
+
+@pytest.fixture(scope="module")
+def whole() -> Directory:
+    """A base, a sealed segment, an open one with a tail that may be torn."""
+    return directory()
+
+
+def synced_bytes(whole: Directory) -> int:
+    """How much of the open segment its frames say was synced."""
+    position = decode(whole.files[MANIFEST]).segments[-1].position
+    return max(frame.durable_upto for frame in frames_of(whole, whole.last)) - position
+
+
+def test_the_directory_has_everything_to_spoil(whole: Directory) -> None:
+    """Or the tests below would prove less than they say."""
+    kinds = sorted(name.partition("-")[0] for name in whole.files)
+    assert kinds == ["base", "manifest", "segment", "segment"]
+    assert verdict(whole, whole.files) == "same"
+    assert 100 < synced_bytes(whole) < len(whole.files[whole.last]) - 100
+
+
+def test_a_file_cut_at_any_byte(whole: Directory) -> None:
+    """F5: the open segment gives every whole frame; whatever was sealed is refused, shorter by a byte."""
+    for name, files in cuts(whole):
+        torn = name == whole.last and len(files[name]) >= FILE_FRAME_BYTES
+        assert verdict(whole, files) == ("prefix" if torn else "refused"), (name, len(files[name]))
+
+
+def check_flips(whole: Directory, every: int) -> int:
+    """A flipped bit anywhere in what was synced is refused, beyond it is a torn tail; how many there were."""
+    synced, count = synced_bytes(whole), 0
+    for name, at, files in flips(whole, every=every):
+        expected = "prefix" if name == whole.last and at >= synced else "refused"
+        assert verdict(whole, files) == expected, (name, at)
+        count += 1
+    return count
+
+
+def test_a_flipped_bit(whole: Directory) -> None:
+    """F8, F9: not one start with other data than were written."""
+    assert check_flips(whole, flips_every) > 1_000
+
+
+@pytest.mark.parametrize("size", [SECTOR, PAGE])
+def test_zeros_in_the_place_of_a_part(whole: Directory, size: int) -> None:
+    """F7, F33: in what was synced refused, in the torn part cut at the frame where they begin."""
+    for name, start, files in holes(whole, size):
+        torn = name == whole.last and start >= synced_bytes(whole)
+        assert verdict(whole, files) == ("prefix" if torn else "refused"), (name, start)
+
+
+@pytest.mark.parametrize("zeros", [1, 511, 512, 4096])
+def test_zeros_behind_a_file(whole: Directory, zeros: int) -> None:
+    """F6: behind the open segment a torn tail, behind whatever is finished a refusal."""
+    for name, content in whole.files.items():
+        expected = "same" if name == whole.last else "refused"
+        assert verdict(whole, whole.with_file(name, content + bytes(zeros))) == expected
+
+
+def test_frames_that_moved(whole: Directory) -> None:
+    """F32: removed, doubled or swapped, in any file: never served as if nothing had happened."""
+    synced = synced_bytes(whole)
+    for name, what, files in moved_frames(whole):
+        found = verdict(whole, files)
+        first = common_bytes(files[name], whole.files[name])
+        if name != whole.last or first < synced:
+            assert found == "refused", (name, what)
+
+
+def test_files_that_are_not_as_they_were(whole: Directory) -> None:
+    """F10: missing, empty, longer, zeros, or exchanged: refused; but bytes behind the open segment are a tail."""
+    for name, what, files in whole_files(whole):
+        expected = "same" if (name, what) == (whole.last, "longer") else "refused"
+        assert verdict(whole, files) == expected, (name, what)
+
+
+def test_an_older_base_beside_newer_segments(whole: Directory) -> None:
+    """F31: from a copy of last week it is not the file that the manifest names."""
+    base = next(name for name in whole.files if name.startswith("base-"))
+    older = directory(steps=9).files[base]
+    assert verdict(whole, whole.with_file(base, older)) == "refused"
+
+
+def test_a_manifest_of_before_the_last_segment_is_complete(whole: Directory) -> None:
+    """The chain proves which segment goes on where it ends; so nothing is lost, and nothing refused."""
+    manifest = decode(whole.files[MANIFEST])
+    *_, open_before, _ = manifest.segments
+    older = Manifest(manifest.base, (*manifest.segments[:-2], replace(open_before, seal=None)))
+    assert verdict(whole, whole.with_file(MANIFEST, older.encode())) == "same"
+
+
+@pytest.mark.parametrize("length", [2**31, 2**32 - 1])
+def test_an_absurd_length(whole: Directory, length: int) -> None:
+    """F30: refused in what was synced, a torn tail behind it; nobody allocates what a header says."""
+    content = whole.files[whole.last]
+    frame = frames_of(whole, whole.last)[1]
+    lying = bytearray(content)
+    lying[frame.offset + 8 : frame.offset + 12] = length.to_bytes(4, "little")
+    assert verdict(whole, whole.with_file(whole.last, bytes(lying))) == "refused"
+    head = HEAD.pack(MAGIC, 1, Kind.RECORDS, 0, length, 99, 0, 0)
+    tail = head + bytes(HEADER.size - len(head))
+    assert verdict(whole, whole.with_file(whole.last, content + tail)) == "same"
+
+
+def test_unknown_files_are_left_alone(whole: Directory) -> None:
+    """F11: nothing is served from them, and nothing whose name is not the log's own is removed."""
+    extra = {"notes.txt": b"mine", "dump.rdb": b"REDIS", "segment-4.weir.bak": b"copy", "other.tmp": b"x"}
+    storage = MemoryStorage({**whole.files, **extra})
+    assert verdict(whole, {**whole.files, **extra}) == "same"
+    Log.open(storage).close(clean=False)
+    assert {name: storage.content(name) for name in extra} == extra
+
+
+def test_a_second_one_is_refused(whole: Directory) -> None:
+    """F25: while the first holds the directory, and the first is unharmed."""
+    storage = MemoryStorage(whole.files)
+    log = Log.open(storage)
+    before = list(storage.operations)
+    with pytest.raises(StorageLocked):
+        Log.open(storage.rival())
+    assert storage.operations == before
+    log.close()
+
+
+def test_a_refusal_tells_what_to_do(whole: Directory) -> None:
+    """File, offset, reason, and where to go from here."""
+    base = next(name for name in whole.files if name.startswith("base-"))
+    spoiled = bytearray(whole.files[base])
+    spoiled[200] ^= 1
+    with pytest.raises(LogRefused, match=rf"{base}, offset \d+: .*; run `weir log repair`"):
+        Log.open(MemoryStorage(whole.with_file(base, bytes(spoiled))))
