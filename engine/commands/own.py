@@ -115,8 +115,9 @@ class KeepHouse(Command, frozen=True, kw_only=True):
     """The gateway's own, once a second: retention, overdue entries, silent consumers, old productions and
     answers.
 
-    A bounded part of it in one turn; a round is over when every stream that needs it was looked at. `waiting` tells which (group, consumer) wait for entries of a stream:
-    they are not silent. Nor does silence count from before `since_ms` (wall clock), while nobody listened.
+    A bounded part of it in one turn; a round is over when every stream that needs it was looked at.
+    `waiting` tells which (group, consumer) wait for entries of a stream: they are not silent. Nor does
+    silence count from before `since_ms` (wall clock), while nobody listened.
     Reply: whether the round goes on, in another turn at once.
     """
 
