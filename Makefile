@@ -44,8 +44,10 @@ types: dev  ## mypy, strict, tests included
 contracts: dev  ## who may import whom
 	$(BIN)/lint-imports --no-logo
 
-tests: dev system $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## pytest with branch coverage of the engine; for some of them: .venv/bin/pytest -k name
-	$(BIN)/pytest --cov --cov-report=term --cov-report=json:.coverage.json
+tests: dev system $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## pytest on all cores with branch coverage of the engine; for some of them: .venv/bin/pytest -k name
+	@# A file's tests stay together: they share a server. What measures time comes afterwards, by itself.
+	$(BIN)/pytest -m "not alone" --numprocesses=auto --maxprocesses=4 --dist=loadfile --cov --cov-report=
+	$(BIN)/pytest -m alone --cov --cov-append --cov-report=term --cov-report=json:.coverage.json
 	@$(BIN)/python .ci/module_coverage.py .coverage.json
 
 bench: dev  ## the benchmarks, beside a real Redis

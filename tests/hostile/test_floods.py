@@ -178,6 +178,7 @@ def _under_attack(big: Server) -> list[float]:
     return took
 
 
+@pytest.mark.alone
 def test_an_innocent_client_under_attack(big: Server) -> None:
     """T32, T19, T20. While others attack, a client's p99 stays below 250 ms, in one of three floods at least:
     the machine's other work is no attack of theirs.
