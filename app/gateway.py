@@ -6,7 +6,7 @@ Knows: when the engine may be used, how a waiting read ends early. Must never kn
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from app.auth import OpenPolicy, Policy
 from app.errors import Refusal
@@ -29,6 +29,14 @@ class Phase(Enum):
     DRAINING = "draining"
 
 
+class Progress(NamedTuple):
+    """How far reading the log is: the step, and the bytes that it has behind it, of how many."""
+
+    step: str
+    done_bytes: int
+    total_bytes: int
+
+
 class ClientLeft(Exception):  # noqa: N818 - nothing is wrong, there is only nobody to answer
     """The client closed the connection before its answer was there."""
 
@@ -41,6 +49,7 @@ class Gateway:
         self.clock = clock
         self.policy = policy or OpenPolicy()
         self.phase = Phase.STARTING
+        self.progress: Progress | None = None
         self.entry_limits = EntryLimits(
             entries_max=settings.batch_entries_max,
             entry_bytes_max=settings.entry_bytes_max,

@@ -190,10 +190,19 @@ class About(Struct):
     links: dict[str, str]
 
 
+class LoadProgress(Struct):
+    """How far reading the log is: its frames are checked, then loaded."""
+
+    step: Literal["checking", "loading"]
+    done_bytes: int
+    total_bytes: int
+
+
 class Health(Struct):
     """How the gateway is."""
 
     status: Literal["live", "starting", "ready", "draining"]
+    progress: LoadProgress | UnsetType = UNSET
 
 
 class Place(Struct):

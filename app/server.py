@@ -17,11 +17,12 @@ import uvicorn
 import uvloop
 
 from app import logs
+from app.gateway import Progress
 from app.guard import Limits, guarded
 from app.main import App, create_app
 from app.settings import Settings
 from app.thin import thin
-from engine import Caps, Clock, Engine, LogRefused, StorageLocked, StorageRefused
+from engine import Caps, Clock, Engine, Growth, LogRefused, StorageLocked, StorageRefused
 
 FINE: Final = 0
 FAILED: Final = 1
@@ -30,6 +31,8 @@ DATA_REFUSED: Final = 3
 LOCKED: Final = 4
 
 _backlog: Final = 2_048
+# While the log is read, its own log hears of it so often.
+_tell_s: Final = 5.0
 # A peer that is gone without a word is noticed after this long, while something waits to be sent to it.
 _user_timeout_ms: Final = 10_000
 
@@ -116,6 +119,7 @@ class _Process:
         self._app: App = create_app(settings, clock)
         self._server = _Server(config(settings, self._app))
         self._stopping = asyncio.Event()
+        self._tell_at = clock.monotonic() + _tell_s
 
     async def run(self, say: Say) -> None:
         """Listen, recover, serve, drain, close."""
@@ -170,6 +174,14 @@ class _Process:
             log.warning("torn tail cut", bytes=found.torn_bytes, kept_in=found.torn_file)
         return engine
 
+    def _tell(self, step: str, done_bytes: int, total_bytes: int) -> None:
+        """How far reading the log is: for who asks, and every few seconds for the log. In a thread."""
+        self._app.gateway.progress = Progress(step, done_bytes, total_bytes)
+        now = self._clock.monotonic()
+        if now >= self._tell_at:
+            self._tell_at = now + _tell_s
+            logs.get().info("reading the log", step=step, bytes=done_bytes, of=total_bytes)
+
     def _recover(self) -> Engine:
         kept = self._settings
         try:
@@ -178,6 +190,8 @@ class _Process:
                 clock=self._clock,
                 fsync=kept.fsync,
                 caps=Caps(kept.streams_max, kept.groups_max, kept.consumers_max),
+                growth=Growth(kept.rewrite_growth_percent, kept.rewrite_bytes_min),
+                tell=self._tell,
             )
         except StorageLocked as error:
             raise Stopped(LOCKED, str(error)) from None

@@ -90,6 +90,15 @@ class Settings(BaseSettings):
     )
     count_max: int = Field(10_000, ge=1, le=1_000_000, description="entries of any answer")
 
+    rewrite_growth_percent: int = Field(
+        100,
+        ge=0,
+        le=100_000,
+        description="growth of the log that brings a rewrite; 0 never",
+    )
+    rewrite_bytes_min: int = Field(
+        64 << 20, ge=1 << 10, le=1 << 50, description="bytes that the log has at least before it is rewritten"
+    )
     wait_ms_max: int = Field(60_000, ge=0, le=3_600_000, description="milliseconds that a read may wait")
     waiters_max: int = Field(20_000, ge=1, le=1_000_000, description="reads that wait at the same time")
     head_bytes_max: int = Field(

@@ -35,13 +35,13 @@ class ThreadWriter(Writer):
         if not hasattr(self, "_writes"):
             self._writes = ThreadPoolExecutor(1, "weir-write")
         loop = asyncio.get_running_loop()
-        self._writes.submit(self._write, self._log.take(), loop)
+        self._writes.submit(self._write, self.log.take(), loop)
 
     def _write(self, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            self._log.write(batch)
+            self.log.write(batch)
             if self._fsync == "always":
-                self._log.sync()
+                self.log.sync()
         except LogPoisoned:
             loop.call_soon_threadsafe(self._fail_all)
             return

@@ -106,7 +106,7 @@ from engine.replies import (
     StreamsRead,
     Trimmed,
 )
-from engine.runtime import Engine, Fsync
+from engine.runtime import Engine, Fsync, Growth, RewriteFailed, Rewriter, Rewritten
 from engine.storage import StorageLocked, StorageRefused
 
 __all__ = [
@@ -144,6 +144,7 @@ __all__ = [
     "GroupDetail",
     "GroupInfo",
     "GroupRead",
+    "Growth",
     "IdempotencyKey",
     "IdmpSettings",
     "Ids",
@@ -164,6 +165,9 @@ __all__ = [
     "RemoveGroup",
     "Reply",
     "Retention",
+    "RewriteFailed",
+    "Rewriter",
+    "Rewritten",
     "Settings",
     "StorageLocked",
     "StorageRefused",

@@ -8,12 +8,13 @@ Must never know: what keys and values mean.
 
 Appending, finding, inserting and removing cost a bisection over the blocks and one within a block, whatever
 the length. A snapshot is the tuple of blocks: it bumps the epoch, and whoever writes to an older block copies
-it first, so that a thread may read the snapshot while the map goes on.
+it first, so that the snapshot can be read bit by bit while the map goes on.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
+from operator import lt
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
@@ -31,6 +32,25 @@ class Block(Generic[V]):
         self.values = values
         self.epoch = epoch
         self.weight: int | None = None
+
+
+class Snapshot(Generic[V]):
+    """The items of a map as they were; the map may go on."""
+
+    __slots__ = ("_tops", "blocks")
+
+    def __init__(self, blocks: Sequence[Block[V]]) -> None:
+        self.blocks = blocks
+        self._tops = [block.keys[-1] for block in blocks]
+
+    def values(self) -> Iterator[V]:
+        """All values in order of their keys."""
+        for block in self.blocks:
+            yield from block.values
+
+    def __getitem__(self, key: int) -> V:
+        block = self.blocks[bisect_left(self._tops, key)]
+        return block.values[bisect_left(block.keys, key)]
 
 
 class SortedMap(Generic[V]):
@@ -150,6 +170,15 @@ class SortedMap(Generic[V]):
             done = stop
         self._count += len(keys)
 
+    def update(self, keys: Sequence[int], values: Sequence[V]) -> None:
+        """Set each key; as cheap as `extend` where they ascend beyond the last one."""
+        ascending = all(map(lt, keys, islice(keys, 1, None)))
+        if ascending and keys and (not self._tops or self._tops[-1] < keys[0]):
+            self.extend(keys, values)
+            return
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
     def pop(self, key: int) -> V | None:
         """Remove `key`; its value, or None if it was not there."""
         found = self._find(key)
@@ -204,10 +233,10 @@ class SortedMap(Generic[V]):
         upto = bisect_right(self._blocks[last].keys, high) if last < len(self._blocks) else 0
         return sum(len(block.keys) for block in self._blocks[first:last]) + upto - before
 
-    def snapshot(self) -> tuple[Block[V], ...]:
-        """The blocks as they are now; from here on they are copied before they are written."""
+    def snapshot(self) -> Snapshot[V]:
+        """The items as they are now; from here on blocks are copied before they are written."""
         self._epoch += 1
-        return tuple(self._blocks)
+        return Snapshot(tuple(self._blocks))
 
     def check(self) -> None:
         """Assert that order, counts, block sizes and tops agree."""

@@ -103,6 +103,13 @@ def ids_of(stored_texts: Sequence[bytes]) -> Sequence[int]:
     return [id_of(text) for text in stored_texts]
 
 
+def blanked(entry: bytes) -> bytes:
+    """An entry of the same ID and length without fields: what stands for a deleted one in the open node."""
+    head = entry[: entry.index(b'"', 7) + 1]
+    empty = head + b',"fields":{'
+    return empty + b" " * (len(entry) - len(empty) - 2) + b"}}"
+
+
 def pairs_of(entry: bytes) -> list[tuple[str, bytes]]:
     """The fields of one stored entry, in order, repeated ones too; values as the bytes they stand for."""
     form = _decode(entry)

@@ -118,6 +118,32 @@ class Group:
         self.by_delivery.extend(orders, entry_ids)
         consumer.pending.extend(entry_ids, [None] * len(entry_ids))
 
+    def restore(
+        self,
+        entry_ids: Sequence[int],
+        owners: Sequence[Consumer | None],
+        times_ms: Sequence[int],
+        delivery_counts: Sequence[int],
+    ) -> None:
+        """Take pending entries of a snapshot, in order of delivery; the group has none of them yet."""
+        self._idle_longest = None
+        first = self._serial + 1
+        self._serial += len(entry_ids)
+        serials = range(first, first + len(entry_ids))
+        orders = [
+            serial if owner is None else (time_ms + 1) << _SERIAL_BITS | serial
+            for serial, owner, time_ms in zip(serials, owners, times_ms, strict=True)
+        ]
+        rows = map(Pending, owners, orders, delivery_counts)
+        self.by_delivery.extend(orders, entry_ids)
+        self.pending.update(entry_ids, list(rows))
+        mine: dict[Consumer, list[int]] = {}
+        for entry_id, owner in zip(entry_ids, owners, strict=True):
+            if owner is not None:
+                mine.setdefault(owner, []).append(entry_id)
+        for consumer, ids in mine.items():
+            consumer.pending.update(ids, [None] * len(ids))
+
     def release(self, entry_id: int, delivery_count: int) -> None:
         """Let nobody own the entry: it goes to the end of the released ones."""
         self._serial += 1

@@ -122,6 +122,8 @@ class Keyspace:
         self.round: deque[str] = deque()
         # What was published into many streams under an idempotency key, oldest first.
         self.answers: dict[str, PublishAnswer] = {}
+        # Told of a stream's name before it changes: by whoever has still to read it as it is.
+        self.before_change: Callable[[str], None] | None = None
         # Texts that wait to be compressed.
         self.cold: list[Text] = []
         # All names in order; and those that are out of `keys` and wait to be taken out of the order.

@@ -20,7 +20,11 @@ async def live(call: Call) -> Answer:
 
 @routes.get("/healthz/ready", Access.OPEN, "isReady")
 async def ready(call: Call) -> Answer:
-    """200 once the log has been read; 503 before, and while the gateway stops."""
-    phase = call.gateway.phase
-    headers = [] if phase is Phase.READY else [(b"retry-after", b"1")]
-    return Answer(200 if phase is Phase.READY else 503, msgspec.json.encode({"status": phase.value}), headers)
+    """200 once the log has been read; 503 before, with how far that is, and while the gateway stops."""
+    phase, progress = call.gateway.phase, call.gateway.progress
+    if phase is Phase.READY:
+        return Answer(200, msgspec.json.encode({"status": phase.value}), [])
+    told: dict[str, object] = {"status": phase.value}
+    if phase is Phase.STARTING and progress is not None:
+        told["progress"] = progress._asdict()
+    return Answer(503, msgspec.json.encode(told), [(b"retry-after", b"1")])

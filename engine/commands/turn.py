@@ -93,6 +93,9 @@ class Turn:
 
     def emit(self, record: Record) -> None:
         """Change the keyspace, and remember how."""
+        before_change = self.keyspace.before_change
+        if before_change is not None:
+            before_change(getattr(record, "stream", ""))
         record.apply(self.keyspace)
         self.records.append(record)
 

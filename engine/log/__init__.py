@@ -6,7 +6,8 @@ Must never know: commands, the keyspace, or what a payload means; nor asyncio.
 """
 
 from engine.log.errors import LogPoisoned, LogRefused, StorageFull
+from engine.log.files import BaseFile, Prepared
 from engine.log.log import Batch, Log
 from engine.log.recovery import Recovery
 
-__all__ = ["Batch", "Log", "LogPoisoned", "LogRefused", "Recovery", "StorageFull"]
+__all__ = ["BaseFile", "Batch", "Log", "LogPoisoned", "LogRefused", "Prepared", "Recovery", "StorageFull"]

@@ -47,6 +47,7 @@ from engine.log.recovery import (
     PAYLOAD_KINDS,
     Recovery,
     Tail,
+    Tell,
     check_empty,
     frames,
     load_manifest,
@@ -54,6 +55,7 @@ from engine.log.recovery import (
     remove_leftovers,
     remove_temporaries,
     settle,
+    untold,
 )
 from engine.storage import Handle, Storage
 
@@ -111,16 +113,22 @@ class Log:
 
     @classmethod
     def open(
-        cls, storage: Storage, *, reserve_bytes: int = RESERVE_BYTES, salt: Salt = _random_salt
+        cls,
+        storage: Storage,
+        *,
+        reserve_bytes: int = RESERVE_BYTES,
+        salt: Salt = _random_salt,
+        tell: Tell = untold,
     ) -> "Log":
-        """Lock the directory and recover its log, or begin one where there is none.
+        """Lock the directory and recover its log, or begin one where there is none. `tell` hears now and then
+        how many bytes have been verified, and of how many.
 
         Raises `StorageLocked` (another process), `StorageRefused` (the directory) or `LogRefused` (the
         files), and lets go of the lock then.
         """
         storage.lock()
         try:
-            return cls._open(storage, reserve_bytes, salt)
+            return cls._open(storage, reserve_bytes, salt, tell)
         except OSError as error:
             storage.unlock()
             raise LogRefused(error.filename or "data directory", error.strerror or str(error)) from error
@@ -129,7 +137,7 @@ class Log:
             raise
 
     @classmethod
-    def _open(cls, storage: Storage, reserve_bytes: int, salt: Salt) -> "Log":
+    def _open(cls, storage: Storage, reserve_bytes: int, salt: Salt, tell: Tell) -> "Log":
         manifest = load_manifest(storage)
         if manifest is None:
             # A manifest comes before any file, so that files without one can always be refused.
@@ -140,7 +148,7 @@ class Log:
             segment = create_first_segment(storage, next_number(storage, manifest), salt())
             manifest = Manifest(None, (segment,))
             storage.replace(MANIFEST, [manifest.encode()])
-        recovery, tail, recovered = recover(storage, manifest)
+        recovery, tail, recovered = recover(storage, manifest, tell)
         handle = settle(storage, manifest, recovered, tail)
         if recovered != manifest:
             storage.replace(MANIFEST, [recovered.encode()])
@@ -349,28 +357,31 @@ class Log:
                     self._storage.unlink(file.name)
             self._storage.sync_directory()
 
-    def close(self, *, clean: bool = True) -> None:
-        """Write and sync what is staged, put a clean mark behind it, and unlock.
+    def close(self, *, clean: bool = True, floor_ms: int | None = None) -> None:
+        """Write and sync what is staged, put a clean mark behind it, and unlock. `floor_ms` is the floor for
+        IDs that the next start shall have, though there is no crash; 0 is none.
 
         With `clean` false, or poisoned, only let go. On a full disk there is no mark: the next start takes it
         for a crash, which costs nothing but a jump of the IDs.
         """
         try:
             if clean and self.poisoned is None:
-                self._finish()
+                self._finish(floor_ms)
         finally:
             for _, handle in self._outgoing:
                 handle.close()
             self._handle.close()
             self._storage.unlock()
 
-    def _finish(self) -> None:
+    def _finish(self, floor_ms: int | None) -> None:
         self.write(self.take())
         self.sync()
         try:
             self.ensure_reserve()
         except StorageFull:
             return
+        if floor_ms is not None:
+            self.reserve_ids(floor_ms)
         self.mark(clean=True)
         self.write(self.take())
         self.sync()

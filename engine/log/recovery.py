@@ -10,7 +10,7 @@ corruption and refused; so is every fault in a sealed file. Each step may be sto
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,6 +46,14 @@ from engine.storage import TEMPORARY, Handle, Storage
 _OWN_TEMPORARY = re.compile(rf"(?:manifest|segment-\d+\.weir\.torn-\d+(?:\.\d+)?){re.escape(TEMPORARY)}")
 
 
+Tell = Callable[[int, int], None]  # hears how many bytes are done, and of how many
+_frames_a_tell = 4096
+
+
+def untold(_done_bytes: int, _total_bytes: int) -> None:
+    """Tell nobody."""
+
+
 PAYLOAD_KINDS = (Kind.RECORDS, Kind.BASE)  # what replay gives; all other frames are the log's own
 
 
@@ -55,7 +63,7 @@ class Recovery:
 
     `torn_bytes` were cut and are kept in `torn_file`. `clean_stop`: the last frame says that the log was
     closed on purpose. `reservation_ms`: IDs may have been given up to this time; 0 where nothing was
-    reserved. `sequence` is the last frame's.
+    reserved. `floor_ms`: up to this time none may be given any more. `sequence` is the last frame's.
     """
 
     frames: int
@@ -64,6 +72,7 @@ class Recovery:
     torn_file: str | None
     clean_stop: bool
     reservation_ms: int
+    floor_ms: int
     sequence: int
 
 
@@ -79,12 +88,13 @@ class Tail(NamedTuple):
 
 
 class _Survey:
-    """What the verified frames of one file amount to."""
+    """What the verified frames of one file amount to. `tell` hears now and then how far it has come."""
 
-    def __init__(self, storage: Storage, file: Base | Segment) -> None:
+    def __init__(self, storage: Storage, file: Base | Segment, tell: Callable[[int], object] = bool) -> None:
         self.frames = 0
         self.reservation_ms = 0
         self.last: Frame | None = None
+        self._before_last: Frame | None = None
         self.damage: Damage | None = None
         for frame in frames(storage, file):
             if isinstance(frame, Damage):
@@ -96,7 +106,9 @@ class _Survey:
                 self.reservation_ms = max(self.reservation_ms, RESERVE_PAYLOAD.unpack(frame.payload)[0])
             elif frame.kind == Kind.FILE:
                 _check_place(file, frame)
-            self.last = frame
+            self._before_last, self.last = self.last, frame
+            if not frame.sequence % _frames_a_tell:
+                tell(frame.end)
 
     @property
     def length(self) -> int:
@@ -108,6 +120,15 @@ class _Survey:
         """Whether the log was closed on purpose, and nothing was written since."""
         last = self.last
         return last is not None and last.kind == Kind.MARK and last.payload == MARK_PAYLOAD.pack(1)
+
+    @property
+    def kept_floor_ms(self) -> int:
+        """The floor for IDs that a clean stop hands on: the reservation just before its mark."""
+        before = self._before_last
+        if before is None or before.kind != Kind.RESERVE:
+            return 0
+        floor_ms: int = RESERVE_PAYLOAD.unpack(before.payload)[0]
+        return floor_ms
 
 
 def _check_place(file: Base | Segment, frame: Frame) -> None:
@@ -137,15 +158,18 @@ def load_manifest(storage: Storage) -> Manifest | None:
     return None
 
 
-def recover(storage: Storage, manifest: Manifest) -> tuple[Recovery, Tail, Manifest]:
+def recover(storage: Storage, manifest: Manifest, tell: Tell = untold) -> tuple[Recovery, Tail, Manifest]:
     """Verify every file of the log, then cut a torn tail. Return the manifest of what was found, too: it
     names the segments that go on where the given one ends.
 
     Raises `LogRefused` with nothing touched.
     """
     _check_presence(storage, manifest)
-    surveys = {file.name: _Survey(storage, file) for file in manifest.files()}
+    surveys: dict[str, _Survey] = {}
+    total = sum(storage.size(file.name) for file in manifest.files())
     for file in manifest.files():
+        done = sum(survey.length for survey in surveys.values())
+        surveys[file.name] = _Survey(storage, file, partial(_tell_more, tell, done, total))
         _check_sealed(file, surveys[file.name])
     found = _with_followers(storage, manifest, surveys)
     last = found.segments[-1]
@@ -156,16 +180,23 @@ def recover(storage: Storage, manifest: Manifest) -> tuple[Recovery, Tail, Manif
         if storage.size(name) > length
     ]
     torn_files = [_cut(storage, *one) for one in torn]
+    clean_stop = surveys[last.name].clean_stop and not torn_files
+    reservation_ms = max(survey.reservation_ms for survey in surveys.values())
     recovery = Recovery(
         frames=sum(survey.frames for survey in surveys.values()),
         bytes=sum(survey.length for survey in surveys.values()),
         torn_bytes=sum(size - length for _, length, size in torn),
         torn_file=torn_files[0] if torn_files else None,
-        clean_stop=surveys[last.name].clean_stop and not torn_files,
-        reservation_ms=max(survey.reservation_ms for survey in surveys.values()),
+        clean_stop=clean_stop,
+        reservation_ms=reservation_ms,
+        floor_ms=surveys[last.name].kept_floor_ms if clean_stop else reservation_ms,
         sequence=tail.sequence,
     )
     return recovery, tail, found
+
+
+def _tell_more(tell: Tell, done: int, total: int, more: int) -> None:
+    tell(done + more, total)
 
 
 def _adopted_lengths(manifest: Manifest, found: Manifest) -> list[tuple[str, int]]:

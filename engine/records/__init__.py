@@ -20,6 +20,7 @@ from engine.records.changes import (
     Produce,
     PublishChunk,
     Record,
+    Regenerate,
     Release,
     RememberAnswer,
     RememberPublish,
@@ -45,10 +46,11 @@ from engine.records.restored import (
     RestoreProduction,
     RestoreStream,
 )
-from engine.records.snapshot import snapshot
+from engine.records.snapshot import Capture, snapshot
 
 __all__ = [
     "Append",
+    "Capture",
     "Configure",
     "ConfigureProductions",
     "CreateConsumer",
@@ -63,6 +65,7 @@ __all__ = [
     "Produce",
     "PublishChunk",
     "Record",
+    "Regenerate",
     "Release",
     "RememberAnswer",
     "RememberPublish",

@@ -8,13 +8,14 @@ means applying a record, when a command runs and when the log is read again, so 
 """
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from itertools import islice
 from typing import Annotated, ClassVar, Final, TypeVar
 
 import msgspec
 
 from engine.groups import Consumer, Group, Policy
-from engine.keyspace import Answer, Chunk, Key, Keyspace, PublishAnswer, Retention
+from engine.keyspace import Answer, Chunk, Key, Keyspace, PublishAnswer, Retention, generation_bytes
 from engine.productions import Productions
 
 # How `engine.records.payload` writes a field that MessagePack has no form for.
@@ -408,3 +409,15 @@ class ForgetAnswers(Record, frozen=True):
         answers = keyspace.keys[self.stream].answers if self.stream else keyspace.answers
         for key in list(islice(answers, self.count)):
             del answers[key]
+
+
+class Regenerate(Record, frozen=True):
+    """The log was restored from a backup: no stream is the one that readers knew by its generation."""
+
+    number = 28
+    salt: bytes
+
+    def apply(self, keyspace: Keyspace) -> None:
+        for key in keyspace.keys.values():
+            mixed = blake2b(key.generation.encode(), key=self.salt, digest_size=generation_bytes)
+            key.generation = mixed.hexdigest()

@@ -99,13 +99,8 @@ class RestorePending(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         group = keyspace.keys[self.stream].groups[self.group]
-        for entry_id, owner, time_ms, count in zip(
-            self.ids, self.owners, self.times_ms, self.delivery_counts, strict=True
-        ):
-            if owner is None:
-                group.release(entry_id, count)
-            else:
-                group.own(entry_id, group.consumers[owner], time_ms, count)
+        owners = [None if owner is None else group.consumers[owner] for owner in self.owners]
+        group.restore(self.ids, owners, self.times_ms, self.delivery_counts)
 
 
 class RestoreProduction(Record, frozen=True):

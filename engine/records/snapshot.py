@@ -1,14 +1,24 @@
-"""A snapshot: the keyspace as records that make an empty one equal to it.
+"""A snapshot: the keyspace as records that make an empty one equal to it, read while it goes on changing.
 
-Knows: everything that is in a keyspace, nothing left out.
-Must never know: files, frames.
+Knows: everything that is in a keyspace, nothing left out; what has to be kept of a stream before it changes.
+Must never know: files, frames, who asks, and how fast.
+
+Taking one costs a copy of the list of streams. A stream is held when its turn comes, or when a command is
+about to change it, whichever is first: by reference to blocks that are copied before they are written, so
+that its length does not matter.
+
+Of deleted entries nothing is in the records but the IDs of those in nodes that are still there.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
+from engine import entries
+from engine.blocks import Snapshot
 from engine.groups import Group, Pending, Policy
 from engine.keyspace import SETTINGS_DEFAULT, Key, Keyspace, PublishAnswer, Retention
+from engine.nodes import OpenNode, SealedNode, Text
 from engine.records.changes import (
     Configure,
     CreateGroup,
@@ -29,11 +39,68 @@ from engine.records.restored import (
 )
 
 # Pending entries in one record of a snapshot.
-_snapshot_pending_max: Final = 512
+_pending_rows_max: Final = 512
+
+
+class _HeldStream(NamedTuple):
+    """A stream as it was; `before` and `after` stand around its nodes."""
+
+    name: str
+    before: list[Record]
+    nodes: Snapshot[SealedNode]
+    after: list[Record]
+    groups: "list[_HeldGroup]"
+
+
+class _HeldGroup(NamedTuple):
+    name: str
+    before: list[Record]
+    pending: Snapshot[Pending]
+    by_delivery: Snapshot[int]
+
+
+class Capture:
+    """All streams as they are at its making. Read `records` to the end, or `close`."""
+
+    def __init__(self, keyspace: Keyspace) -> None:
+        assert keyspace.before_change is None, "one snapshot at a time"
+        self._keyspace = keyspace
+        self._settled = list(_without_stream(keyspace))
+        self._names = keyspace.names()
+        # A stream that is removed stays as it was: nothing changes it any more.
+        self._waiting: dict[str, Key] = dict(keyspace.keys)
+        self._held: list[_HeldStream] = []
+        keyspace.before_change = self._hold
+
+    def _hold(self, name: str) -> None:
+        key = self._waiting.pop(name, None)
+        if key is not None:
+            self._held.append(_hold_stream(name, key))
+
+    def records(self) -> Iterator[Record]:
+        """The records, in order. The keyspace may change between any two."""
+        try:
+            yield from self._settled
+            for name in self._names:
+                self._hold(name)
+                while self._held:
+                    yield from _records_of(self._held.pop())
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        self._keyspace.before_change = None
+        self._waiting.clear()
+        self._held.clear()
 
 
 def snapshot(keyspace: Keyspace) -> Iterator[Record]:
     """The keyspace as records that make an empty one equal to it, nothing left out."""
+    return Capture(keyspace).records()
+
+
+def _without_stream(keyspace: Keyspace) -> Iterator[Record]:
     for name, value in keyspace.settings.items():
         if value != SETTINGS_DEFAULT[name]:
             yield Configure(name, value)
@@ -41,8 +108,6 @@ def snapshot(keyspace: Keyspace) -> Iterator[Record]:
         yield PublishChunk(producer, *chunk)
     for key, answer in keyspace.answers.items():
         yield _remembered(key, answer)
-    for name in keyspace.names():
-        yield from _snapshot_stream(name, keyspace.keys[name])
 
 
 def _remembered(key: str, answer: PublishAnswer) -> RememberPublish:
@@ -53,57 +118,81 @@ def _remembered(key: str, answer: PublishAnswer) -> RememberPublish:
     )
 
 
-def _snapshot_stream(name: str, key: Key) -> Iterator[Record]:
+# --- holding ------------------------------------------------------------------------------------------------
+
+
+def _hold_stream(name: str, key: Key) -> _HeldStream:
     stream, kept = key.stream, key.productions
-    yield RestoreStream(
-        name, key.generation, stream.first_id, stream.top_id, stream.last_id, stream.max_deleted_id,
-        stream.removed_upto, stream.entries_added, (kept.duration_s, kept.maxsize, kept.added,
-        kept.duplicates),
-    )  # fmt: skip
+    before: list[Record] = [
+        RestoreStream(
+            name, key.generation, stream.first_id, stream.top_id, stream.last_id, stream.max_deleted_id,
+            stream.removed_upto, stream.entries_added, (kept.duration_s, kept.maxsize, kept.added,
+            kept.duplicates),
+        )
+    ]  # fmt: skip
     if key.retention != Retention() or key.archived_up_to:
-        yield Describe(name, *key.retention, key.archived_up_to)
-    for node in stream.nodes.values():
-        yield RestoreNode(
-            name, node.first, node.last, node.count, node.held, _mask_bytes(node.deleted), node.text.packed()
-        )
-    if stream.open is not None:
-        yield RestoreOpenNode(
-            name, tuple(stream.open.stored), tuple(stream.open.ids), _mask_bytes(stream.open.deleted)
-        )
+        before.append(Describe(name, *key.retention, key.archived_up_to))
+    after: list[Record] = [] if stream.open is None else [_restore_open(name, stream.open)]
     for producer, keys in kept.producers.items():
-        for production_key, entry_id in keys.items():
-            yield RestoreProduction(name, producer, production_key, entry_id)
+        after += [RestoreProduction(name, producer, each, entry_id) for each, entry_id in keys.items()]
     for answer_key, answer in key.answers.items():
-        yield RememberAnswer(name, answer_key, answer.digest, answer.ids, answer.at_ms)
-    for group_name, group in sorted(key.groups.items()):
-        yield from _snapshot_group(name, group_name, group)
+        after.append(RememberAnswer(name, answer_key, answer.digest, answer.ids, answer.at_ms))
+    groups = [_hold_group(name, group_name, group) for group_name, group in sorted(key.groups.items())]
+    return _HeldStream(name, before, stream.nodes.snapshot(), after, groups)
 
 
-def _snapshot_group(name: str, group_name: str, group: Group) -> Iterator[Record]:
-    yield CreateGroup(name, group_name, group.last_delivered_id, group.entries_read)
+def _hold_group(stream: str, name: str, group: Group) -> _HeldGroup:
+    before: list[Record] = [CreateGroup(stream, name, group.last_delivered_id, group.entries_read)]
     if group.policy != Policy():
-        yield SetPolicy(name, group_name, *group.policy)
-    for consumer in sorted(group.consumers.values(), key=lambda one: one.name):
-        yield RestoreConsumer(name, group_name, consumer.name, consumer.seen_time_ms, consumer.active_time_ms)
-    rows: list[tuple[int, Pending]] = []
-    for row in group.in_order_of_delivery():
-        rows.append(row)
-        if len(rows) == _snapshot_pending_max:
-            yield _restore_pending(name, group_name, rows)
-            rows = []
-    if rows:
-        yield _restore_pending(name, group_name, rows)
+        before.append(SetPolicy(stream, name, *group.policy))
+    before += [
+        RestoreConsumer(stream, name, consumer.name, consumer.seen_time_ms, consumer.active_time_ms)
+        for consumer in sorted(group.consumers.values(), key=lambda one: one.name)
+    ]
+    return _HeldGroup(name, before, group.pending.snapshot(), group.by_delivery.snapshot())
 
 
-def _restore_pending(name: str, group_name: str, rows: list[tuple[int, Pending]]) -> RestorePending:
-    return RestorePending(
-        name,
-        group_name,
-        [entry_id for entry_id, _ in rows],
-        [one.consumer.name if one.consumer else None for _, one in rows],
-        [one.delivery_time_ms for _, one in rows],
-        [one.delivery_count for _, one in rows],
+def _restore_open(name: str, node: OpenNode) -> RestoreOpenNode:
+    texts = tuple(
+        entries.blanked(text) if node.deleted >> place & 1 else text for place, text in enumerate(node.stored)
     )
+    return RestoreOpenNode(name, texts, tuple(node.ids), _mask_bytes(node.deleted))
+
+
+# --- reading what is held -----------------------------------------------------------------------------------
+
+
+def _records_of(held: _HeldStream) -> Iterator[Record]:
+    yield from held.before
+    for node in held.nodes.values():
+        yield _restore_node(held.name, node)
+    yield from held.after
+    for group in held.groups:
+        yield from group.before
+        yield from _restore_pending(held.name, group)
+
+
+def _restore_node(name: str, node: SealedNode) -> RestoreNode:
+    """The node without its deleted entries: what is deleted shall be in no file that comes after."""
+    text = node.text
+    if node.deleted:
+        live = [each for place, each in enumerate(node.texts()) if not node.deleted >> place & 1]
+        text = Text(b",".join(live))
+    return RestoreNode(name, node.first, node.last, node.count, node.live, b"", text.packed())
+
+
+def _restore_pending(stream: str, group: _HeldGroup) -> Iterator[RestorePending]:
+    in_order = group.by_delivery.values()
+    while ids := list(islice(in_order, _pending_rows_max)):
+        rows = [group.pending[entry_id] for entry_id in ids]
+        yield RestorePending(
+            stream,
+            group.name,
+            ids,
+            [one.consumer.name if one.consumer else None for one in rows],
+            [one.delivery_time_ms for one in rows],
+            [one.delivery_count for one in rows],
+        )
 
 
 def _mask_bytes(deleted: int) -> bytes:

@@ -1,10 +1,11 @@
 """The engine at work: the only asyncio below the doors.
 
-Knows: turns (`engine`), and group commit (`writer`).
+Knows: turns (`engine`), group commit (`writer`), making the log short again (`rewriting`).
 Must never know: what a command means, where commands come from, what a frame looks like.
 """
 
 from engine.runtime.engine import Engine
+from engine.runtime.rewriting import Growth, RewriteFailed, Rewriter, Rewritten
 from engine.runtime.writer import Fsync
 
-__all__ = ["Engine", "Fsync"]
+__all__ = ["Engine", "Fsync", "Growth", "RewriteFailed", "Rewriter", "Rewritten"]

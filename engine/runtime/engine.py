@@ -26,6 +26,7 @@ from engine.log import Log, LogRefused, Recovery
 from engine.nodes import Text
 from engine.records import encode, replay
 from engine.replies import GroupRead, Reply, StreamsRead
+from engine.runtime.rewriting import Growth, Rewriter, Rewritten, growth_default
 from engine.runtime.writer import Fsync, Writer
 from engine.storage import Storage
 from engine.storage.file import FileStorage
@@ -43,6 +44,10 @@ _frame_overhead_bytes: Final = 64 << 10
 _touched_max: Final = 1024
 
 
+def _untold(_step: str, _done_bytes: int, _total_bytes: int) -> None:
+    """Tell nobody."""
+
+
 class _Served(NamedTuple):
     """What a parked read found, and the log position on which that depends."""
 
@@ -51,18 +56,24 @@ class _Served(NamedTuple):
 
 
 _Ticket = asyncio.Future[_Served]
+# Hears of the step ("checking", then "loading"), how many bytes of the log it has behind it, and of how many.
+Tell = Callable[[str, int, int], None]
+_payloads_a_tell: Final = 4096
 Done = Callable[[Sequence[Reply | EngineError]], None]
 
 
 class Engine:
     """Streams in process, on a log. `open`, then on one event loop `start`, `execute` …, `close`."""
 
-    def __init__(self, log: Log, keyspace: Keyspace, clock: Clock, fsync: Fsync) -> None:
+    def __init__(
+        self, log: Log, keyspace: Keyspace, clock: Clock, fsync: Fsync, growth: Growth = growth_default
+    ) -> None:
         self.fsync: Fsync = fsync
         self.recovery: Recovery = log.recovery
         self._keyspace = keyspace
         self._clock = clock
         self._writer = Writer(log, fsync)
+        self._rewriter = Rewriter(keyspace, self._writer, clock, growth)
         self._waiters: Waiters[_Ticket] = Waiters()
         # The position of the last frame that touched a stream, while it may not be safe; of all streams for
         # those of which none is kept.
@@ -87,24 +98,27 @@ class Engine:
         clock: Clock,
         fsync: Fsync = "everysec",
         caps: Caps = caps_default,
+        growth: Growth = growth_default,
+        tell: Tell = _untold,
     ) -> "Engine":
-        """Recover the log in directory `data` (None: in memory, for tests) and load it. Blocks.
+        """Recover the log in directory `data` (None: in memory, for tests) and load it. Blocks. `tell` hears
+        now and then, in the calling thread, how far it is.
 
         Raises what `Log.open` raises, and `LogRefused` for frames that make no sense together.
         """
         storage = _storage(data)
-        log = Log.open(storage)
+        log = Log.open(storage, tell=partial(tell, "checking"))
         keyspace = Keyspace(caps=caps)
         try:
-            _load(keyspace, log)
+            _load(keyspace, log, tell)
         except BaseException:
             log.close(clean=False)
             if isinstance(storage, FileStorage):
                 storage.close()
             raise
-        if not log.recovery.clean_stop:
-            keyspace.floor_ms = log.recovery.reservation_ms
-        engine = cls(log, keyspace, clock, fsync)
+        log.remove_leftovers()
+        keyspace.floor_ms = log.recovery.floor_ms
+        engine = cls(log, keyspace, clock, fsync, growth)
         engine._directory = storage if isinstance(storage, FileStorage) else None
         return engine
 
@@ -125,11 +139,23 @@ class Engine:
         if self._packing is not None:
             await self._packing
         self._packer.shutdown(wait=False)
+        await self._rewriter.close()
         try:
             await self._writer.close()
         finally:
             if self._directory is not None:
                 self._directory.close()
+
+    async def rewrite(self) -> Rewritten:
+        """Make the log as short as what is in memory, while everything goes on. Raises RewriteFailed, with
+        nothing lost. If a rewrite is under way its end is waited for.
+        """
+        return await asyncio.shield(self._rewriter.begin())
+
+    @property
+    def rewriting(self) -> Rewriter:
+        """Whether the log is being rewritten, and how the last time ended."""
+        return self._rewriter
 
     @property
     def durability(self) -> str:
@@ -373,6 +399,7 @@ class Engine:
                 delay = 0.0
         finally:
             self._housekeeping = asyncio.get_running_loop().call_later(delay, self._keep_house)
+        self._rewriter.begin_if_due()
         if self._keyspace.cold and self._packing is None:
             self._packing = asyncio.ensure_future(self._pack_cold())
 
@@ -425,8 +452,12 @@ def _pack(texts: list[Text]) -> None:
         text.keep_packed(text.packed())
 
 
-def _load(keyspace: Keyspace, log: Log) -> None:
+def _load(keyspace: Keyspace, log: Log, tell: Tell) -> None:
+    done = 0
     for number, payload in enumerate(log.replay(), 1):
+        done += len(payload)
+        if not number % _payloads_a_tell:
+            tell("loading", done, log.recovery.bytes)
         try:
             replay(keyspace, payload)
         except (ValueError, LookupError, AssertionError) as error:

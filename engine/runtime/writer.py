@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from typing import Final, Literal
 
 from engine import errors
-from engine.log import Log, LogPoisoned, StorageFull
+from engine.log import Log, LogPoisoned, Prepared, StorageFull
 
 Fsync = Literal["always", "everysec", "no"]
 
@@ -39,7 +39,7 @@ class Writer:
     """The log's only user on the event loop. Positions are those of `engine.log`."""
 
     def __init__(self, log: Log, fsync: Fsync) -> None:
-        self._log = log
+        self.log = log
         self._fsync = fsync
         self._waiting: list[_Wait] = []
         self._waiting_for_sync: list[_Wait] = []
@@ -66,7 +66,7 @@ class Writer:
     def ensure_room(self, bytes_wanted: int) -> None:
         """Refuse, before anything is changed, what the disk has no room for, or when it can't be trusted."""
         try:
-            self._log.ensure_reserve(bytes_wanted)
+            self.log.ensure_reserve(bytes_wanted)
         except StorageFull:
             raise errors.storage_full() from None
         except LogPoisoned:
@@ -77,13 +77,11 @@ class Writer:
     def stage(self, payload: bytes) -> int:
         """Put a frame into the write of this loop cycle; its position, never safe if the log is poisoned."""
         try:
-            position = self._log.stage(payload)
+            position = self.log.stage(payload)
         except LogPoisoned:
             # A sync failed while the turn ran: what it changed is in memory alone, and nobody may see it.
             return never_safe
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
+        self._flush_soon()
         return position
 
     def reserve(self, shown_ms: int, now_ms: int, start: int) -> None:
@@ -93,14 +91,14 @@ class Writer:
         `always` the frame itself is. IDs far ahead of the clock (behind an explicit one in the future) wait
         for their own frame, for a reservation so far ahead would move every stream there.
         """
-        if self._fsync == "always" or self._log.poisoned is not None:
+        if self._fsync == "always" or self.log.poisoned is not None:
             return
         if shown_ms > now_ms + reservation_ms:
-            self._hold(start, self._log.staged_upto)
+            self._hold(start, self.log.staged_upto)
             return
         if shown_ms > self._asked_ms - _reservation_low_ms:
             self._asked_ms = now_ms + reservation_ms
-            self._promises.append((self._log.reserve_ids(self._asked_ms), self._asked_ms))
+            self._promises.append((self.log.reserve_ids(self._asked_ms), self._asked_ms))
             self._want_sync(self._promises[-1][0])
         if shown_ms > self._promised_ms:
             self._hold(start, self._promises[-1][0])
@@ -113,25 +111,25 @@ class Writer:
     @property
     def staged_upto(self) -> int:
         """The position of everything staged so far."""
-        return self._log.staged_upto
+        return self.log.staged_upto
 
     @property
     def safe_upto(self) -> int:
         """What may leave: all frames up to here have reached the policy."""
         if self._fsync == "always":
-            return self._log.durable_upto
-        written = self._log.written_upto
+            return self.log.durable_upto
+        written = self.log.written_upto
         if self._barrier is None:
             return written
         # What is on disk needs no promise: after a crash its own IDs are known.
-        return max(self._log.durable_upto, min(written, self._barrier[0]))
+        return max(self.log.durable_upto, min(written, self._barrier[0]))
 
     async def safe(self, position: int, *, synced: bool = False) -> None:
         """Wait until `position` has reached the policy, or (`synced`) the disk. Refuses once the log is
         poisoned.
         """
         while not self.is_safe(position, synced=synced):
-            if self._log.poisoned is not None:
+            if self.log.poisoned is not None:
                 raise errors.storage_failed()
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.call_when_safe(position, partial(_resolve, future), synced=synced)
@@ -139,7 +137,7 @@ class Writer:
 
     def is_safe(self, position: int, *, synced: bool = False) -> bool:
         """Whether `position` has reached the policy, or (`synced`) the disk."""
-        return position <= (self._log.durable_upto if synced else self.safe_upto)
+        return position <= (self.log.durable_upto if synced else self.safe_upto)
 
     def call_when_safe(self, position: int, callback: Callable[[], None], *, synced: bool = False) -> None:
         """Call back once `position` may have become safe, or never will: ask `is_safe` then."""
@@ -148,14 +146,33 @@ class Writer:
         if synced or self._fsync == "always":
             self._want_sync(position)
 
+    # --- a new segment --------------------------------------------------------------------------------------
+
+    def start_segment(self, prepared: Prepared) -> int:
+        """Go on in a new file, between two turns; the position where it begins. Raises LogPoisoned."""
+        self._flush()
+        position = self.log.start_segment(prepared)
+        self._flush_soon()
+        return position
+
+    @property
+    def reserved_ms(self) -> int:
+        """Up to which time IDs may have been given, as far as the log says."""
+        return max(self._asked_ms, self.log.recovery.reservation_ms)
+
     # --- writing and syncing --------------------------------------------------------------------------------
+
+    def _flush_soon(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_scheduled = False
         if self._closed:
             return
         try:
-            self._log.write(self._log.take())
+            self.log.write(self.log.take())
         except LogPoisoned:
             self._fail_all()
             return
@@ -167,29 +184,29 @@ class Writer:
         self._sync_if_wanted()
 
     def _sync_if_wanted(self) -> None:
-        wanted = min(self._sync_upto, self._log.written_upto)
-        if self._syncing is None and self._log.poisoned is None and wanted > self._log.durable_upto:
+        wanted = min(self._sync_upto, self.log.written_upto)
+        if self._syncing is None and self.log.poisoned is None and wanted > self.log.durable_upto:
             self._syncing = asyncio.ensure_future(self._sync())
 
     async def _sync(self) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._log.sync)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self.log.sync)
         except LogPoisoned:
             self._fail_all()
             return
         finally:
             self._syncing = None
             self._late = False
-        while self._promises and self._promises[0][0] <= self._log.durable_upto:
+        while self._promises and self._promises[0][0] <= self.log.durable_upto:
             self._promised_ms = self._promises.popleft()[1]
-        if self._barrier is not None and self._log.durable_upto >= self._barrier[1]:
+        if self._barrier is not None and self.log.durable_upto >= self._barrier[1]:
             self._barrier = None
         self._release()
         self._sync_if_wanted()
 
     def _release(self) -> None:
         _wake(self._waiting, self.safe_upto)
-        _wake(self._waiting_for_sync, self._log.durable_upto)
+        _wake(self._waiting_for_sync, self.log.durable_upto)
 
     def _fail_all(self) -> None:
         """Nothing that waits can become safe any more: let everyone look again."""
@@ -204,23 +221,24 @@ class Writer:
 
     def _tick(self) -> None:
         self.start()
-        if self._log.poisoned is not None or self._fsync == "no":
+        if self.log.poisoned is not None or self._fsync == "no":
             return
-        staged = self._log.staged_upto
+        staged = self.log.staged_upto
         if self._syncing is not None and self._fsync == "everysec" and self._late:
             # The disk takes longer than a second: rather than risk more than two, answers wait for it.
             self._hold(staged, staged)
-        self._late = self._syncing is not None
-        if staged > self._log.durable_upto:
+        if staged > self.log.durable_upto:
             self._want_sync(staged)
         elif staged > self._marked_upto:
             self._mark()
+        # A sync that runs from here to the next tick is late there, the one just begun too.
+        self._late = self._syncing is not None
 
     def _mark(self) -> None:
         """Tell recovery that everything before is on disk: damage there is corruption, no torn tail."""
         try:
-            self._log.ensure_reserve()
-            self._marked_upto = self._log.mark(clean=False)
+            self.log.ensure_reserve()
+            self._marked_upto = self.log.mark(clean=False)
         except (StorageFull, LogPoisoned):
             return
         self._flush()
@@ -236,15 +254,20 @@ class Writer:
         while self._syncing is not None:
             await self._syncing
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._log.close)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._close_log)
         finally:
             self._thread.shutdown(wait=False)
             self._release()
             self._fail_all()
 
+    def _close_log(self) -> None:
+        # A floor once in force stays so: what it stands for may have been shown and lost with a stream that
+        # nobody has published to since.
+        self.log.close(floor_ms=self.log.recovery.floor_ms)
+
     def distrust(self, error: Exception) -> int:
         """Poison the log: what a turn changed could not be put into words. A position that is never safe."""
-        self._log.distrust(error)
+        self.log.distrust(error)
         self._fail_all()
         return never_safe
 

@@ -85,6 +85,7 @@ class MemoryStorage(Storage):
         self.operations: list[tuple[str, str]] = []  # every change asked for so far: what, and of which file
         self._faults: list[Fault] = []
         self._stop_before: int | None = None
+        self.stopped = False  # whether somebody has been told to stop
         self._holds_lock = False
         for name, content in (files or {}).items():
             self._disk.live[name] = self._disk.durable[name] = _File(bytearray(content), bytearray(content))
@@ -95,6 +96,10 @@ class MemoryStorage(Storage):
         An append writes `after_bytes` of its content first.
         """
         self._faults.append(Fault(operation, nth, code, after_bytes))
+
+    def heal(self) -> None:
+        """Let no fault be due any more."""
+        self._faults.clear()
 
     def stop_before(self, nth: int) -> None:
         """Let the `nth` change from now on (0 is the next), and all after it, raise `Stopped`."""
@@ -151,6 +156,7 @@ class MemoryStorage(Storage):
     def step(self, operation: str, name: str) -> Fault | None:
         """Count a change (also called by handles); stop if it is time, and return the fault that is due."""
         if self._stop_before is not None and len(self.operations) >= self._stop_before:
+            self.stopped = True
             raise Stopped
         self.operations.append((operation, name))
         return self._due(operation)

@@ -22,11 +22,14 @@ class HandClock:
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._wall_ms = wall_ms
         self._monotonic = 1_000.0
+        # How much time passes each time that somebody looks.
+        self.ticking_s = 0.0
 
     def wall_ms(self) -> int:
         return self._wall_ms
 
     def monotonic(self) -> float:
+        self._monotonic += self.ticking_s
         return self._monotonic
 
     def pass_ms(self, wall: int, monotonic: int | None = None) -> None:

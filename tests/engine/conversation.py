@@ -94,9 +94,13 @@ class Conversation:
 
     async def __aenter__(self) -> Self:
         self.clock.drive(asyncio.get_running_loop())
-        self.engine = Engine.open(self.storage, clock=self.clock, fsync=self._fsync)
+        self.engine = self.opened()
         await self.engine.start()
         return self
+
+    def opened(self) -> Engine:
+        """The engine to talk to."""
+        return Engine.open(self.storage, clock=self.clock, fsync=self._fsync)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -116,6 +120,10 @@ class Conversation:
         """Stop the engine, as at a shutdown."""
         self._closed = True
         await self.engine.close()
+
+    def abandon(self) -> None:
+        """Leave the engine as a crash leaves it."""
+        self._closed = True
 
     async def call(self, *words: Word, synced: bool = False) -> object:
         """The reply; what is refused as the text `-…`."""

@@ -9,7 +9,7 @@ from typing import Final
 from engine.blocks import SortedMap
 from engine.groups import Group
 from engine.keyspace import Keyspace
-from engine.nodes import Text
+from engine.nodes import OpenNode, SealedNode
 
 # Caches, counters that only order what is compared in order, and what a restart sets anew.
 DERIVED: Final = frozenset(
@@ -28,6 +28,9 @@ DERIVED: Final = frozenset(
         "new_generation",
         "round",
         "tended",
+        "before_change",
+        "held",
+        "text_bytes",
         "views",
     }
 )
@@ -44,8 +47,8 @@ def _image(value: object, name: str) -> object:
     if isinstance(value, Group):
         in_order = list(value.by_delivery.values())
         return _attributes(value) | {"pending": _pending(value), "by_delivery": in_order}
-    if isinstance(value, Text):
-        return value.plain()
+    if isinstance(value, SealedNode | OpenNode):
+        return _node(value)
     if isinstance(value, SortedMap):
         return [(key, _image(each, name)) for key, each in value.items()]
     if isinstance(value, dict):
@@ -62,6 +65,14 @@ def _attributes(value: object) -> dict[str, object]:
     # A group's pending entries name their consumers, who name their pending entries: told by the group alone.
     own = names - DERIVED - ({"by_delivery", "pending"} if isinstance(value, Group) else set())
     return {name: _image(getattr(value, name), name) for name in own}
+
+
+def _node(node: SealedNode | OpenNode) -> object:
+    """What can be read of a node, and when it will be full: deleted texts may be gone or not."""
+    live = [text for place, text in enumerate(node.texts()) if not node.deleted >> place & 1]
+    if isinstance(node, OpenNode):
+        return (list(node.ids), node.deleted, node.size, live)
+    return (node.first, node.last, node.count, live)
 
 
 def _pending(group: Group) -> list[object]:

@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from engine import EngineError, Fsync, StreamInfo, XInfoStream, ids
+from engine import Engine, EngineError, Fsync, StreamInfo, XInfoStream, ids
+from engine.log import Log
+from engine.records import Configure, encode
 from engine.storage.memory import MemoryStorage
-from tests.engine.clocks import let_threads_run, settle
+from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk, read_of
 from tests.engine.images import image
 from tests.engine.running import keyspace_of
@@ -185,6 +187,20 @@ class TestCrashes:
             lost = storage.crash()
         async with Conversation(lost, "everysec") as again:
             assert image(keyspace_of(again.engine)) == before
+
+    async def test_ids_after_a_crash_stay_above_what_was_shown_after_a_clean_stop_too(self) -> None:
+        """The stream that showed them may not have been published to since, and the clock may be behind."""
+        storage = MemoryStorage()
+        async with Conversation(storage, "everysec") as talk:
+            await talk.call("XADD", "s", "*", "a", "1", synced=True)
+            shown = await talk.call("XADD", "s", "*", "a", "2")
+            disk = storage.crash()
+        for _ in range(2):
+            async with Conversation(disk, "everysec"):
+                pass
+        async with Conversation(disk, "everysec") as again:
+            again.clock.pass_ms(-100_000, 0)
+            assert milliseconds(await again.call("XADD", "s", "*", "a", "3")) > milliseconds(shown)
 
     @pytest.mark.parametrize("fsync", ["everysec", "no"])
     async def test_ids_after_a_crash_are_above_all_that_were_shown(self, fsync: Fsync) -> None:
@@ -375,3 +391,24 @@ async def test_a_refusal_has_a_code_of_its_own() -> None:
         with pytest.raises(EngineError) as refused:
             await talk.engine.execute(XInfoStream(stream="s"))
         assert refused.value.code == "storage_failed"
+
+
+def milliseconds(entry_id: object) -> int:
+    return int(str(entry_id).partition("-")[0])
+
+
+def test_opening_tells_how_far_it_is() -> None:
+    """Checking and loading both come to the end of the log, in steps."""
+    storage = MemoryStorage()
+    log = Log.open(storage)
+    for number in range(1, 9_001):
+        log.stage(encode([Configure("stream-node-max-entries", number)]))
+    log.close()
+    told: list[tuple[str, int, int]] = []
+    Engine.open(storage.kill(), clock=HandClock(), tell=lambda *one: told.append(one))
+    assert list(dict.fromkeys(step for step, _, _ in told)) == ["checking", "loading"]
+    for step in ("checking", "loading"):
+        done = [(behind, total) for each, behind, total in told if each == step]
+        assert len(done) >= 2
+        assert done == sorted(done)
+        assert all(0 < behind <= total <= log.written_upto for behind, total in done)

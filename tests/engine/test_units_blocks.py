@@ -1,5 +1,7 @@
 """The ordered map in blocks behaves as a dict sorted whenever one looks, and its snapshots never change."""
 
+from collections.abc import Sequence
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -20,7 +22,7 @@ class BesideADict(RuleBasedStateMachine):
     def begin(self, block_items_max: int) -> None:
         self.map: SortedMap[int] = SortedMap(block_items_max)
         self.model: dict[int, int] = {}
-        self.snapshots: list[tuple[tuple[object, ...], list[tuple[int, int]]]] = []
+        self.snapshots: list[tuple[Sequence[object], list[tuple[int, int]]]] = []
 
     def _sorted(self) -> list[tuple[int, int]]:
         return sorted(self.model.items())
@@ -52,7 +54,7 @@ class BesideADict(RuleBasedStateMachine):
     @rule()
     def snapshot(self) -> None:
         """Look at it now; compare it later."""
-        self.snapshots.append((self.map.snapshot(), self._sorted()))
+        self.snapshots.append((self.map.snapshot().blocks, self._sorted()))
 
     @rule(key=keys)
     def look(self, key: int) -> None:
@@ -97,16 +99,16 @@ def test_appending_fills_blocks() -> None:
     ascending: SortedMap[None] = SortedMap(4)
     for key in range(10):
         ascending.set(key, None)
-    assert [len(block.keys) for block in ascending.snapshot()] == [4, 4, 2]
+    assert [len(block.keys) for block in ascending.snapshot().blocks] == [4, 4, 2]
 
 
 def test_a_block_is_copied_once_for_a_snapshot() -> None:
     """And not at all where nobody writes to it."""
     ascending: SortedMap[int] = SortedMap(4)
     ascending.extend(range(12), range(12))
-    before = ascending.snapshot()
+    before = ascending.snapshot().blocks
     ascending.set(5, 50)
     ascending.set(6, 60)
-    after = ascending.snapshot()
+    after = ascending.snapshot().blocks
     assert [one is other for one, other in zip(before, after, strict=True)] == [True, False, True]
     assert (before[1].values, after[1].values) == ([4, 5, 6, 7], [4, 50, 60, 7])

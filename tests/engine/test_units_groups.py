@@ -104,7 +104,7 @@ def test_new_entries_are_owned_in_bulk() -> None:
         group.own_run(range(start, start + 1000), consumer, 5, [1] * 1000)
     group.check()
     assert [entry_id for entry_id, _ in group.in_order_of_delivery()] == list(range(1, 2001))
-    assert [len(block.keys) for block in group.pending.snapshot()] == [512, 512, 512, 464]
+    assert [len(block.keys) for block in group.pending.snapshot().blocks] == [512, 512, 512, 464]
 
 
 def test_idle_time_is_never_negative() -> None:

@@ -35,6 +35,7 @@ SAMPLES: Final[list[Record]] = [
     records.CreateStream("orders", "0123456789abcdef", 100, 101),
     records.RemoveStream("orders"),
     records.RemoveAll(),
+    records.Regenerate(b"sixteen bytes of"),
     Append("orders", TEXTS, [FIRST, SECOND]),
     Cut("orders", SECOND),
     Remove("orders", [FIRST, SECOND], tombstone=True),

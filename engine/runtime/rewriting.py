@@ -1,0 +1,187 @@
+"""Rewrite: the log made as short as what is in memory, while everything goes on.
+
+Knows: the order of the steps, how to take a snapshot bit by bit between turns, when a rewrite is due.
+Must never know: what a record means, how frames look.
+
+    a file is made → the log goes on there, and in the same turn the snapshot begins
+                   → the snapshot is encoded in slices on the event loop, written and synced by a thread
+                   → the manifest names it; the old files go
+
+The event loop is held for a slice at a time. A thread that encoded instead would hold the interpreter just as
+long, and every system call of the loop would wait for it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
+
+from engine import errors
+from engine.clock import Clock
+from engine.keyspace import Keyspace
+from engine.log import BaseFile, LogPoisoned
+from engine.records import Capture, Record, encode
+from engine.runtime.writer import Writer
+
+T = TypeVar("T")
+
+slice_s: Final = 0.002
+# So many records go into a frame, and frames of so many bytes into a write.
+_frame_records: Final = 4
+_write_bytes: Final = 1 << 20
+# After a rewrite that failed the next one is tried later and later.
+_retry_s_min: Final = 60.0
+_retry_s_max: Final = 3600.0
+
+
+class Growth(NamedTuple):
+    """When a rewrite is due by itself: the log has `bytes_min` at least, and is `percent` longer than
+    the last rewrite left it. 0 percent is never.
+    """
+
+    percent: int = 100
+    bytes_min: int = 64 << 20
+
+
+growth_default: Final = Growth()
+
+
+class Rewritten(NamedTuple):
+    """What a rewrite did, and how long it took."""
+
+    bytes_before: int
+    bytes_after: int
+    duration_ms: int
+
+
+class RewriteFailed(Exception):  # noqa: N818 - the log goes on as it was
+    """The disk would not take it: nothing is lost, and nothing has changed for anybody."""
+
+
+class _Stopping(Exception):  # noqa: N818 - an end, not an error
+    """The engine is about to close."""
+
+
+class Rewriter:
+    """One rewrite at a time. `last` and `failure` tell how the latest one ended."""
+
+    def __init__(self, keyspace: Keyspace, writer: Writer, clock: Clock, growth: Growth) -> None:
+        self.last: Rewritten | None = None
+        self.failure: str | None = None
+        self._keyspace = keyspace
+        self._writer = writer
+        self._log = writer.log
+        self._clock = clock
+        self._growth = growth
+        self._running: asyncio.Task[Rewritten] | None = None
+        self._stopping = False
+        self._retry_at = 0.0
+        self._retry_s = _retry_s_min
+        # What waits for a disk without being awaited by an answer.
+        self._thread = ThreadPoolExecutor(1, "weir-rewrite")
+
+    @property
+    def running(self) -> bool:
+        """Whether a rewrite is under way."""
+        return self._running is not None
+
+    def begin_if_due(self) -> None:
+        """Begin a rewrite if the log has grown enough, unless the last one failed a short while ago."""
+        growth, log = self._growth, self._log
+        if not growth.percent or self.running or log.poisoned is not None:
+            return
+        grown = (log.total_bytes - log.base_bytes) * 100
+        if log.total_bytes < growth.bytes_min or grown < log.base_bytes * growth.percent:
+            return
+        if self._clock.monotonic() >= self._retry_at:
+            self.begin()
+
+    def begin(self) -> "asyncio.Task[Rewritten]":
+        """Begin a rewrite; the one that is under way, if there is one."""
+        if self._running is None:
+            self._running = asyncio.ensure_future(self._run())
+            self._running.add_done_callback(_look_at)
+        return self._running
+
+    async def close(self) -> None:
+        """Give up what is under way, and wait until no thread works on files any more."""
+        self._stopping = True
+        if self._running is not None:
+            await asyncio.wait((self._running,))
+        self._thread.shutdown(wait=False)
+
+    async def _run(self) -> Rewritten:
+        started = self._clock.monotonic()
+        bytes_before = self._log.total_bytes
+        try:
+            await self._rewrite()
+        except (OSError, errors.EngineError, LogPoisoned) as error:
+            self.failure = str(error)
+            self._retry_at = self._clock.monotonic() + self._retry_s
+            self._retry_s = min(2 * self._retry_s, _retry_s_max)
+            raise RewriteFailed(f"the log was not rewritten, and is as it was: {error}") from error
+        except _Stopping:
+            raise RewriteFailed("the engine is being closed") from None
+        finally:
+            self._running = None
+        self.failure, self._retry_at, self._retry_s = None, 0.0, _retry_s_min
+        duration_ms = round((self._clock.monotonic() - started) * 1000)
+        self.last = Rewritten(bytes_before, self._log.total_bytes, duration_ms)
+        return self.last
+
+    async def _rewrite(self) -> None:
+        prepared = await self._on_files(self._log.prepare_segment)
+        # One turn: what is before the position is in the snapshot, what is behind it in the new segment.
+        position = self._writer.start_segment(prepared)
+        capture = Capture(self._keyspace)
+        reservation_ms = self._writer.reserved_ms
+        try:
+            await self._writer.safe(self._writer.staged_upto, synced=True)
+            await self._on_files(self._log.name_segments)
+            base = await self._on_files(lambda: self._log.create_base(position))
+            try:
+                await self._write(base, capture.records())
+                finished = await self._on_files(lambda: base.finish(reservation_ms=reservation_ms))
+            except BaseException:
+                with suppress(OSError):
+                    await self._on_files(base.discard)
+                raise
+            await self._on_files(lambda: self._log.install_base(finished))
+        finally:
+            capture.close()
+
+    async def _write(self, base: BaseFile, records: Iterator[Record]) -> None:
+        chunk: list[bytes] = []
+        size, slice_end = 0, self._clock.monotonic() + slice_s
+        while batch := list(islice(records, _frame_records)):
+            chunk.append(encode(batch))
+            size += len(chunk[-1])
+            if size >= _write_bytes:
+                await self._append(base, chunk)
+                chunk, size = [], 0
+            elif self._clock.monotonic() >= slice_end:
+                await asyncio.sleep(0)
+                self._check_stopping()
+            else:
+                continue
+            slice_end = self._clock.monotonic() + slice_s
+        await self._append(base, chunk)
+
+    async def _append(self, base: BaseFile, payloads: list[bytes]) -> None:
+        await self._on_files(lambda: base.append(payloads))
+
+    async def _on_files(self, work: Callable[[], T]) -> T:
+        self._check_stopping()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _check_stopping(self) -> None:
+        if self._stopping:
+            raise _Stopping
+
+
+def _look_at(task: "asyncio.Task[Rewritten]") -> None:
+    """How it ended stands in `failure`, whether anybody waits for it or not."""
+    if not task.cancelled():
+        task.exception()
