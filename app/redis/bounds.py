@@ -181,8 +181,11 @@ def _cut(command: Command | None, rows_max: int) -> Command | None:
 
 
 def is_long(request: Request) -> bool:
-    """Whether the answer may be long."""
-    return isinstance(request.command, _LONG)
+    """Whether the answer may be long. A claim of given entries that answers with IDs alone repeats them."""
+    command = request.command
+    if isinstance(command, XClaim):
+        return isinstance(command.claim, EngineError) or not command.claim.just_ids
+    return isinstance(command, _LONG)
 
 
 def within(request: Request, bytes_max: int, limits: Limits, name: str = "answer_bytes_max") -> Request:
