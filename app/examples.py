@@ -10,6 +10,61 @@ from typing import Final
 from app.operation import Example
 
 EXAMPLES: Final[Mapping[str, Mapping[str, Example]]] = {
+    "startRewrite": {
+        "begun": Example(
+            summary="Begin one",
+            answer={
+                "state": "running",
+                "bytes_before": None,
+                "bytes_after": None,
+                "duration_ms": None,
+                "error": None,
+            },
+        ),
+    },
+    "getRewrite": {
+        "none": Example(
+            summary="None was made yet",
+            answer={
+                "state": "none",
+                "bytes_before": None,
+                "bytes_after": None,
+                "duration_ms": None,
+                "error": None,
+            },
+        ),
+    },
+    "startBackup": {
+        "monday": Example(
+            summary="Begin one",
+            body={"name": "monday"},
+            answer={
+                "state": "running",
+                "name": "monday",
+                "started_ms": 1526919040000,
+                "ended_ms": None,
+                "files": None,
+                "frames": None,
+                "bytes": None,
+                "error": None,
+            },
+        ),
+    },
+    "getBackup": {
+        "none": Example(
+            summary="None was made yet",
+            answer={
+                "state": "none",
+                "name": None,
+                "started_ms": None,
+                "ended_ms": None,
+                "files": None,
+                "frames": None,
+                "bytes": None,
+                "error": None,
+            },
+        ),
+    },
     "runCommand": {
         "publish": Example(
             summary="Append an entry",

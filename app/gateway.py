@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from app.auth import OpenPolicy, Policy
+from app.backups import Backups
 from app.errors import Refusal
 from app.letters import DeadLetters
 from app.redis import Limits as CommandLimits
@@ -71,6 +72,7 @@ class Gateway:
             answer_bytes_max=settings.answer_bytes_max,
         )
         self.dead_letters = DeadLetters()
+        self.backups = Backups(settings, clock)
         self._engine: Engine | None = None
         self._waits: set[asyncio.Future[Any]] = set()
 

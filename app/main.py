@@ -22,6 +22,7 @@ from app.middleware.envelope import Envelope
 from app.middleware.origins import Origins
 from app.middleware.paths import Paths
 from app.routes import (
+    admin,
     commands,
     consumers,
     docs,
@@ -51,6 +52,7 @@ ROUTES: Final[Sequence[Route]] = [
     *groups.routes.all,
     *consumers.routes.all,
     *pending.routes.all,
+    *admin.routes.all,
     *future.routes.all,
 ]
 # A process has one application; its tests have thousands, with a few settings between them.

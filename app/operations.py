@@ -48,11 +48,34 @@ _LINES: Final = {
     }
 }
 
+_CLOSED: Final = ("unauthenticated", "forbidden", "starting", "draining")
+
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "getRoot": Operation(tag="gateway", answer=schemas.About),
     "getVersion": Operation(tag="gateway", answer=schemas.About),
     "isLive": Operation(tag="gateway", answer=schemas.Health),
     "isReady": Operation(tag="gateway", answer=schemas.Health),
+    "startRewrite": Operation(
+        tag="gateway",
+        status=202,
+        answer=schemas.RewriteState,
+        answer_headers={"Location": "where its state is"},
+        refusals=_CLOSED,
+    ),
+    "getRewrite": Operation(tag="gateway", answer=schemas.RewriteState, refusals=_CLOSED),
+    "startBackup": Operation(
+        tag="gateway",
+        status=202,
+        answer=schemas.BackupState,
+        body=schemas.NewBackup,
+        answer_headers={"Location": "where its state is"},
+        refusals=(*_CLOSED, "invalid", "busy", "not_configured"),
+    ),
+    "getBackup": Operation(
+        tag="gateway",
+        answer=schemas.BackupState,
+        refusals=_CLOSED,
+    ),
     "runCommand": Operation(tag="commands", answer=schemas.Outcome, headers=_ENCODINGS),
     "runPipeline": Operation(
         tag="commands", answer=schemas.Outcome, answers_many=True, headers=_ENCODINGS

@@ -205,6 +205,35 @@ class Health(Struct):
     progress: LoadProgress | UnsetType = UNSET
 
 
+class RewriteState(Struct):
+    """The last rewrite since the gateway started, or the one under way. Numbers are null until it is done."""
+
+    state: Literal["none", "running", "done", "failed"]
+    bytes_before: Count | None
+    bytes_after: Count | None
+    duration_ms: Milliseconds | None
+    error: str | None
+
+
+class NewBackup(Struct, forbid_unknown_fields=True):
+    """A backup to begin, in a new directory of this name below the setting `backup_dir`."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+
+
+class BackupState(Struct):
+    """The last backup since the gateway started, or the one under way. Counts are null until it is done."""
+
+    state: Literal["none", "running", "done", "failed"]
+    name: str | None
+    started_ms: Milliseconds | None
+    ended_ms: Milliseconds | None
+    files: Count | None
+    frames: Count | None
+    bytes: Count | None
+    error: str | None
+
+
 class Place(Struct):
     """Where a value is wrong: a JSON pointer, or a parameter's or header's name."""
 

@@ -55,6 +55,9 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="address to listen on; beyond loopback needs `insecure`")
     port: int = Field(8080, ge=0, le=65_535, description="port to listen on; 0 takes any free one")
     data: Path = Field(Path("weir-data"), description="directory of the log; made where it is missing")
+    backup_dir: str = Field(
+        "", description="directory for the backups of POST /v1/admin/backup; empty: none are made"
+    )
     fsync: Fsync = Field("everysec", description="when the log is synced: always | everysec | no")
     insecure: bool = Field(
         default=False, description="listen beyond loopback though nobody has to authenticate"

@@ -4,19 +4,24 @@ Knows: what people and programs are shown of files, frames and verdicts.
 Must never know: how a file is read or mended.
 """
 
+import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from cli import options, output
-from cli.directory import Data, chosen, opened
+from cli.directory import REFUSED, Data, chosen, ending, opened
+from cli.failure import Failure
 
 if TYPE_CHECKING:
     from engine.codec import Damage
     from engine.log.inspection import Inspection, Run
     from engine.storage import Storage
 
+_REWRITE: Final = "/v1/admin/rewrite"
+_ask_again_s: Final = 0.2
 _COLUMNS: Final = ("file", "position", "frames", "bytes", "state")
 
 commands = typer.Typer(
@@ -145,3 +150,107 @@ def _dumped(storage: "Storage") -> Iterator[str]:
                 yield output.json_line(told)
         if not is_whole:
             rehearse(view)
+
+
+@commands.command()
+def repair(
+    *,
+    data: Data = None,
+    is_agreed: Annotated[bool, typer.Option("--yes", help="do it without asking")] = False,
+) -> None:
+    """Say what can be saved of a log that a start refuses, ask, and save it.
+
+    Nothing is deleted: what is cut or given up stays beside the log, under another name. It may be stopped at
+    any moment and run again. Exit codes: 0 a start succeeds now, 1 not agreed, 3 it cannot be saved.
+    """
+    from engine.copies import repair as carry_out
+    from engine.log.repair import Irreparable, plan
+
+    path = chosen(data)
+    with opened(path) as storage:
+        # Looking takes no lock, but of a log in use the last write is no torn tail.
+        storage.lock()
+        storage.unlock()
+        try:
+            step = plan(storage)
+            if step is None:
+                output.lines([f"{path} is sound: there is nothing to repair"])
+                return
+            while step is not None:
+                output.lines(step.sentences())
+                if not is_agreed and not typer.confirm("go on?"):
+                    raise Failure("nothing more was changed")
+                carry_out(storage, step, now_ms=_now_ms())
+                step = plan(storage)
+        except Irreparable as verdict:
+            raise Failure(str(verdict), exit_code=REFUSED) from None
+    output.lines([f"{path} is sound now: a start succeeds"])
+
+
+@commands.command()
+def rewrite(
+    *,
+    data: Data = None,
+    as_json: options.Json = False,
+    url: options.Url = options.DEFAULT_URL,
+    token_file: options.TokenFile = None,
+) -> None:
+    """Make the log as short as what is in it; of deleted entries no byte is left.
+
+    Where a server has the log open, it is asked at --url to do so, and goes on meanwhile.
+    """
+    from engine import StorageLocked
+
+    path = chosen(data)
+    with ending(path):
+        try:
+            done = _rewritten(path)
+        except StorageLocked as locked:
+            output.say(f"{locked}: asking {url}")
+            done = _asked(url, token_file)
+    if as_json:
+        output.lines([output.json_line(done)])
+        return
+    before, after = (output.counted(done[f"bytes_{when}"], "byte", "bytes") for when in ("before", "after"))
+    output.lines([f"rewritten in {done['duration_ms']} ms: {before} before, {after} now"])
+
+
+def _rewritten(path: Path) -> dict[str, Any]:
+    """Open the log, rewrite it, close it."""
+    import asyncio
+
+    from engine import Engine, RewriteFailed, StorageRefused, SystemClock
+
+    async def run() -> dict[str, Any]:
+        engine = Engine.open(path, clock=SystemClock(), fsync="always")
+        await engine.start()
+        try:
+            return (await engine.rewrite())._asdict()
+        except RewriteFailed as failed:
+            raise Failure(str(failed)) from None
+        finally:
+            await engine.close()
+
+    if not path.is_dir():
+        raise StorageRefused(f"data directory {path}: No such file or directory")
+    return asyncio.run(run())
+
+
+def _asked(url: str, token_file: Path | None) -> dict[str, Any]:
+    """Let the server do it, and wait."""
+    from cli.client import Gateway
+
+    with Gateway(url, token_file) as gateway:
+        state = gateway.post(_REWRITE, {}, repeatable=True)
+        while state["state"] == "running":
+            time.sleep(_ask_again_s)
+            state = gateway.get(_REWRITE)
+    if state["state"] != "done":
+        raise Failure(state["error"] or "the server was started anew meanwhile: nothing was rewritten")
+    return {name: state[name] for name in ("bytes_before", "bytes_after", "duration_ms")}
+
+
+def _now_ms() -> int:
+    from engine import SystemClock
+
+    return SystemClock().wall_ms()

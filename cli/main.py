@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import groups, log, migrate, publish, read, serve, streams, tail
+from cli import backup, groups, log, migrate, publish, read, serve, streams, tail
 from cli.failure import Failure
 from cli.output import plain
 
@@ -31,8 +31,8 @@ cli = typer.Typer(
 def root(version: Annotated[bool | None, typer.Option("--version", help="print the version")] = None) -> None:
     """A stream gateway: Redis Streams semantics over HTTP, from one small service.
 
-    `serve` and `config` are about a server, `log` about its files; all others talk to one, at --url or
-    WEIR_URL. Exit codes: 0 fine, 1 failed, 2 usage, 3 data refused, 4 data in use by another process.
+    `serve` and `config` are about a server, `backup`, `restore` and `log` about its data; all others talk to
+    one, at --url or WEIR_URL. Exit codes: 0 fine, 1 failed, 2 usage, 3 data refused, 4 data in use elsewhere.
     """
     if version:
         from app.version import VERSION
@@ -43,6 +43,8 @@ def root(version: Annotated[bool | None, typer.Option("--version", help="print t
 
 cli.command("serve", rich_help_panel=_SERVER)(serve.serve)
 cli.command("config", rich_help_panel=_SERVER)(serve.show_config)
+cli.command("backup", rich_help_panel=_DATA)(backup.backup)
+cli.command("restore", rich_help_panel=_DATA)(backup.restore)
 cli.add_typer(log.commands, name="log", rich_help_panel=_DATA)
 cli.command("publish", rich_help_panel=_ENTRIES)(publish.publish)
 cli.command("tail", rich_help_panel=_ENTRIES)(tail.tail)

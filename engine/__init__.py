@@ -73,6 +73,7 @@ from engine.commands.types import (
     XSetId,
     XTrim,
 )
+from engine.copies import back_up
 from engine.errors import EngineError
 from engine.keyspace import Caps, Retention
 from engine.log import LogRefused
@@ -211,6 +212,7 @@ __all__ = [
     "XReadGroup",
     "XSetId",
     "XTrim",
+    "back_up",
     "entries",
     "errors",
     "ids",

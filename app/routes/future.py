@@ -16,8 +16,6 @@ _NOT_BUILT: Final[Sequence[tuple[str, Sequence[str]]]] = (
     ("/v1/plan", ("POST",)),
     ("/v1/tickets", ("POST",)),
     ("/v1/ws", ("GET",)),
-    ("/v1/admin/rewrite", ("POST",)),
-    ("/v1/admin/backup", ("POST",)),
     ("/metrics", ("GET",)),
     ("/asyncapi.json", ("GET",)),
     ("/console", ("GET",)),

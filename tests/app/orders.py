@@ -3,6 +3,8 @@
 Knows: which streams, groups and pending entries there are. Must never know: which examples use them.
 """
 
+from pathlib import Path
+
 import httpx
 
 from app.main import App, create_app
@@ -35,7 +37,9 @@ async def open_gateway(*, thin: bool) -> tuple[App, Engine]:
     clock = Clock()
     engine = Engine.open(None, clock=clock)
     await engine.start()
-    app = create_app(Settings(log_requests="none"), clock, thin=thin)
+    # A backup can be begun; there is no directory to copy, so that it fails at once.
+    settings = Settings(log_requests="none", data=Path("/nowhere/data"), backup_dir="/nowhere/backups")
+    app = create_app(settings, clock, thin=thin)
     app.gateway.open(engine)
     clock.now_ms = NOW_MS - 5_000
     async with client_of(app) as http:

@@ -23,6 +23,7 @@ IDS = {
     *("getRoot", "getVersion", "isLive", "isReady", "runCommand", "runPipeline", "runTransaction"),
     *("listStreams", "getStream", "putStream", "updateStream", "deleteStream", "setLastId", "trimStream"),
     *("addEntries", "readEntries", "getEntry", "deleteEntry", "deleteEntries", "readStreams", "publish"),
+    *("startBackup", "getBackup", "startRewrite", "getRewrite"),
     *("listGroups", "createGroup", "ensureGroup", "getGroup", "updateGroup", "deleteGroup"),
     *("listConsumers", "getConsumer", "createConsumer", "deleteConsumer", "readGroup", "ackEntries"),
     *("nackEntries", "listPending", "claimEntries", "autoclaimEntries", "buryEntries"),

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -47,14 +47,14 @@ def environment(url: str) -> dict[str, str]:
     }
 
 
-def weir(url: str, *words: str, given: bytes = b"") -> Ended:
-    """Run to the end. Standard input is a pipe with `given` in it."""
+def weir(url: str, *words: str, given: bytes = b"", also: Mapping[str, str] | None = None) -> Ended:
+    """Run to the end. Standard input is a pipe with `given` in it; `also` has further variables."""
     done = subprocess.run(
         [*WEIR, *words],
         input=given,
         capture_output=True,
         timeout=command_s_max,
-        env=environment(url),
+        env={**environment(url), **(also or {})},
         check=False,
     )
     return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())

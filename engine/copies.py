@@ -1,0 +1,57 @@
+"""Backup, restore and repair of a log's directory, as an operator asks for them.
+
+Knows: paths, and the record that tells readers of another life. Must never know: the web, who asked.
+"""
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from engine.log.backup import Copy
+from engine.log.backup import back_up as copy_log
+from engine.log.backup import restore as copy_back
+from engine.log.repair import carry_out
+from engine.log.steps import Step
+from engine.records import Regenerate, encode
+from engine.storage.file import FileStorage
+from engine.storage.whole import new_directory
+
+_salt_bytes: Final = 16
+
+
+def back_up(data: Path, place: Path) -> Copy:
+    """Copy the log in `data` to the new directory `place`; a server may go on writing it. Blocks.
+
+    It holds everything that was acknowledged before the call. Raises LogRefused, StorageRefused,
+    StorageLocked, OSError; then there is no `place`.
+    """
+    source = FileStorage(data)
+    try:
+        with new_directory(place) as target:
+            return copy_log(source, target)
+    finally:
+        source.close()
+
+
+def restore(backup: Path, data: Path, *, now_ms: int) -> Copy:
+    """Copy a backup to the new data directory `data`, where every stream gets a new generation. Blocks.
+
+    Raises as `back_up` does.
+    """
+    source = FileStorage(backup)
+    try:
+        with new_directory(data) as target:
+            return copy_back(source, target, another_life(), now_ms)
+    finally:
+        source.close()
+
+
+def repair(storage: FileStorage, step: Step, *, now_ms: int) -> None:
+    """Do a planned step of a repair."""
+    carry_out(storage, step, another_life(), now_ms)
+
+
+def another_life() -> Sequence[bytes]:
+    """The payload behind a log that goes on from less than it had."""
+    return [encode([Regenerate(secrets.token_bytes(_salt_bytes))])]
