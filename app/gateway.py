@@ -16,7 +16,7 @@ from app.redis import Limits as CommandLimits
 from app.settings import Settings
 from app.wire.publish import EntryLimits
 from app.wire.read import ReadLimits
-from engine import Clock, Engine
+from engine import Clock, Engine, EngineError
 
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -95,8 +95,8 @@ class Gateway:
     def drain(self) -> None:
         """From now on nothing new is begun; reads that wait end at once, with nothing delivered to them."""
         self.phase = Phase.DRAINING
-        for wait in self._waits:
-            wait.cancel()
+        if self._engine is not None:
+            self._engine.end_waits()
 
     async def wait(self, work: Coroutine[Any, Any, T], receive: Receive) -> T:
         """Run a read that may wait. It ends with the client's connection and with the gateway's drain.
@@ -118,9 +118,12 @@ class Gateway:
             self._waits.discard(waiting)
             waiting.cancel()
             leaving.cancel()
-        if waiting.cancelled():
-            raise draining()
-        return waiting.result()
+        try:
+            return waiting.result()
+        except EngineError as error:
+            if error.code == "draining":
+                raise draining() from None
+            raise
 
 
 def draining() -> Refusal:

@@ -177,6 +177,14 @@ def consumer_has_pending(consumer: str, pending: int) -> EngineError:
     )
 
 
+def too_many_to_transfer(consumer: str, pending: int) -> EngineError:
+    sentence = (
+        f"the consumer {_printable(consumer)!r} has {pending} pending entries, too many to transfer at once: "
+        "claim a part of them for the other one first"
+    )
+    return EngineError("invalid", f"ERR {sentence}", sentence, pending=pending)
+
+
 def too_many_streams(streams_max: int) -> EngineError:
     return _too_many(f"another stream, there may be {streams_max}", "delete streams", "streams_max")
 

@@ -6,7 +6,7 @@ Must never know: wire formats.
 
 from collections.abc import Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
 from engine import errors
 from engine.commands import own, types
@@ -26,6 +26,10 @@ from engine.records import (
     answer_age_ms_max,
 )
 from engine.replies import Added, Buried, GroupInfo, Published, StreamPage
+
+# What a record of entries of one delivery time takes beside its names, and each entry of it, at most.
+_run_bytes: Final = 32
+_transferred_bytes: Final = 25
 
 
 def ensure_stream(turn: Turn, command: own.EnsureStream) -> bool:
@@ -128,12 +132,16 @@ def remove_consumer(turn: Turn, command: own.RemoveConsumer) -> int:
 
 def _transfer(turn: Turn, command: own.RemoveConsumer, group: Group, heir: str) -> None:
     """Give the entries to another consumer as they are, in order of delivery: nothing was delivered."""
-    turn.seen(command.stream, command.group, heir)
     given = group.consumers[command.consumer]
     rows = [(entry_id, one) for entry_id, one in group.owned_longest_first() if one.consumer is given]
-    for time_ms, together in groupby(rows, key=lambda row: row[1].delivery_time_ms):
-        run = list(together)
+    runs = [list(together) for _, together in groupby(rows, key=lambda row: row[1].delivery_time_ms)]
+    names = len((command.stream + command.group + heir).encode())
+    if len(runs) * (names + _run_bytes) + len(rows) * _transferred_bytes > turn.frame_bytes_left:
+        raise errors.too_many_to_transfer(command.consumer, len(rows))
+    turn.seen(command.stream, command.group, heir)
+    for run in runs:
         counts = [one.delivery_count for _, one in run]
+        time_ms = run[0][1].delivery_time_ms
         turn.emit(Own(command.stream, command.group, heir, [one for one, _ in run], time_ms, counts))
 
 

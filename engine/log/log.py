@@ -154,6 +154,8 @@ class Log:
             storage.replace(MANIFEST, [recovered.encode()])
         manifest = recovered
         remove_temporaries(storage)
+        # What is seen may be the work of a process that was killed just before it synced the names.
+        storage.sync_directory()
         return cls(storage, manifest, recovery, tail, handle, reserve_bytes=reserve_bytes, salt=salt)
 
     def replay(self) -> Iterator[bytes]:

@@ -18,9 +18,8 @@ from engine import errors
 from engine.clock import Clock
 from engine.commands import READS, Parked, Turn, execute, execute_all, is_ready, streams_of
 from engine.commands.own import EndWait, KeepHouse, Publish
-from engine.commands.types import Command, Refs, XAdd, XRead, XReadGroup, XTrim
+from engine.commands.types import Command, XAdd, XRead, XReadGroup
 from engine.errors import EngineError
-from engine.ids import ID_BYTES
 from engine.keyspace import Caps, Keyspace, caps_default
 from engine.log import Log, LogRefused, Recovery
 from engine.nodes import Text
@@ -88,6 +87,7 @@ class Engine:
         self._directory: FileStorage | None = None
         self._packing: asyncio.Future[None] | None = None
         self._closing = False
+        self._ending = False
         self._started_ms = 0
 
     @classmethod
@@ -134,8 +134,7 @@ class Engine:
         for timer in (self._deadline, self._housekeeping):
             if timer is not None:
                 timer.cancel()
-        for waiter in self._waiters.everyone():
-            self._answer(waiter, errors.closing(), 0)
+        self.end_waits()
         if self._packing is not None:
             await self._packing
         self._packer.shutdown(wait=False)
@@ -145,6 +144,15 @@ class Engine:
         finally:
             if self._directory is not None:
                 self._directory.close()
+
+    def end_waits(self) -> None:
+        """Answer all reads that wait, and those that would from now on, with `draining`. What was served
+        already is answered as usual.
+        """
+        self._ending = True
+        for waiter in self._waiters.everyone():
+            self._answer(waiter, errors.closing(), 0)
+            self._end_wait(waiter.parked.command)
 
     async def rewrite(self) -> Rewritten:
         """Make the log as short as what is in memory, while everything goes on. Raises RewriteFailed, with
@@ -258,17 +266,8 @@ class Engine:
                 wanted = max(wanted, 0) + sum(len(body) for part in parts for body in part.bodies)
             elif type(command) not in READS:
                 wanted = max(wanted, 0)
-            if isinstance(command, XAdd | XTrim):
-                wanted += self._references_bytes(command)
         if wanted >= 0:
             self._writer.ensure_room(2 * wanted + _frame_overhead_bytes)
-
-    def _references_bytes(self, command: XAdd | XTrim) -> int:
-        """What a trim may log at most when it names entries one by one, for the stream and each group."""
-        key = self._keyspace.find(command.stream)
-        if key is None or command.trim is None or command.trim.refs is Refs.KEEP:
-            return 0
-        return ID_BYTES * key.stream.length * (len(key.groups) + 1)
 
     def _commit(self, turn: Turn, start: int) -> int:
         """Stage the turn's frame and serve the readers it woke; the frame's position, 0 without one."""
@@ -307,6 +306,8 @@ class Engine:
     # --- parked reads ---------------------------------------------------------------------------------------
 
     async def _wait(self, parked: Parked) -> _Served:
+        if self._ending:
+            raise errors.closing()
         if len(self._waiters) >= waiters_max:
             raise errors.too_many_waiters()
         ticket: _Ticket = asyncio.get_running_loop().create_future()

@@ -103,6 +103,28 @@ async def test_draining_ends_waits_and_refuses_new_work(app: App, http: httpx.As
     assert (ready.status_code, ready.json()) == (503, {"status": "draining"})
 
 
+async def test_draining_lets_what_was_served_be_answered(app: App, http: httpx.AsyncClient) -> None:
+    """An entry that was delivered to a waiting reader reaches it, though the gateway stops at that moment."""
+    await http.post("/v1/streams/s/groups", json={"name": "g", "mkstream": True})
+    client = Client(app, "POST", READ, body=b'{"wait":5000}')
+    await client.waits(app)
+    await http.post("/v1/streams/s/entries", json={"id": "1-0", "fields": {"a": "1"}})
+    app.gateway.drain()
+    await client.request
+    assert client.sent[0]["status"] == 200
+    assert b'"1-0"' in client.sent[1]["body"]
+
+
+async def test_a_command_that_waits_is_refused_as_all_work_is_when_draining(app: App) -> None:
+    """503 as a problem, with the text for Redis's clients beside."""
+    client = Client(app, "POST", "/v1/commands", body=b'["XREAD","BLOCK","0","STREAMS","s","$"]')
+    await client.waits(app)
+    app.gateway.drain()
+    await client.request
+    assert client.sent[0]["status"] == 503
+    assert b'"error":"ERR' in client.sent[1]["body"]
+
+
 async def test_before_recovery_there_is_only_health(closed_app: App) -> None:
     """Live at once, not ready; work is 503 `starting` before its body is read."""
     transport = httpx.ASGITransport(closed_app)

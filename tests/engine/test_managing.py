@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from engine import (
+    Claim,
     Cursor,
     DescribeEdges,
     DescribeGroup,
@@ -24,7 +25,9 @@ from engine import (
     StreamPage,
     UpdateGroup,
     XAck,
+    XClaim,
     XDel,
+    XGroupCreate,
     XReadGroup,
     ids,
 )
@@ -229,6 +232,23 @@ def test_transferred_entries_stay_as_they_are(shared: House, heir: str) -> None:
     consumers = shared.key("s").groups["g"].consumers
     assert consumers[heir].active_time_ms == (active if heir == "d" else -1)
     assert consumers[heir].seen_time_ms == shared.now_ms
+
+
+def test_a_transfer_that_one_frame_would_not_hold_is_refused() -> None:
+    """A full disk is found before a command runs: so the frame of each has its limit."""
+    house = House()
+    house.fill("s", 9_000)
+    house.run(XGroupCreate(stream="s", group="g" * 400, start=0))
+    for _ in range(9_000):
+        house.pass_ms(1)
+        house.run(XReadGroup(group="g" * 400, consumer="c", streams=[("s", Cursor.NEW)], count=1))
+    removal = RemoveConsumer(stream="s", group="g" * 400, consumer="c", transfer_to="d")
+    refusal = house.refused(removal)
+    assert (refusal.code, refusal.members) == ("invalid", {"pending": 9_000})
+    assert "claim a part of them" in refusal.detail
+    half = [id_of(f"{number}-0") for number in range(1, 5_001)]
+    house.run(XClaim(stream="s", group="g" * 400, consumer="d", claim=Claim(min_idle_ms=0, ids=half)))
+    assert house.run(removal) == 4_000
 
 
 def test_released_entries_are_nobodys_to_give(shared: House) -> None:

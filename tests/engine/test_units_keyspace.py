@@ -38,8 +38,8 @@ def test_names_stand_in_order_whatever_came_and_went(steps: list[tuple[str, int]
 
 
 def test_taking_out_every_name_costs_each_about_the_same_however_many_there_are() -> None:
-    """The best of three rounds each. Taken out of a list one by one, each of 100 000 took eleven times as long
-    as each of 2 000.
+    """The best of three rounds each. Taken out of a list one by one, each of 100 000 took eleven times as
+    long as each of 2 000.
     """
 
     def each_s(count: int) -> float:

@@ -96,7 +96,7 @@ def test_frames_that_moved(whole: Directory) -> None:
 
 
 def test_files_that_are_not_as_they_were(whole: Directory) -> None:
-    """F10: missing, empty, longer, zeros, or exchanged: refused; but bytes behind the open segment are a tail."""
+    """F10: missing, empty, longer, zeros, exchanged: refused; bytes behind the last segment are a tail."""
     for name, what, files in whole_files(whole):
         expected = "same" if (name, what) == (whole.last, "longer") else "refused"
         assert verdict(whole, files) == expected, (name, what)
