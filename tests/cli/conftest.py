@@ -14,7 +14,8 @@ from tests.server import Server
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A running gateway; who kills one takes one of his own."""
-    with Server(tmp_path_factory.mktemp("cli") / "data") as running:
+    # Tests compare streams of 20 000 entries whole, in one answer.
+    with Server(tmp_path_factory.mktemp("cli") / "data", "--set", "count_max=20000") as running:
         yield running
 
 
