@@ -44,6 +44,7 @@ _MEANT = (
     "the entries go to another consumer",
     "the Idempotency-Key was used with another body",
     "the stream's last ID is ",  # If-Match
+    "there is a backup of this name already",
 )
 
 

@@ -28,7 +28,10 @@ SETTINGS = ("--set", "wait_ms_max=200", "--set", "log_requests=none")
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     """A gateway that has what the examples of the description are about."""
-    with Server(tmp_path / "data", *SETTINGS) as server, httpx.Client(base_url=server.url) as http:
+    backups = tmp_path / "backups"
+    backups.mkdir()
+    place = ("--set", f"backup_dir={backups}")
+    with Server(tmp_path / "data", *SETTINGS, *place) as server, httpx.Client(base_url=server.url) as http:
         for name in ("orders", "payments"):
             rows = [{"fields": {"n": n}, "id": f"1526919030474-{n}"} for n in range(5)]
             http.post(f"/v1/streams/{name}/entries", json={"entries": rows[1:]}).raise_for_status()
