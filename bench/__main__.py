@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-BENCHES = ("versus", "single", "growth", "threads")
+BENCHES = ("versus", "single", "growth", "threads", "rewrite")
 
 
 def main() -> None:

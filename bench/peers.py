@@ -20,7 +20,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def redis_server(*options: str) -> Iterator[tuple[int, Path]]:
+def redis_server(*options: str, poll_s: float = 0.05) -> Iterator[tuple[int, Path]]:
     """A redis-server with its data in a fresh directory; its port and that directory."""
     port = free_port()
     data = Path(tempfile.mkdtemp(prefix="weir-bench-redis-"))
@@ -28,11 +28,11 @@ def redis_server(*options: str) -> Iterator[tuple[int, Path]]:
     server = subprocess.Popen([*arguments, *options], stdout=subprocess.DEVNULL)
     try:
         client = redis.Redis(port=port)
-        for _ in range(200):
+        for _ in range(int(60 / poll_s)):
             with contextlib.suppress(redis.exceptions.ConnectionError, redis.exceptions.BusyLoadingError):
                 client.ping()
                 break
-            time.sleep(0.05)
+            time.sleep(poll_s)
         yield port, data
     finally:
         server.terminate()
