@@ -83,8 +83,7 @@ def stored_run(first_id: int, bodies: Sequence[bytes]) -> list[bytes]:
 
 def texts(joined: bytes) -> list[bytes]:
     """The single entries of a joined text."""
-    pieces = joined.split(SEPARATOR)
-    return [pieces[0], *(_HEAD + piece for piece in pieces[1:])]
+    return [_HEAD + piece for piece in joined[len(_HEAD) :].split(SEPARATOR)]
 
 
 def id_of(entry: bytes) -> int:

@@ -15,6 +15,7 @@ shares the text. There is no index: IDs and borders are found in the text itself
 where it is needed at all; a range over a whole node is the text as it stands.
 """
 
+import threading
 from typing import Final
 
 import zstandard
@@ -23,8 +24,17 @@ from engine import entries
 
 # The level that shrinks entries to a tenth at a few tenths of a microsecond each (performance.md).
 _zstd_level: Final = 1
-# The event loop's alone: a context in two threads at once corrupts what it gives.
+_of_thread: Final = threading.local()
+# The event loop's alone, for the same reason as `_compressor`.
 _decompressor: Final = zstandard.ZstdDecompressor()
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    """This thread's own: a context in two threads at once corrupts what it gives."""
+    if not hasattr(_of_thread, "compressor"):
+        _of_thread.compressor = zstandard.ZstdCompressor(level=_zstd_level, write_checksum=False)
+    compressor: zstandard.ZstdCompressor = _of_thread.compressor
+    return compressor
 
 
 class Tally:
@@ -62,9 +72,8 @@ class Text:
         """The joined entries under zstd. May be called from any thread while the plain form is held."""
         if self._packed is not None:
             return self._packed
-        compressor = zstandard.ZstdCompressor(level=_zstd_level, write_checksum=False)
         # The library leaves a buffer as long as the plain text behind the bytes that it gives: copy those.
-        return bytes(memoryview(compressor.compress(self.plain())))
+        return bytes(memoryview(_compressor().compress(self.plain())))
 
     def keep_packed(self, packed: bytes) -> None:
         """From here on hold only the compressed form, which `packed()` gave."""

@@ -122,6 +122,8 @@ class Stream:
         if not limits.bytes_max:
             return stop
         size = node.size
+        if size + sum(map(len, texts[start:stop])) < limits.bytes_max:
+            return stop
         for place in range(start, min(stop, len(texts))):
             if size >= limits.bytes_max:
                 return place
