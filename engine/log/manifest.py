@@ -114,25 +114,25 @@ def decode(text: bytes) -> Manifest:
     manifest = _parse(_checked_lines(text))
     fault = _fault(manifest)
     if fault:
-        raise LogRefused(MANIFEST, fault)
+        raise LogRefused(MANIFEST, fault, repairable=True)
     if manifest.encode() != text:
-        raise LogRefused(MANIFEST, "not written as this version writes it")
+        raise LogRefused(MANIFEST, "not written as this version writes it", repairable=True)
     return manifest
 
 
 def _checked_lines(text: bytes) -> list[str]:
     """Return the lines between the first and the last, once those two hold."""
     if len(text) > MANIFEST_BYTES_MAX:
-        raise LogRefused(MANIFEST, f"longer than {MANIFEST_BYTES_MAX} bytes")
+        raise LogRefused(MANIFEST, f"longer than {MANIFEST_BYTES_MAX} bytes", repairable=True)
     last = _LAST.search(text)
     if last is None:
-        raise LogRefused(MANIFEST, "has no checksum in its last line: empty, cut or damaged")
+        raise LogRefused(MANIFEST, "has no checksum in its last line: empty, cut or damaged", repairable=True)
     if int(last[1], 16) != crc32(text[: last.start()]):
-        raise LogRefused(MANIFEST, "its checksum does not match")
+        raise LogRefused(MANIFEST, "its checksum does not match", repairable=True)
     lines = text[: last.start()].decode("utf-8", "replace").removesuffix("\n").split("\n")
     first = _FIRST.fullmatch(lines[0])
     if first is None:
-        raise LogRefused(MANIFEST, "does not begin with `weir log` and a version")
+        raise LogRefused(MANIFEST, "does not begin with `weir log` and a version", repairable=True)
     if first[1] != "1":
         raise LogRefused(MANIFEST, f"is of a newer version ({first[1]}) than this program can read (1)")
     return lines[1:]
@@ -144,7 +144,7 @@ def _parse(lines: list[str]) -> Manifest:
     for line in lines:
         if match := _BASE.fullmatch(line):
             if base or segments:
-                raise LogRefused(MANIFEST, "names a second base, or a base behind a segment")
+                raise LogRefused(MANIFEST, "names a second base, or a base behind a segment", repairable=True)
             number, position, length, checksum = match.groups()
             base = Base(int(number), int(position), Seal(int(length), int(checksum, 16)))
         elif match := _SEGMENT.fullmatch(line):

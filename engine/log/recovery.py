@@ -269,7 +269,7 @@ def _check_presence(storage: Storage, manifest: Manifest) -> None:
     names = storage.names()
     for file in manifest.files():
         if file.name not in names:
-            raise LogRefused(file.name, "is missing, but the manifest names it")
+            raise LogRefused(file.name, "is missing, but the manifest names it", repairable=True)
         size = storage.size(file.name)
         if file.seal and size != file.seal.length:
             reason = f"is {size} bytes long, but was sealed with {file.seal.length}"
