@@ -14,6 +14,7 @@ from typing import Final
 from engine.storage import StorageRefused
 from engine.storage.file import LOCK_NAME, FileStorage
 
+_LOST_AND_FOUND: Final = "lost+found"  # in every new ext4
 # What an interrupted copy leaves: these names alone are ever removed.
 _OURS: Final = re.compile(r"lock|(?:manifest|base-\d+\.weir|segment-\d+\.weir)(?:\.tmp)?")
 
@@ -23,10 +24,15 @@ def new_directory(path: Path) -> Iterator[FileStorage]:
     """Give an empty directory that is called `path` once the block is left without an error.
 
     Until then it is a sibling called `.<name>.partial`; one that an interrupted attempt left is taken over.
+    A mount point, or a directory in one that is not ours, has no sibling: it is filled as it is.
     Raises StorageRefused where something is in the way, StorageLocked where another attempt is under way.
     """
     path = Path(os.path.abspath(path))  # noqa: PTH100 - a link is to be refused, not followed
     _check_free(path)
+    if path.is_dir() and (path.is_mount() or not os.access(path.parent, os.W_OK)):
+        with filled_in_place(path) as storage:
+            yield storage
+        return
     partial = path.with_name(f".{path.name}.partial")
     storage = FileStorage(partial, create=True)
     try:
@@ -36,6 +42,25 @@ def new_directory(path: Path) -> Iterator[FileStorage]:
             storage.unlink(LOCK_NAME)
             storage.sync_directory()
             _put(partial, path)
+    finally:
+        storage.close()
+
+
+@contextmanager
+def filled_in_place(path: Path) -> Iterator[FileStorage]:
+    """Give an empty directory itself. What counts has to be written last: half of it stays after a crash."""
+    storage = FileStorage(path)
+    try:
+        storage.lock()
+        try:
+            yield storage
+        except BaseException:
+            with suppress(OSError, StorageRefused):
+                _clear(storage, path)
+                storage.unlink(LOCK_NAME)
+            raise
+        storage.unlink(LOCK_NAME)
+        storage.sync_directory()
     finally:
         storage.close()
 
@@ -59,14 +84,14 @@ def _emptied(storage: FileStorage, partial: Path) -> Iterator[None]:
 def _check_free(path: Path) -> None:
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise StorageRefused(f"{path} is there already, and is no directory")
-    if path.is_mount():
-        raise StorageRefused(f"{path} is a mount point: name a directory below it")
-    if path.is_dir() and any(path.iterdir()):
+    if path.is_dir() and any(each.name != _LOST_AND_FOUND for each in path.iterdir()):
         raise StorageRefused(f"{path} is not empty: nothing in it is overwritten")
 
 
 def _clear(storage: FileStorage, partial: Path) -> None:
     for name in storage.names():
+        if name == _LOST_AND_FOUND:
+            continue
         if not _OURS.fullmatch(name):
             raise StorageRefused(f"{partial} holds {name}, which no copy makes: move it away")
         if name != LOCK_NAME:
