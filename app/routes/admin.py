@@ -7,7 +7,7 @@ import msgspec
 from app.auth import Action
 from app.calls import Answer, Call
 from app.routing import Routes
-from app.wire import members, upkeep
+from app.wire import members, query, upkeep
 
 routes: Final = Routes()
 
@@ -18,6 +18,7 @@ _BACKUP: Final = "/v1/admin/backup"
 @routes.post(_REWRITE, Action.ADMIN, "startRewrite")
 async def start_rewrite(call: Call) -> Answer:
     """Begin to make the log as short as what is in memory; the rewrite that is under way, if there is one."""
+    await call.members()
     call.engine.rewriting.begin()
     return Answer(202, upkeep.rewrite(call.engine), [(b"location", _REWRITE.encode())])
 
@@ -25,6 +26,7 @@ async def start_rewrite(call: Call) -> Answer:
 @routes.get(_REWRITE, Action.ADMIN, "getRewrite")
 async def get_rewrite(call: Call) -> Answer:
     """Show the last rewrite, or the one under way."""
+    query.parse(call.query, ())
     return Answer(200, upkeep.rewrite(call.engine))
 
 
@@ -39,4 +41,5 @@ async def start_backup(call: Call) -> Answer:
 @routes.get(_BACKUP, Action.ADMIN, "getBackup")
 async def get_backup(call: Call) -> Answer:
     """Show the last backup, or the one under way."""
+    query.parse(call.query, ())
     return Answer(200, msgspec.json.encode(call.gateway.backups.last))

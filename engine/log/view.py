@@ -90,6 +90,8 @@ class View(Storage):
         for _ in range(_attempts_max):
             manifest = _manifest(storage)
             names = storage.names()
+            if manifest is not None and MANIFEST not in names:
+                names.append(MANIFEST)  # a listing may miss what is renamed while it is made
             held = _hold(storage, [name for name in names if name.startswith(_OURS)])
             if _manifest(storage) == manifest:
                 newest_first = sorted(held, key=lambda name: file_number(name) or 0, reverse=True)

@@ -185,7 +185,12 @@ class FileStorage(Storage):
 
     def names(self) -> list[str]:
         """Return the names of all files, in order."""
-        return sorted(os.listdir(self._directory))  # noqa: PTH208 - a descriptor, not a path
+        # A descriptor of its own: two listings over one share its offset, and miss what the other one saw.
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directory)
+        try:
+            return sorted(os.listdir(descriptor))  # noqa: PTH208 - a descriptor, not a path
+        finally:
+            os.close(descriptor)
 
     def size(self, name: str) -> int:
         """Return the length in bytes."""

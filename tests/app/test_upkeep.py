@@ -99,6 +99,15 @@ async def test_names_lead_nowhere_else(name: object) -> None:
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
 
 
+@pytest.mark.parametrize("path", ["/v1/admin/rewrite", PATH])
+async def test_nothing_unknown_is_passed_over(path: str) -> None:
+    """Parameters are 400, members 422."""
+    async with httpx.AsyncClient(transport=_gateway("/nowhere"), base_url="http://127.0.0.1:8080") as http:
+        assert (await http.get(f"{path}?force=true")).json()["code"] == "unknown_parameter"
+        assert (await http.post(f"{path}?force=true")).json()["code"] == "unknown_parameter"
+        assert (await http.post(path, json={"name": "a", "force": True})).json()["code"] == "invalid"
+
+
 async def test_without_a_directory_there_are_none() -> None:
     """501, with the setting that is needed."""
     async with httpx.AsyncClient(transport=_gateway(""), base_url="http://127.0.0.1:8080") as http:

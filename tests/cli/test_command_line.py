@@ -15,6 +15,7 @@ from tests.server import free_port
 
 NOWHERE: Final = "http://127.0.0.1:9"
 HEAVY: Final = ("app", "engine", "fastapi", "httpx", "orjson", "pydantic", "uvicorn")
+LOCAL: Final = ("serve", "config", "backup", "restore", "log")
 COMMANDS: Final = ("publish", "tail", "read", "streams", "info", "trim", "groups", "pending", "claim")
 
 
@@ -30,7 +31,7 @@ def test_help_names_every_command_and_waits_for_no_library() -> None:
     )
     assert done.stdout.split() == []
     shown = weir(NOWHERE, "--help").out
-    assert all(f" {command} " in shown for command in (*COMMANDS, "serve", "config"))
+    assert all(f" {command} " in shown for command in (*COMMANDS, *LOCAL))
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

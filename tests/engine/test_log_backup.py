@@ -2,7 +2,9 @@
 
 import errno
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from engine.log.backup import back_up, restore
 from engine.log.inspection import inspect
 from engine.log.manifest import decode
 from engine.storage import Storage
+from engine.storage.file import FileStorage
 from engine.storage.memory import MemoryStorage, Stopped
 from tests.engine.log_cases import (
     SEGMENT,
@@ -22,9 +25,11 @@ from tests.engine.log_cases import (
     open_log,
     recovered,
     synced_then_not,
+    write_base,
 )
 from tests.engine.test_log_inspection import rewritten, sealed
 
+rewrites_s_max = 30.0
 NOW_MS = 1_800_000_000_000
 
 
@@ -160,6 +165,46 @@ def test_a_later_reservation_stays() -> None:
     log = open_log(target)
     assert log.recovery.reservation_ms == NOW_MS + 5
     log.close()
+
+
+def test_a_backup_beside_rewrites_has_what_was_written_before_it(tmp_path: Path) -> None:
+    """On a real disk, where files are replaced and removed all the while: what is gone in a backup is in its
+    base.
+    """
+    storage = FileStorage(tmp_path, create=True)
+    log = open_log(storage)
+    written, ended = [0], threading.Event()
+
+    def write() -> None:
+        while not ended.is_set():
+            append(log, b"%d" % written[0], synced=False)
+            written[0] += 1
+            if written[0] % 10 == 0:
+                position = log.start_segment(log.prepare_segment())
+                append(log, synced=True)
+                log.name_segments()
+                write_base(log, position, b"below %d" % written[0], reservation_ms=0)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    bases: set[bytes] = set()
+    deadline_s = time.monotonic() + rewrites_s_max
+    try:
+        while len(bases) < 8 and time.monotonic() < deadline_s:
+            before = written[0]
+            found = recovered(backup_of(storage))
+            first = 0
+            if found and found[0].startswith(b"below "):
+                bases.add(found[0])
+                first = int(found.pop(0).removeprefix(b"below "))
+            assert first + len(found) >= before
+            assert found == [b"%d" % (first + number) for number in range(len(found))]
+    finally:
+        ended.set()
+        writer.join()
+        log.close()
+        storage.close()
+    assert len(bases) == 8
 
 
 def test_a_backup_under_load_has_what_was_written_before_it() -> None:

@@ -6,6 +6,7 @@ import resource
 import stat
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -58,6 +59,15 @@ class TestBothVersions:
         assert storage.read("a", 3, 4) == b"3456"
         assert storage.read("a", 8, 100) == b"89"
         assert storage.read("a", 10, 1) == b""
+
+    def test_two_may_list_at_the_same_time(self, storage: Storage) -> None:
+        """Each sees every file."""
+        names = [f"{number:03}" for number in range(200)]
+        for name in names:
+            storage.create(name).close()
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda _: storage.names(), range(100)))
+        assert all(one == names for one in found)
 
     def test_a_file_that_is_held_stays(self, storage: Storage) -> None:
         """Its bytes, those appended later too, whatever is done to its name."""
