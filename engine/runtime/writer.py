@@ -24,6 +24,8 @@ from engine.log import Log, LogPoisoned, Prepared, StorageFull
 Fsync = Literal["always", "everysec", "no"]
 
 sync_interval_s: Final = 1.0
+# With `everysec` no answer depends on what has waited for a sync for longer (decisions.md 8).
+risk_s_max: Final = 1.9
 # IDs made by the clock may run so far ahead of it; so much is skipped after a crash (decisions.md 8).
 reservation_ms: Final = 5_000
 # With less than this left the next reservation is made: the sync of the coming second makes it good.
@@ -56,7 +58,8 @@ class Writer:
         # yet.
         self._barrier: tuple[int, int] | None = None
         self._marked_upto = log.staged_upto
-        self._late = False
+        # When the oldest of the frames that are written and not synced was written, at the earliest.
+        self._unsynced_since: float | None = None
         self._closed = False
         self._ticker: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, "weir-sync")
@@ -176,6 +179,8 @@ class Writer:
         except LogPoisoned:
             self._fail_all()
             return
+        if self._unsynced_since is None and self.log.written_upto > self.log.durable_upto:
+            self._unsynced_since = asyncio.get_running_loop().time()
         self._release()
         self._sync_if_wanted()
 
@@ -189,14 +194,16 @@ class Writer:
             self._syncing = asyncio.ensure_future(self._sync())
 
     async def _sync(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self.log.sync)
+            await loop.run_in_executor(self._thread, self.log.sync)
         except LogPoisoned:
             self._fail_all()
             return
         finally:
             self._syncing = None
-            self._late = False
+        self._unsynced_since = began if self.log.written_upto > self.log.durable_upto else None
         while self._promises and self._promises[0][0] <= self.log.durable_upto:
             self._promised_ms = self._promises.popleft()[1]
         if self._barrier is not None and self.log.durable_upto >= self._barrier[1]:
@@ -224,15 +231,18 @@ class Writer:
         if self.log.poisoned is not None or self._fsync == "no":
             return
         staged = self.log.staged_upto
-        if self._syncing is not None and self._fsync == "everysec" and self._late:
-            # The disk takes longer than a second: rather than risk more than two, answers wait for it.
-            self._hold(staged, staged)
         if staged > self.log.durable_upto:
             self._want_sync(staged)
         elif staged > self._marked_upto:
             self._mark()
-        # A sync that runs from here to the next tick is late there, the one just begun too.
-        self._late = self._syncing is not None
+        since = self._unsynced_since
+        if since is not None and self._fsync == "everysec":
+            asyncio.get_running_loop().call_at(since + risk_s_max, self._hold_if_late, since)
+
+    def _hold_if_late(self, since: float) -> None:
+        """Rather than risk what was answered for any longer, let answers wait for the disk."""
+        if since == self._unsynced_since and self.log.poisoned is None and not self._closed:
+            self._hold(self.log.staged_upto, self.log.staged_upto)
 
     def _mark(self) -> None:
         """Tell recovery that everything before is on disk: damage there is corruption, no torn tail."""
