@@ -69,18 +69,22 @@ def new_life(payloads: Sequence[bytes], reserved_ms: int) -> Ending:
     No ID of what is lost is given again, whatever the clock says; `payloads` tell readers.
     """
     lives = [(Kind.RECORDS, payload) for payload in payloads]
-    return [(Kind.RESERVE, RESERVE_PAYLOAD.pack(reserved_ms)), *lives]
+    return [(Kind.RESERVE, RESERVE_PAYLOAD.pack(reserved_ms)), *lives, *_SAFE]
 
 
 def ending_of(run: Run, ending: Ending) -> bytes:
-    """Return the frames of `ending` as they stand behind those of `run`, all of which is taken for safe."""
+    """Return the frames of `ending` as they stand behind those of `run`.
+
+    Nobody sees any of it before all of it is synced, so each calls safe what is before it.
+    """
     sequence, checksum = run.sequence, run.checksum
-    frames = []
+    content = b""
     for kind, payload in ending:
         sequence += 1
-        header, checksum = encode_header(kind, sequence, run.end, checksum, run.salt, payload)
-        frames += [header, payload]
-    return b"".join(frames)
+        durable_upto = run.end + len(content)
+        header, checksum = encode_header(kind, sequence, durable_upto, checksum, run.salt, payload)
+        content += header + payload
+    return content
 
 
 def _copy(view: View, target: Storage, ending: Ending) -> Copy:

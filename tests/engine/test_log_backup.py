@@ -153,6 +153,17 @@ def test_a_restored_log_goes_on_anew() -> None:
     assert recovered(after)[-2:] == [b"a new life", b"on and on"]
 
 
+def test_a_restored_log_keeps_its_new_life() -> None:
+    """What tells readers that it is another log was synced, and says so: damage there is no torn tail."""
+    target = MemoryStorage()
+    restore(backup_of(closed()), target, [b"another life"], NOW_MS)
+    content = target.content(SEGMENT)
+    at = content.index(b"another life")
+    assert recovered(changed(target, SEGMENT, content[:-1]))[-1] == b"another life"
+    with pytest.raises(LogRefused, match="in what was synced"):
+        recovered(changed(target, SEGMENT, content[:at] + b"A" + content[at + 1 :]))
+
+
 def test_a_later_reservation_stays() -> None:
     """A clock that was ahead when the backup was made is not forgotten."""
     storage = MemoryStorage()
