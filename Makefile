@@ -12,7 +12,7 @@ SDK := tests/sdk
 TOOLS := $(VENV)/tools
 
 .DEFAULT_GOAL := help
-.PHONY: help run install dev system test fmt lint types contracts tests bench lock clean
+.PHONY: help run install dev system test fmt lint types contracts tests prove bench lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,10 +50,13 @@ tests: dev system $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## pytest on all c
 	$(BIN)/pytest -m alone --cov --cov-append --cov-report=term --cov-report=json:.coverage.json
 	@$(BIN)/python .ci/module_coverage.py .coverage.json
 
+prove: dev  ## plant bugs into the engine, and show that the proof of durability finds every one
+	$(BIN)/python -m tests.proof.prove
+
 bench: dev  ## the benchmarks, beside a real Redis
 	$(BIN)/python -m bench $(ARGS)
 
-system:  ## what the gate needs from outside: redis-server, node, npm
+system:  ## what the gate needs from outside: redis-server, node, npm, chromium
 	@.ci/system-packages "$(PYTHON)" $(VENV)
 
 lock: dev  ## newest versions that pyproject.toml and the .in files allow, with hashes and without hosts

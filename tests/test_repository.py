@@ -23,7 +23,19 @@ LOCKS: Final = (
 )
 FOLDERS: Final = ("app", "bench", "cli", "deploy", "engine", "tests")
 PACKAGES: Final = ("app", "cli", "engine")
-TARGETS: Final = ("run", "test", "fmt", "lint", "types", "contracts", "tests", "bench", "lock", "clean")
+TARGETS: Final = (
+    "run",
+    "test",
+    "fmt",
+    "lint",
+    "types",
+    "contracts",
+    "tests",
+    "prove",
+    "bench",
+    "lock",
+    "clean",
+)
 PIN: Final = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+) \\$", re.MULTILINE)
 
 

@@ -11,9 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from engine import Engine, LogRefused
 from engine.codec import Damage, Frame, scan
-from engine.log import Log
 from engine.log.manifest import MANIFEST, decode
-from engine.records import encode, snapshot
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock
 from tests.engine.images import image
@@ -21,6 +19,7 @@ from tests.engine.running import keyspace_of
 from tests.proof.explorer import hostile_wall_ms
 from tests.proof.lives import Living, log_end
 from tests.proof.promises import Promises
+from tests.proof.rewriting import next_segment, rewrite
 
 Verdict = Literal["same", "prefix", "refused"]
 SECTOR: Final = 512
@@ -46,11 +45,12 @@ class Directory(NamedTuple):
 def directory(seed: int = 1, steps: int = 12) -> Directory:
     """A base, a sealed segment and an open one, whose last frames no mark calls synced."""
     life = Living(seed, "everysec")
+    life.rewrites_itself = False
     try:
         life.live_on(steps)
-        life.between_runs(_rewrite)
+        life.between_runs(rewrite)
         life.live_on(steps)
-        life.between_runs(_next_segment)
+        life.between_runs(next_segment)
         life.live_on(steps)
         life.pass_ms(2_500)
         life.live_on(steps)
@@ -58,32 +58,6 @@ def directory(seed: int = 1, steps: int = 12) -> Directory:
         return Directory(files, life.promises, log_end(life.engine))
     finally:
         life.end()
-
-
-def _next_segment(storage: MemoryStorage) -> None:
-    log = Log.open(storage)
-    _switch(log)
-    log.close()
-
-
-def _switch(log: Log) -> int:
-    position = log.start_segment(log.prepare_segment())
-    log.write(log.take())
-    log.sync()
-    log.name_segments()
-    return position
-
-
-def _rewrite(storage: MemoryStorage) -> None:
-    """Put a base in the place of everything."""
-    engine = Engine.open(storage, clock=HandClock(), fsync="always")
-    payloads = [encode([record]) for record in snapshot(keyspace_of(engine))]
-    storage.unlock()
-    log = Log.open(storage)
-    base = log.create_base(_switch(log))
-    base.append(payloads)
-    log.install_base(base.finish(reservation_ms=log.recovery.reservation_ms))
-    log.close()
 
 
 @dataclass

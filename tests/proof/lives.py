@@ -17,6 +17,7 @@ from engine import (
     Entries,
     Fsync,
     GroupRead,
+    RewriteFailed,
     XAdd,
     XAutoClaim,
     XClaim,
@@ -26,14 +27,17 @@ from engine import (
 from engine.commands.types import Command
 from engine.keyspace import Keyspace
 from engine.log import Log, LogPoisoned, LogRefused
+from engine.log.manifest import MANIFEST, file_number
 from engine.records import decode, encode, snapshot
 from engine.replies import Added, AutoClaimed, Claimed, Published, Reply, StreamsRead
+from engine.storage import TEMPORARY
 from engine.storage.memory import Fault, MemoryStorage
 from tests.engine.clocks import HandClock, settle
 from tests.engine.images import image
 from tests.engine.running import keyspace_of
 from tests.proof.histories import Clients
 from tests.proof.promises import Promises
+from tests.proof.rewriting import next_segment, rewrite
 from tests.proof.watched import ChanceLoop, WatchedStorage
 
 R = TypeVar("R")
@@ -94,6 +98,9 @@ class Living:
         self.broken: list[str] = []
         self.refusals: list[str] = []
         self.operations = 0  # of all disks so far
+        self.rewrites = 0
+        self.rewrites_itself = True
+        self._renamed = False  # whether a new manifest may be lost in a power cut
         self._look = look
         self._generations = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -106,7 +113,8 @@ class Living:
         try:
             return self._open()
         except LogRefused:
-            assert self.storage.failed, "only a failing disk is a reason"
+            if not self.storage.failed:
+                raise
             return self._open()
 
     def _open(self) -> Engine:
@@ -120,6 +128,9 @@ class Living:
 
     def _before(self, operation: str, name: str) -> None:
         self.operations += 1
+        if operation == "unlink" and file_number(name) is not None and self._renamed:
+            self.report(f"{name} is removed before the directory is synced after the manifest's rename")
+        self._renamed = operation != "sync_directory" and (self._renamed or name == MANIFEST + TEMPORARY)
         if self._look is not None and not self.broken:
             self._look(self)
 
@@ -169,6 +180,8 @@ class Living:
             self.do(self.clients.waiting())
         elif kind < 0.12:
             self._spawn(self._transaction([self.clients.command() for _ in range(3)]))
+        elif kind < 0.16 and self.rewrites_itself:
+            self._spawn(self._rewrite())
         else:
             self.do(self.clients.command(), synced=kind > 0.97)
         if self.chance.random() < 0.6:
@@ -210,39 +223,54 @@ class Living:
 
     async def _execute(self, command: Command, *, synced: bool) -> None:
         self._remember_chosen(command)
-        ends, reply = await self._answer(self.engine.execute(command, synced=synced))
-        if ends:
+
+        def told(reply: Reply, ends: tuple[int, int]) -> None:
             self._told(command, reply, ends, synced=synced)
+
+        await self._answer(self.engine.execute(command, synced=synced), told)
 
     async def _transaction(self, commands: list[Command]) -> None:
         for command in commands:
             self._remember_chosen(command)
-        ends, replies = await self._answer(self.engine.transaction(commands))
-        for command, reply in zip(commands, replies or (), strict=replies is not None):
-            if not isinstance(reply, EngineError):
-                self._told(command, reply, ends)
 
-    async def _answer(self, turn: Coroutine[Any, Any, R]) -> tuple[list[int], R | None]:
-        """Await an answer; with it the positions before and after the turn, none where it was refused."""
+        def told(replies: list[Reply | EngineError], ends: tuple[int, int]) -> None:
+            for command, reply in zip(commands, replies, strict=True):
+                if not isinstance(reply, EngineError):
+                    self._told(command, reply, ends)
+
+        await self._answer(self.engine.transaction(commands), told)
+
+    async def _rewrite(self) -> None:
+        try:
+            await self.engine.rewrite()
+            self.rewrites += 1
+        except RewriteFailed as refusal:
+            self.refusals.append(str(refusal))
+
+    async def _answer(self, turn: Coroutine[Any, Any, R], told: Callable[[R, tuple[int, int]], None]) -> None:
+        """Tell of an answer the moment it leaves, with the positions before and after its turn."""
         loop = asyncio.get_running_loop()
         ends: list[int] = []
-        # The loop keeps the order: what the turn logged, and nothing else, lies between these two looks.
-        loop.call_soon(lambda: ends.append(log_end(self.engine)))
-        work = loop.create_task(turn)
+
+        async def taken() -> None:
+            ends.append(log_end(self.engine))
+            reply = await turn
+            told(reply, (ends[0], ends[1] if len(ends) > 1 else log_end(self.engine)))
+
+        work = loop.create_task(taken())
+        # The loop keeps the order: what the turn logged, and nothing else, lies between the two looks.
         loop.call_soon(lambda: ends.append(log_end(self.engine)))
         try:
-            reply = await work
+            await work
         except EngineError as refusal:
             self.refusals.append(refusal.code)
-            return [], None
-        return ends, reply
 
     def _remember_chosen(self, command: Command) -> None:
         if isinstance(command, XAdd):
             chosen = ((command.stream, one) for one in command.ids if isinstance(one, int))
             self.promises.chosen.update(chosen)
 
-    def _told(self, command: Command, reply: Reply | None, ends: list[int], *, synced: bool = False) -> None:
+    def _told(self, command: Command, reply: Reply, ends: tuple[int, int], *, synced: bool = False) -> None:
         before, after = ends
         position = after if after > before else 0
         for stream, to, given in _shown(command, reply):
@@ -260,8 +288,11 @@ class Living:
     # --- ends -----------------------------------------------------------------------------------------------
 
     def restart(self) -> None:
-        """End in one of three ways, and begin again from what is there then."""
-        kind = self.chance.choice(("close", "kill", "power"))
+        """End in some way, and begin again from what is there then."""
+        kind = self.chance.choice(("close", "kill", "power", "segment", "base"))
+        if kind in {"segment", "base"}:
+            self.between_runs(next_segment if kind == "segment" else rewrite)
+            return
         if kind == "close":
             self.settle()
             self.close()
@@ -298,14 +329,16 @@ class Living:
         self.settle()
         self.close()
         disk = WatchedStorage.taking_over(self.storage.kill())
-        disk.appended = self.promises.appended
+        disk.look, disk.appended = self._before, self.promises.appended
+        self.storage = disk
         work(disk)
         self.go_on(disk)
 
     def _compare(self) -> None:
         keyspace = keyspace_of(self.engine)
         keyspace.check()
-        if image(restored(keyspace)) != image(keyspace):
+        # One snapshot at a time: a rewrite under way has it.
+        if not self.engine.rewriting.running and image(restored(keyspace)) != image(keyspace):
             self.report("a snapshot leaves something out")
         if image(keyspace_of(self.engine)) != self.promises.image_at(log_end(self.engine)):
             self.report("memory is not what the frames say")

@@ -23,12 +23,15 @@ Appended = Callable[[str, int, bytes], None]  # name of the file, offset, conten
 
 
 class Failed(NamedTuple):
-    """An operation that has failed: what, of which file, the how-manieth of all, and when."""
+    """An operation that has failed: what, of which file, the how-manieth of all, when, and how
+    long the file was.
+    """
 
     operation: str
     name: str
     number: int
     at_s: float
+    size: int
 
 
 def _ignore(*_: object) -> None:
@@ -59,7 +62,8 @@ class WatchedStorage(MemoryStorage):
         self.look(operation, name)
         fault = super().step(operation, name) or self.faults.get(len(self.operations) - 1)
         if fault is not None:
-            self.failed.append(Failed(operation, name, len(self.operations) - 1, self.now_s()))
+            size = self.size(name) if name in self.names() else 0
+            self.failed.append(Failed(operation, name, len(self.operations) - 1, self.now_s(), size))
         return fault
 
     def open(self, name: str) -> "WatchedHandle":

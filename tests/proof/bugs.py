@@ -1,0 +1,151 @@
+"""The bugs that the proof must find: a crash test that never failed proves nothing.
+
+Knows: each bug as a small edit of the engine's text, and the test that finds it.
+Must never know: the engine as a module; it is imported with the bug in it.
+"""
+
+from typing import Any, Final, NamedTuple
+
+from tests.proof.planting import Edit
+
+LOG, WRITER, ENGINE = "engine/log/log.py", "engine/runtime/writer.py", "engine/runtime/engine.py"
+RECOVERY, CODEC, SEAM = "engine/log/recovery.py", "engine/codec.py", "engine/storage/__init__.py"
+FILES, DISK, SNAPSHOT = "engine/log/files.py", "engine/storage/file.py", "engine/records/snapshot.py"
+
+_CUTS: Final = "tests.proof.test_power_cuts:test_every_legal_disk_keeps_what_was_promised"
+_FAILING: Final = "tests.proof.test_failing_disk:test_no_failed_operation_breaks_a_promise"
+_FULL: Final = "tests.proof.test_failing_disk:test_a_full_disk_is_survived"
+_FLIPS: Final = "tests.proof.test_damage:test_a_flipped_bit"
+_MOVED: Final = "tests.proof.test_damage:test_frames_that_moved"
+_DELETED: Final = "tests.engine.test_rewrite:TestARewrite.test_leaves_no_byte_of_what_was_deleted"
+_FOREIGN: Final = "tests.proof.test_damage:test_a_segment_of_another_time_is_not_adopted"
+_SECOND: Final = "tests.proof.test_real_files:test_a_second_process_is_refused"
+_SHORT: Final = "tests.proof.test_real_files:test_a_system_that_writes_a_little_at_a_time"
+
+
+class Bug(NamedTuple):
+    """`finder` is a test as `module:function`, called with `arguments`."""
+
+    edits: tuple[Edit, ...]
+    finder: str
+    arguments: dict[str, Any]
+
+
+def _bug(file: str, old: str, new: str, finder: str, **arguments: object) -> Bug:
+    return Bug((Edit(file, old, new),), finder, arguments)
+
+
+BUGS: Final[dict[str, Bug]] = {
+    "answer before the sync": _bug(
+        WRITER, "            return self.log.durable_upto\n", "            return self.log.written_upto\n",
+        _CUTS, fsync="always",
+    ),
+    "answer before the write": _bug(
+        WRITER, "        written = self.log.written_upto\n", "        written = self.log.staged_upto\n",
+        _CUTS, fsync="no",
+    ),
+    "waiting reader answered before the sync": _bug(
+        ENGINE, "self._answer(waiter, outcome.reply, position)", "self._answer(waiter, outcome.reply, 0)",
+        _CUTS, fsync="always",
+    ),
+    "directory not synced after the manifest's rename": _bug(
+        SEAM, "        self.rename(temporary, name)\n        self.sync_directory()\n",
+        "        self.rename(temporary, name)\n", _CUTS, fsync="always",
+    ),
+    "manifest not synced before its rename": _bug(
+        SEAM, "                handle.append(chunk)\n            handle.sync()\n",
+        "                handle.append(chunk)\n", _CUTS, fsync="always",
+    ),
+    "checksum of a frame not checked": _bug(
+        CODEC, "        if crc32(payload, head_check) != checksum:", "        if False:", _FLIPS,
+    ),
+    "chain of frames not checked": _bug(
+        CODEC, "        if number != sequence or before != previous:", "        if False:", _MOVED,
+    ),
+    "pending list left out of the snapshot": _bug(
+        SNAPSHOT, "        yield from _restore_pending(held.name, group)\n", "        yield from ()\n",
+        _CUTS, fsync="no",
+    ),
+    "short write not continued": _bug(DISK, "    while rest:\n", "    if rest:\n", _SHORT),
+    "deleted entries kept in the base": _bug(
+        SNAPSHOT, "entries.blanked(text) if node.deleted >> place & 1 else text", "text", _DELETED,
+    ),
+    "reservation of IDs not kept": _bug(
+        ENGINE, "keyspace.floor_ms = log.recovery.floor_ms", "keyspace.floor_ms = -1",
+        _CUTS, fsync="everysec",
+    ),
+    "IDs shown before their reservation is safe": _bug(
+        WRITER, "        if shown_ms > self._promised_ms:\n", "        if False:\n", _CUTS, fsync="no",
+    ),
+    "durable_upto overstated": _bug(
+        LOG, "            kind, self._sequence + 1, self.durable_upto, self._checksum, self._salt, payload\n",
+        "            kind, self._sequence + 1, self.staged_upto, self._checksum, self._salt, payload\n",
+        _CUTS, fsync="no",
+    ),
+    "torn tail not cut": _bug(
+        RECOVERY, "    storage.truncate(name, length)\n", "", _CUTS, fsync="everysec",
+    ),
+    "failed sync tried again": _bug(
+        LOG, '                raise self._poison("sync", error) from error\n',
+        "                handle.sync()\n", _FAILING, fsync="always",
+    ),
+    "failed log written again": _bug(
+        LOG, "        if self.poisoned is not None:\n", "        if False:\n", _FAILING, fsync="always",
+    ),
+    "full disk found too late": _bug(
+        LOG, "        if needed_upto <= self._reserved_upto:\n", "        if True:\n", _FULL, fsync="always",
+    ),
+    "command in two frames": _bug(
+        ENGINE, "            position = self._writer.stage(encode(turn.records))\n",
+        "            for one in turn.records:\n"
+        "                position = self._writer.stage(encode([one]))\n", _CUTS, fsync="no",
+    ),
+    "base not synced": _bug(
+        FILES, "            self._handle.sync()\n            self._storage.sync_directory()\n",
+        "            self._storage.sync_directory()\n", _CUTS, fsync="always",
+    ),
+    "old files removed before the manifest": _bug(
+        LOG, "        manifest = Manifest(base, segments)\n",
+        "        manifest = Manifest(base, segments)\n        self._storage.unlink(old.files()[0].name)\n",
+        _CUTS, fsync="always",
+    ),
+    "following segment adopted without its chain": _bug(
+        RECOVERY, "        if _goes_on(storage, segment):\n", "        if True:\n", _FOREIGN,
+    ),
+    "directory not locked": _bug(
+        DISK, "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n", "            pass\n",
+        _SECOND,
+    ),
+}  # fmt: skip
+
+# What the gate plants each time: one of each kind, the quickest.
+SUBSET: Final = (
+    "answer before the sync",
+    "directory not synced after the manifest's rename",
+    "checksum of a frame not checked",
+    "short write not continued",
+    "failed sync tried again",
+)
+
+
+def case(name: str) -> Bug:
+    """The bug of that name; for a test's name no bug at all, and its first arguments."""
+    if name in BUGS:
+        return BUGS[name]
+    finder, _, number = name.partition("#")
+    arguments = [bug.arguments for bug in BUGS.values() if bug.finder == finder]
+    return Bug((), finder, arguments[int(number or 0)])
+
+
+def controls() -> list[str]:
+    """Every finder with every arguments, without a bug: it must pass, or its findings mean nothing."""
+    seen: list[tuple[str, dict[str, Any]]] = []
+    names: list[str] = []
+    counts: dict[str, int] = {}
+    for bug in BUGS.values():
+        number = counts.get(bug.finder, 0)
+        counts[bug.finder] = number + 1
+        if (bug.finder, bug.arguments) not in seen:
+            seen.append((bug.finder, bug.arguments))
+            names.append(f"{bug.finder}#{number}")
+    return names

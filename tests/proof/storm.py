@@ -1,0 +1,53 @@
+"""`python -m tests.proof.storm DIRECTORY COUNT`: publish under a storm of signals; tells how many entries are
+there, and how many signals came.
+
+Knows: that a signal with a handler interrupts system calls.
+Must never know: which of them.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from engine import Engine, SystemClock, XAdd, XLen, entries
+
+signal_every_s = 0.001
+
+
+async def publish(engine: Engine, count: int) -> object:
+    """Publish so many entries, each answered; how many there are."""
+    await engine.start()
+    try:
+        for _ in range(count):
+            await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1" * 500)])]))
+        return await engine.execute(XLen(stream="s"))
+    finally:
+        await engine.close()
+
+
+def main(data: Path, count: int) -> None:
+    """Storm, publish, and look once more after a restart."""
+    hits: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: hits.append(number))
+    over = threading.Event()
+
+    def storm() -> None:
+        while not over.wait(signal_every_s):
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    thread = threading.Thread(target=storm)
+    thread.start()
+    try:
+        asyncio.run(publish(Engine.open(data, clock=SystemClock(), fsync="always"), count))
+    finally:
+        over.set()
+        thread.join()
+    there = asyncio.run(publish(Engine.open(data, clock=SystemClock()), 0))
+    sys.stdout.write(f"{there} {len(hits)}\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,29 @@
+"""The proof finds bugs that were planted: some of them here, all of them with `make prove`."""
+
+import pytest
+
+from tests.proof.bugs import BUGS, SUBSET
+from tests.proof.planting import FOUND, ROOT, Edit, NotPlanted, edited
+from tests.proof.prove import trial
+
+
+@pytest.mark.parametrize("name", SUBSET)
+def test_a_planted_bug_is_found(name: str) -> None:
+    """By the test that says it would, which passes without the bug: it is in this run as well."""
+    found = trial(name)
+    assert found.code == FOUND, f"{name}: {found}"
+
+
+def test_every_bug_can_still_be_planted() -> None:
+    """Where the code has moved on, the list has to; or a bug would be called found that was never there."""
+    for name, bug in BUGS.items():
+        for edit in bug.edits:
+            text = (ROOT / edit.file).read_text(encoding="utf-8")
+            assert edited(bug.edits, edit.file, text) != text, name
+    assert len(BUGS) >= 12
+
+
+def test_a_bug_whose_place_is_gone_is_told() -> None:
+    """Not planted is not found."""
+    with pytest.raises(NotPlanted, match="0 times"):
+        edited([Edit("a.py", "gone", "")], "a.py", "there")
