@@ -34,6 +34,8 @@ class Server:
         self.data = data
         self.port = port or free_port()
         self._options = options
+        # What the program is run by; it must not put a process of its own in between.
+        self.wrapper: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._log = data.with_name(f"{data.name}.log")
 
@@ -48,13 +50,21 @@ class Server:
 
     def start(self) -> "Server":
         """Start, and wait until it is ready."""
-        program = [sys.executable, "-m", "cli.main", "serve"]
+        self.launch()
+        return self._ready()
+
+    def launch(self) -> None:
+        """Start, without waiting for anything."""
+        program = [*self.wrapper, sys.executable, "-m", "cli.main", "serve"]
         place = ["--host", "127.0.0.1", "--port", str(self.port), "--data", str(self.data)]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("WEIR_")}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*program, *place, *self._options], stdout=log, stderr=subprocess.STDOUT, env=environment
             )
+
+    def _ready(self) -> "Server":
+        assert self._process is not None, "it was launched"
         deadline = time.monotonic() + ready_s_max
         while time.monotonic() < deadline:
             with (

@@ -1,0 +1,212 @@
+"""Clients of a real gateway that write down what they tried, what they were told, and what they saw.
+
+Knows: the public HTTP API of one stream and one group; when each answer came.
+Must never know: how the gateway ends, and what it does with its files.
+"""
+
+import contextlib
+import http.client
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+writers: Final = 4
+batch: Final = 5
+STREAM: Final = "/v1/streams/journal"
+client_s_max: Final = 30.0
+
+
+Call = Callable[..., tuple[int, Any]]
+
+
+@contextlib.contextmanager
+def client(port: int) -> Iterator[Call]:
+    """A keep-alive connection as a function: method, path, JSON body → status, JSON answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+
+    def call(method: str, path: str, body: object = None) -> tuple[int, Any]:
+        text = None if body is None else json.dumps(body)
+        connection.request(method, path, text, {"content-type": "application/json"} if text else {})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+    with contextlib.closing(connection):
+        yield call
+
+
+# What a gateway that stops, or cannot write, answers.
+REFUSED: Final = 503
+
+
+class Journal:
+    """What clients tried, and what they were told; kept by them, beyond the reach of a crash."""
+
+    def __init__(self) -> None:
+        self.attempted: set[str] = set()
+        # value → ID, of acknowledged entries.
+        self.stored: dict[str, str] = {}
+        # Value → when its acknowledgement came.
+        self.stored_at: dict[str, float] = {}
+        self.seen: dict[str, str] = {}
+        self.delivered: set[str] = set()
+        self.acknowledged: set[str] = set()
+        self.ack_attempted: set[str] = set()
+        self.batches: list[list[str]] = []
+        self._serial = 0
+        self._lock = threading.Lock()
+
+    def next_values(self, count: int) -> list[str]:
+        with self._lock:
+            self._serial += count
+            values = [str(number) for number in range(self._serial - count, self._serial)]
+            self.attempted.update(values)
+            self.batches.append(values)
+            return values
+
+
+def publish(port: int, journal: Journal, over: threading.Event) -> None:
+    """Publish, one entry or a batch at a time, until the server is gone."""
+    with contextlib.suppress(OSError, http.client.HTTPException), client(port) as call:
+        while not over.is_set():
+            values = journal.next_values(random.choice((1, batch)))
+            if len(values) == 1:
+                status, answer = call("POST", f"{STREAM}/entries", {"fields": {"n": values[0]}})
+                given = [answer.get("id")]
+            else:
+                entries = [{"fields": {"n": value}} for value in values]
+                status, answer = call("POST", f"{STREAM}/entries", {"entries": entries})
+                given = answer.get("ids", [])
+            if status == REFUSED:
+                return
+            assert status == 201, answer
+            journal.stored_at.update(dict.fromkeys(values, time.monotonic()))
+            journal.stored.update(zip(values, given, strict=True))
+
+
+def work(port: int, journal: Journal, over: threading.Event) -> None:
+    """Read as a member of the group, and acknowledge half of what comes."""
+    with contextlib.suppress(OSError, http.client.HTTPException), client(port) as call:
+        while not over.is_set():
+            path = f"{STREAM}/groups/g/consumers/c/read"
+            status, answer = call("POST", path, {"count": 10, "wait": 100})
+            if status == REFUSED:
+                return
+            assert status == 200, answer
+            given = [entry["id"] for entry in answer["entries"]]
+            journal.delivered.update(given)
+            if given[::2]:
+                journal.ack_attempted.update(given[::2])
+                status, answer = call("POST", f"{STREAM}/groups/g/ack", {"ids": given[::2]})
+                if status == REFUSED:
+                    return
+                assert status == 200, answer
+                journal.acknowledged.update(given[::2])
+
+
+def watch(port: int, journal: Journal, over: threading.Event) -> None:
+    """Read along with long-polls; what was seen once must be there for ever."""
+    after = "0-0"
+    with contextlib.suppress(OSError, http.client.HTTPException), client(port) as call:
+        while not over.is_set():
+            status, answer = call("GET", f"{STREAM}/entries?after={after}&wait=100&count=1000")
+            if status == REFUSED:
+                return
+            assert status == 200, answer
+            journal.seen.update({entry["id"]: entry["fields"]["n"] for entry in answer["entries"]})
+            after = answer["next"]
+
+
+def everything(port: int) -> dict[str, str]:
+    """ID → value, of all entries."""
+    found, after, more = dict[str, str](), "0-0", True
+    with client(port) as call:
+        while more:
+            _, answer = call("GET", f"{STREAM}/entries?after={after}&count=10000")
+            found.update({entry["id"]: entry["fields"]["n"] for entry in answer["entries"]})
+            after, more = answer["next"], answer["more"]
+    return found
+
+
+def pending(port: int) -> dict[str, int]:
+    """ID → delivery count, of what is pending in the group."""
+    with client(port) as call:
+        _, answer = call("POST", "/v1/commands", ["XPENDING", "journal", "g", "-", "+", "1000000"])
+    return {entry_id: count for entry_id, _, _, count in answer["result"]}
+
+
+@contextlib.contextmanager
+def load(port: int, journal: Journal) -> Iterator[None]:
+    """Clients of every kind at work, until the block ends or the gateway does."""
+    over = threading.Event()
+    parts = [publish] * writers + [work, watch]
+    threads = [threading.Thread(target=part, args=(port, journal, over)) for part in parts]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(client_s_max)
+    assert not any(thread.is_alive() for thread in threads), "a client that lost its server ends"
+
+
+def open_journal(port: int) -> Journal:
+    """A stream with a group to write a journal of."""
+    with client(port) as call:
+        status, answer = call("POST", f"{STREAM}/groups", {"name": "g", "start": "0", "mkstream": True})
+    assert status == 201, answer
+    return Journal()
+
+
+def check(port: int, journal: Journal, *, lost_since: float | None = None) -> int:
+    """All that was promised holds; what was told after `lost_since` may be lost. How many answers are."""
+    found = everything(port)
+    values = list(found.values())
+    assert len(values) == len(set(values)), "no entry twice"
+    assert set(values) <= journal.attempted, "nothing that nobody sent"
+    wrong = {value: entry_id for value, entry_id in journal.stored.items() if found.get(entry_id) != value}
+    early = {value for value in wrong if lost_since is None or journal.stored_at[value] < lost_since}
+    assert not early, f"acknowledged and lost: {sorted(early)[:9]} of {len(wrong)}"
+    present = set(values)
+    for one in journal.batches:
+        assert present.issuperset(one) or present.isdisjoint(one), f"half a batch: {one}"
+    if lost_since is None:
+        _check_shown(port, journal, found)
+    _check_next(port, journal)
+    return len(wrong)
+
+
+def _check_shown(port: int, journal: Journal, found: dict[str, str]) -> None:
+    unseen = {entry_id: value for entry_id, value in journal.seen.items() if found.get(entry_id) != value}
+    assert not unseen, f"shown and lost: {unseen}"
+    left = pending(port)
+    assert not journal.acknowledged & left.keys(), "what was acknowledged is no longer pending"
+    lost = journal.delivered - journal.ack_attempted - left.keys()
+    assert not lost, f"delivered and forgotten: {lost}"
+
+
+def _check_next(port: int, journal: Journal) -> None:
+    """The next ID is above all that were ever shown."""
+    (value,) = journal.next_values(1)
+    with client(port) as call:
+        status, answer = call("POST", f"{STREAM}/entries", {"fields": {"n": value}})
+    assert status == 201, answer
+    shown = max(map(_parts, {*journal.stored.values(), *journal.seen}), default=(0, 0))
+    assert _parts(answer["id"]) > shown, f"{answer['id']} comes again, or after {shown}"
+    journal.stored[value] = answer["id"]
+    journal.stored_at[value] = time.monotonic()
+
+
+def _parts(entry_id: str) -> tuple[int, int]:
+    ms, _, sequence = entry_id.partition("-")
+    return int(ms), int(sequence)
+
+
+def forget_lost(port: int, journal: Journal) -> None:
+    """Go on from what is there: for another round after a loss that was allowed."""
+    found = everything(port)
+    journal.stored = {value: entry_id for value, entry_id in journal.stored.items() if entry_id in found}
