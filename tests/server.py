@@ -77,6 +77,20 @@ class Server:
             time.sleep(0.02)
         raise AssertionError(f"not ready after {ready_s_max} s: {self._log.read_text()}")
 
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    def log_to(self, path: Path) -> None:
+        """Write what the process says to another file than the one beside the data."""
+        self._log = path
+
+    def signal(self, number: int) -> None:
+        """Send a signal."""
+        assert self._process is not None, "the server was started"
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         """Kill -9."""
         assert self._process is not None, "the server was started"

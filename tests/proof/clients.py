@@ -171,6 +171,9 @@ def check(port: int, journal: Journal, *, lost_since: float | None = None) -> in
     wrong = {value: entry_id for value, entry_id in journal.stored.items() if found.get(entry_id) != value}
     early = {value for value in wrong if lost_since is None or journal.stored_at[value] < lost_since}
     assert not early, f"acknowledged and lost: {sorted(early)[:9]} of {len(wrong)}"
+    if wrong:
+        first = min(map(_parts, wrong.values()))
+        assert all(_parts(entry_id) < first for entry_id in found), "what is lost is the end"
     present = set(values)
     for one in journal.batches:
         assert present.issuperset(one) or present.isdisjoint(one), f"half a batch: {one}"

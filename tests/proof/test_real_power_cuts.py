@@ -1,0 +1,96 @@
+"""Real power cuts: a gateway on an ext4 that loses, at once, everything that was not synced."""
+
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from tests.proof.clients import check, forget_lost, load, open_journal
+from tests.proof.machine import CutDisk, needs, no_loop_disk
+from tests.server import Server
+
+cuts: Final = 3
+load_s_min, load_s_max = 0.3, 1.6
+lost_s_max: Final = 2.0
+REWRITING: Final = ("--set", "rewrite_bytes_min=65536", "--set", "rewrite_growth_percent=1")
+
+
+class Losses(NamedTuple):
+    """What all cuts together took: answers, of how many, and the most in one cut."""
+
+    cuts: int
+    stored: int
+    lost: int
+    worst: int
+
+
+def cut_under_load(folder: Path, fsync: str, times: int, *options: str, idle_s: float = 0.0) -> Losses:
+    """Cut the power under load, or when nobody has published for a while, and start again; check everything
+    that was promised.
+    """
+    stored = lost = worst = 0
+    with CutDisk(folder) as disk:
+        server = Server(disk.place / "data", "--fsync", fsync, *options)
+        server.log_to(folder / "server.log")
+        server.start()
+        try:
+            journal = open_journal(server.port)
+            for _ in range(times):
+                with load(server.port, journal):
+                    time.sleep(random.uniform(load_s_min, load_s_max))
+                    if not idle_s:
+                        # Stopped first: an answer must not leave after the cut.
+                        server.signal(signal.SIGSTOP)
+                        cut_at = time.monotonic()
+                        disk.cut()
+                        server.kill()
+                if idle_s:
+                    time.sleep(idle_s)
+                    server.signal(signal.SIGSTOP)
+                    cut_at = time.monotonic()
+                    disk.cut()
+                    server.kill()
+                disk.unmount()
+                disk.mount()
+                server.start()
+                gone = check(server.port, journal, lost_since=_since(fsync, cut_at))
+                forget_lost(server.port, journal)
+                lost, worst = lost + gone, max(worst, gone)
+            stored = len(journal.stored) + lost
+        finally:
+            if server.running:
+                server.kill()
+    return Losses(times, stored, lost, worst)
+
+
+def _since(fsync: str, cut_at: float) -> float | None:
+    """From when on answers may be lost."""
+    return {"always": None, "everysec": cut_at - lost_s_max, "no": 0.0}[fsync]
+
+
+@needs(no_loop_disk)
+@pytest.mark.parametrize("options", [(), REWRITING])
+def test_always_loses_nothing(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """F3, F38: nothing that was answered, delivered or shown to a reader, rewriting or not."""
+    losses = cut_under_load(tmp_path, "always", cuts, *options)
+    assert losses.lost == 0
+    assert losses.stored > 30, "there was a load"
+
+
+@needs(no_loop_disk)
+@pytest.mark.parametrize("idle_s", [0.0, 1.3])
+def test_everysec_loses_two_seconds_at_most(tmp_path: Path, idle_s: float) -> None:
+    """F4: the last ones, by the time of their answers, no ID comes again; after an idle second nothing."""
+    losses = cut_under_load(tmp_path, "everysec", 2, idle_s=idle_s)
+    assert losses.stored > 30, "there was a load"
+    if idle_s:
+        assert losses.lost == 0, "what was published before the idle second is safe"
+
+
+@needs(no_loop_disk)
+def test_no_promises_ids_alone(tmp_path: Path) -> None:
+    """Whatever was lost: it starts, with whole commands, and no ID comes again."""
+    assert cut_under_load(tmp_path, "no", 1).stored > 30
