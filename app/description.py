@@ -249,7 +249,9 @@ def _answer(told: Operation, status: int, words: str) -> Json:
             name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()
         }
     if status != 204:
-        answer["content"] = {JSON: {"schema": _answer_schema(told)}, **told.media}
+        # Some answers are never JSON.
+        content = {} if told.answer is None and told.media else {JSON: {"schema": _answer_schema(told)}}
+        answer["content"] = {**content, **told.media}
     return answer
 
 
@@ -261,8 +263,9 @@ def _answer_schema(told: Operation) -> Json:
 def _show(told: Operation, described: Json) -> None:
     """Put the examples in: FastAPI would drop what is null in them."""
     for status in (told.status, *told.also):
-        if status != 204:
-            described["responses"][str(status)]["content"][JSON].update(_answers(told, status))
+        content = described["responses"][str(status)].get("content", {})
+        if JSON in content:
+            content[JSON].update(_answers(told, status))
     if "requestBody" in described:
         described["requestBody"]["content"][JSON].update(_bodies(told))
 

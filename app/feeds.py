@@ -368,15 +368,22 @@ class Tail:
         Raises EngineError: `draining` at the end, `storage_failed`. Cancelled it has taken nothing.
         """
         while True:
-            item = self.take(count_max, bytes_max)
-            if item is None and self._feed.failure is not None:
-                raise _again(self._feed.failure)
-            if item is None and not self.caught_up:
-                item = await self._look_behind(count_max, bytes_max)
-            elif item is None:
-                await self._change()
+            item = await self.look(count_max, bytes_max)
             if item is not None:
                 return item
+            if not self.ready():
+                await self._change()
+
+    async def look(self, count_max: int, bytes_max: int) -> Page | Gap | None:
+        """The same for who waits in a way of its own (`call_when_ready`): None where nothing is there yet, or
+        where only the cursor has moved.
+        """
+        item = self.take(count_max, bytes_max)
+        if item is None and self._feed.failure is not None:
+            raise _again(self._feed.failure)
+        if item is None and not self.caught_up:
+            return await self._look_behind(count_max, bytes_max)
+        return item
 
     def call_when_ready(self, callback: Callback) -> None:
         """Call once, from the event loop, when there may be something to take; at once if there is already.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from app.auth import OpenPolicy, Policy
 from app.backups import Backups
 from app.errors import Refusal
+from app.feeds import Feeds
 from app.letters import DeadLetters
 from app.redis import Limits as CommandLimits
 from app.settings import Settings
@@ -74,7 +75,9 @@ class Gateway:
         self.dead_letters = DeadLetters()
         self.backups = Backups(settings, clock)
         self._engine: Engine | None = None
+        self._feeds: Feeds | None = None
         self._waits: set[asyncio.Future[Any]] = set()
+        self._followers = 0
 
     @property
     def engine(self) -> Engine:
@@ -85,9 +88,17 @@ class Gateway:
             raise Refusal("starting", "the log is being read: try again in a moment")
         return self._engine
 
+    @property
+    def feeds(self) -> Feeds:
+        """What follows the engine's streams, under the same conditions."""
+        _ = self.engine
+        assert self._feeds is not None, "it came with the engine"
+        return self._feeds
+
     def open(self, engine: Engine) -> None:
         """From now on requests are served by this engine."""
         self._engine = engine
+        self._feeds = Feeds(engine)
         engine.on_buried = self.dead_letters.note
         if self.phase is Phase.STARTING:
             self.phase = Phase.READY
@@ -98,14 +109,27 @@ class Gateway:
         if self._engine is not None:
             self._engine.end_waits()
 
+    def follow(self) -> None:
+        """Count one more connection that follows streams among the reads that wait, until `unfollow`.
+
+        Raises `too_many_waiters`.
+        """
+        if len(self._waits) + self._followers >= self.settings.waiters_max:
+            raise _too_many_waiters()
+        self._followers += 1
+
+    def unfollow(self) -> None:
+        """One less."""
+        self._followers -= 1
+
     async def wait(self, work: Coroutine[Any, Any, T], receive: Receive) -> T:
         """Run a read that may wait. It ends with the client's connection and with the gateway's drain.
 
         Raises ClientLeft, `draining`, `too_many_waiters`.
         """
-        if len(self._waits) >= self.settings.waiters_max:
+        if len(self._waits) + self._followers >= self.settings.waiters_max:
             work.close()
-            raise Refusal("too_many_waiters", "too many reads wait already: try again later")
+            raise _too_many_waiters()
         waiting = asyncio.ensure_future(work)
         leaving = asyncio.ensure_future(left(receive))
         self._waits.add(waiting)
@@ -124,6 +148,10 @@ class Gateway:
             if error.code == "draining":
                 raise draining() from None
             raise
+
+
+def _too_many_waiters() -> Refusal:
+    return Refusal("too_many_waiters", "too many reads wait already: try again later")
 
 
 def draining() -> Refusal:

@@ -34,6 +34,7 @@ from app.routes import (
     pending,
     root,
     streams,
+    tail,
 )
 from app.routing import HotRoutes, Route, add_to, answer
 from app.settings import Settings
@@ -48,6 +49,7 @@ ROUTES: Final[Sequence[Route]] = [
     *commands.routes.all,
     *streams.routes.all,
     *entries.routes.all,
+    *tail.routes.all,
     *many.routes.all,
     *groups.routes.all,
     *consumers.routes.all,

@@ -48,6 +48,24 @@ _LINES: Final = {
     }
 }
 
+_EVENTS: Final = {
+    "text/event-stream": {
+        "schema": {
+            "type": "string",
+            "description": (
+                "events: `entry` (the data is the entry, the `id` a cursor), and without an `id` "
+                "`caught_up`, `gap`, `end` and `error`; a comment when nothing else came for 15 seconds"
+            ),
+        }
+    }
+}
+_TAIL: Final[Mapping[str, Json]] = {
+    "last": number("from so many entries back; not with `after`", least=1, maximum=10_000),
+    "on_gap": word("`fail`: 410, or an `error` event, where entries were lost", ("report", "fail"), "report"),
+    "fields": text("only these fields, names between commas", pattern="^[^,]+(,[^,]+)*$"),
+}
+_LAST_EVENT_ID: Final = "the last `id` that came: goes on behind it, whatever the query says"
+
 _CLOSED: Final = ("unauthenticated", "forbidden", "starting", "draining")
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
@@ -184,17 +202,53 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         ),
         writes=True,
     ),
+    "tailStream": Operation(
+        tag="entries",
+        query={"after": cursor("a cursor: an ID, `0` or `$` (what is new, the default)"), **_TAIL},
+        headers={"Last-Event-ID": _LAST_EVENT_ID},
+        media=_EVENTS,
+        description=(
+            "Server-sent events: the entries behind the cursor, `caught_up`, then each entry as it comes. "
+            "The first line is the cursor as an `id`, so that coming back misses nothing. docs/sse.md has "
+            "whole conversations."
+        ),
+        refusals=("malformed_id", "gap", "too_many_waiters", "not_acceptable"),
+    ),
+    "tailStreams": Operation(
+        tag="many",
+        query={
+            "stream": {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1, "maxLength": 512},
+                "minItems": 1,
+                "maxItems": 100,
+                "uniqueItems": True,
+                "required": True,
+                "description": "a stream's name, given once for each",
+            },
+            "after": text("a cursor that a tail of these streams gave; or `0`, `$` or an ID, for each"),
+            **_TAIL,
+        },
+        headers={"Last-Event-ID": _LAST_EVENT_ID},
+        media=_EVENTS,
+        description=(
+            "As `tailStream`, of several streams: each entry and each `gap` has a member `stream`, and an "
+            "`id` is an opaque cursor of all of them."
+        ),
+        refusals=("malformed_id", "gap", "too_many_waiters", "not_acceptable"),
+    ),
     "readEntries": Operation(
         tag="entries",
         answer=schemas.Page,
         query=_RANGE,
         headers={"Prefer": "`wait=<seconds>`, where the query has no `wait`"},
         answer_headers=_WHERE,
-        media=_LINES,
+        media={**_LINES, **_EVENTS},
         description=(
             "A range (`start`, `end`, or times), what comes after a cursor (`after`, with `wait` for what "
             "is not there yet), or the newest (`last`). With `Accept: application/x-ndjson` a range of any "
-            "length, one entry a line, as fast as it is read; its end is fixed when it starts."
+            "length, one entry a line, as fast as it is read; its end is fixed when it starts. With "
+            "`Accept: text/event-stream` it is `tailStream`."
         ),
         refusals=("malformed_id", "gap", "too_many_waiters", "not_acceptable"),
     ),

@@ -23,7 +23,7 @@ ASGI = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _SANE_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _POLICY: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
-# On every answer; a page brings a content security policy of its own.
+# On every answer; a page brings a content security policy of its own, live events their word to caches.
 SAFETY: Final = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -124,7 +124,7 @@ class _Sending:
     def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         given = {name for name, _ in headers}
         headers.append((b"weir-request-id", self._request_id.encode()))
-        headers += SAFETY if _POLICY[0] not in given else SAFETY[:-1]
+        headers += [header for header in SAFETY if header[0] not in given]
         if self._closing and b"connection" not in given:
             headers.append((b"connection", b"close"))
         return headers

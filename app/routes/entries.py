@@ -8,6 +8,7 @@ from urllib.parse import quote
 from app.auth import Action
 from app.calls import Answer, Call, Header, Pieces
 from app.errors import Refusal, not_implemented
+from app.routes import tail
 from app.routes.streams import change
 from app.routing import Routes
 from app.wire import export, media, options, publish, query, removals
@@ -72,9 +73,11 @@ async def read_entries(call: Call) -> Answer:
     """Read a range of entries, or those after a cursor, waiting for them if told to (XRANGE, XREVRANGE,
     XREAD).
     """
-    accept = media.accepted(call.headers.get(b"accept", b""), (media.JSON, media.NDJSON))
+    accept = media.accepted(call.headers.get(b"accept", b""), (media.JSON, media.NDJSON, media.EVENTS))
     if accept == media.NDJSON:
         return await _export(call)
+    if accept == media.EVENTS:
+        return await tail.events(call)
     wanted = reading.parse(call.names["stream"], call.query, call.wishes.wait_s, call.gateway.read_limits)
     page = reading.page(wanted, await call.run(wanted.commands))
     headers = _where(page.next, page.edges, page.gap)

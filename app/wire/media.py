@@ -17,7 +17,8 @@ idempotency_key_bytes_max: Final = 255
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
-NOT_BUILT: Final = ("text/event-stream", "application/vnd.weir.columns+json")
+EVENTS: Final = "text/event-stream"
+NOT_BUILT: Final = ("application/vnd.weir.columns+json",)
 
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 _QUALITY: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
@@ -78,7 +79,11 @@ def accepted(header: bytes, offered: Sequence[str]) -> str:
 
 def _meant(name: str, offered: Sequence[str]) -> str:
     """The offered type that a name or a pattern of them stands for, empty for none."""
-    return offered[0] if name in ("application/*", "*/*") else name if name in offered else ""
+    if name == "*/*":
+        return offered[0]
+    if name.endswith("/*"):
+        return next((one for one in offered if one.startswith(name[:-1])), "")
+    return name if name in offered else ""
 
 
 def _quality(piece: str) -> float:

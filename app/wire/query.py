@@ -28,21 +28,30 @@ _NONE: Final[Parameters] = {}
 
 def parse(query: bytes, known: Sequence[str]) -> Parameters:
     """The parameters by name. Raises `unknown_parameter`; 422 for one given twice."""
-    if not query:
-        return _NONE
+    return parse_repeated(query, known)[0] if query else _NONE
+
+
+def parse_repeated(
+    query: bytes, known: Sequence[str], repeated: str | None = None
+) -> tuple[Parameters, Sequence[str]]:
+    """The same, and beside it all values of the one parameter that may be given more than once."""
     if _BAD_ESCAPE.search(query):
         raise Refusal("unknown_parameter", "the query is not percent-encoded")
     values: dict[str, str] = {}
+    many: list[str] = []
     for piece in query.split(b"&"):
         name, _, value = map(_decode, piece.partition(b"="))
         if not piece:
             continue
         if name not in known:
             raise Refusal("unknown_parameter", f"unknown parameter {name[:64]!r}; known: {', '.join(known)}")
-        if name in values:
+        if name == repeated:
+            many.append(value)
+        elif name in values:
             raise invalid(name, "the parameter is given twice")
-        values[name] = value
-    return values
+        else:
+            values[name] = value
+    return values, many
 
 
 def _decode(text: bytes) -> str:

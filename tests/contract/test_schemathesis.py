@@ -21,6 +21,8 @@ ROOT = HERE.parent.parent
 SEED = os.environ.get("SCHEMATHESIS_SEED", "1")
 # Over all operations and phases about three thousand requests.
 EXAMPLES = "10"
+# Their answers have no end, so schemathesis.toml leaves them out.
+ENDLESS = ("tailStream", "tailStreams", "consumeGroup")
 # The document tells how long a read may wait, and schemathesis waits that long.
 SETTINGS = ("--set", "wait_ms_max=200", "--set", "log_requests=none")
 
@@ -60,5 +62,6 @@ def test_schemathesis_finds_nothing(server: Server, tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, f"SCHEMATHESIS_SEED={SEED}\n{ran.stdout}"
     document = httpx.get(f"{server.url}/openapi.json").json()
-    operations = sum(map(len, document["paths"].values()))
-    assert re.search(rf"Tested: {operations}\n", ran.stdout), ran.stdout
+    operations = [told for methods in document["paths"].values() for told in methods.values()]
+    ending = sum(told["operationId"] not in ENDLESS for told in operations)
+    assert re.search(rf"Tested: {ending}\n", ran.stdout), ran.stdout

@@ -1,0 +1,192 @@
+"""Following streams over a connection: the pump from tails to server-sent events.
+
+Knows: when a client has left or takes nothing, when to say that one is still there, how an end is told.
+Must never know: how parameters are written, where entries are kept.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from app import sse
+from app.calls import Answer, Scope, Send
+from app.errors import Refusal, of_engine
+from app.feeds import Feeds, Gap, Page, Tail
+from app.gateway import Gateway, Receive, left
+from app.wire import tail as wire
+from app.wire.read import gap_refused
+from app.wire.tail import Wanted
+from engine import Clock, EngineError
+from engine import Gap as EngineGap
+
+# One piece of an answer: what a client that reads nothing more costs beyond its socket's buffer.
+_piece_count_max: Final = 1_000
+_piece_bytes_max: Final = 256 << 10
+# A client that takes nothing for so long is cut.
+stall_s_max: Final = 10.0
+# Clients come back within this time after an end, not all at once.
+_retry_ms_least: Final = 1_000
+_retry_ms_most: Final = 5_000
+
+Put = Callable[[bytes], Awaitable[None]]
+
+
+class Stalled(Exception):  # noqa: N818 - an end with its reason
+    """The client takes nothing any more."""
+
+
+class Source(Protocol):
+    """What is pumped: events as text, until it ends by itself or is refused."""
+
+    async def run(self, put: Put) -> None:
+        """Give all events to `put`, which waits for the client. Raises Refusal, EngineError, Stalled."""
+        ...
+
+    def close(self) -> None:
+        """Nobody takes anything any more."""
+        ...
+
+
+class Events(Answer):
+    """An answer of server-sent events. Whatever ends it, the source is closed, and the gateway knows."""
+
+    def __init__(self, gateway: Gateway, source: Source, request_id: str) -> None:
+        super().__init__(204)
+        self.status_code = 200
+        self.raw_headers += sse.HEADERS
+        self._gateway = gateway
+        self._source = source
+        self._request_id = request_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the source ends, the client leaves or takes nothing; HEAD gets the head alone."""
+        pumping = leaving = None
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            if scope["method"] == "HEAD":
+                await send({"type": "http.response.body", "body": b""})
+                return
+            pumping = asyncio.ensure_future(self._pump(partial(_put, send), send))
+            leaving = asyncio.ensure_future(left(receive))
+            await asyncio.wait((pumping, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (pumping, leaving):
+                if task is not None:
+                    task.cancel()
+            if pumping is not None:
+                await asyncio.wait((pumping,))
+            self._source.close()
+            self._gateway.unfollow()
+        if not pumping.cancelled():
+            pumping.result()
+
+    async def _pump(self, put: Put, send: Send) -> None:
+        try:
+            try:
+                await self._source.run(put)
+            except EngineError as refusal:
+                await put(self._last(of_engine(refusal)))
+            except Refusal as refusal:
+                await put(self._last(refusal))
+        except Stalled:
+            # Broken off: neither this nor anything else would reach it.
+            return
+        await send({"type": "http.response.body", "body": b""})
+
+    def _last(self, refusal: Refusal) -> bytes:
+        retry_ms = _retry_ms_least + secrets.randbelow(_retry_ms_most - _retry_ms_least)
+        if refusal.code == "draining":
+            return wire.end("draining", retry_ms)
+        return wire.error(refusal, self._request_id)
+
+
+async def _put(send: Send, piece: bytes) -> None:
+    try:
+        async with asyncio.timeout(stall_s_max):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except TimeoutError:
+        raise Stalled from None
+    # A fast reader never makes `send` wait, and others are there too.
+    await asyncio.sleep(0)
+
+
+class Following:
+    """The source of one or several tails."""
+
+    def __init__(self, tails: Sequence[Tail], wanted: Wanted, clock: Clock) -> None:
+        self._tails = tails
+        self._wanted = wanted
+        self._clock = clock
+        self._changed = asyncio.Event()
+
+    @classmethod
+    async def begin(cls, feeds: Feeds, wanted: Wanted, clock: Clock) -> "Following":
+        """Begin to follow, all streams or none. Raises EngineError."""
+        tails: list[Tail] = []
+        try:
+            for stream, after in zip(wanted.streams, wanted.after, strict=True):
+                tails.append(await feeds.tail(stream, after, wanted.last, _piece_bytes_max))
+        except BaseException:
+            for tail in tails:
+                tail.close()
+            raise
+        return cls(tails, wanted, clock)
+
+    def close(self) -> None:
+        """Follow no more."""
+        for tail in self._tails:
+            tail.close()
+
+    @property
+    def _cursor(self) -> bytes:
+        return self._wanted.written([tail.cursor for tail in self._tails])
+
+    async def run(self, put: Put) -> None:
+        """Where it begins, what there is, that this is all, what comes."""
+        await put(sse.position(self._cursor))
+        silent_since, behind = self._clock.monotonic(), True
+        while True:
+            if await self._put_some(put):
+                silent_since = self._clock.monotonic()
+            elif all(tail.caught_up for tail in self._tails):
+                if behind:
+                    behind = False
+                    await put(wire.caught_up(self._cursor))
+                silent_s = self._clock.monotonic() - silent_since
+                if silent_s >= sse.heartbeat_s:
+                    silent_since += silent_s
+                    silent_s = 0.0
+                    await put(sse.COMMENT)
+                await self._change(sse.heartbeat_s - silent_s)
+
+    async def _put_some(self, put: Put) -> bool:
+        """One piece of each stream that has something; whether one had."""
+        found = False
+        for place, tail in enumerate(self._tails):
+            cursors = [one.cursor for one in self._tails]
+            item = await tail.look(_piece_count_max, _piece_bytes_max)
+            if item is not None:
+                found = True
+                await put(self._events(item, place, cursors))
+        return found
+
+    def _events(self, item: Page | Gap, place: int, cursors: Sequence[int]) -> bytes:
+        if isinstance(item, Page):
+            return wire.page(item, self._wanted, place, cursors)
+        if self._wanted.fail_on_gap:
+            raise gap_refused(EngineGap(item.after, item.first_available, item.lost))
+        return wire.gap(item, named=self._wanted.several)
+
+    async def _change(self, seconds_max: float) -> None:
+        """Wait until there may be something to take, or so long."""
+        changed = self._changed
+        changed.clear()
+        for tail in self._tails:
+            tail.call_when_ready(changed.set)
+        timer = asyncio.get_running_loop().call_later(max(0.0, seconds_max), changed.set)
+        try:
+            await changed.wait()
+        finally:
+            timer.cancel()

@@ -1,0 +1,64 @@
+"""Live tails: server-sent events of one stream, of several, and of a consumer of a group."""
+
+from typing import Final
+
+from app.auth import Access, Action
+from app.calls import Answer, Call
+from app.following import Events, Following
+from app.routing import Routes
+from app.wire import media
+from app.wire import read as reading
+from app.wire import tail as wire
+from app.wire.tail import Wanted
+from engine import StreamsRead, XRead
+
+routes: Final = Routes()
+
+
+@routes.get("/v1/streams/{stream}/tail", Action.READ, "tailStream")
+async def tail_stream(call: Call) -> Answer:
+    """Follow a stream: what comes after a cursor, then what is new, as server-sent events."""
+    media.accepted(call.headers.get(b"accept", b""), (media.EVENTS,))
+    return await events(call)
+
+
+async def events(call: Call) -> Answer:
+    """The same, also for those who ask the entries themselves for events."""
+    wanted = wire.parse(call.names["stream"], call.query, _last_event_id(call), _count_max(call))
+    return await _follow(call, wanted)
+
+
+@routes.get("/v1/tail", Access.PER_STREAM, "tailStreams")
+async def tail_streams(call: Call) -> Answer:
+    """Follow several streams as server-sent events, with one cursor for all."""
+    media.accepted(call.headers.get(b"accept", b""), (media.EVENTS,))
+    wanted = wire.parse_several(call.query, _last_event_id(call), _count_max(call))
+    for stream in wanted.streams:
+        call.require(Action.READ, stream)
+    return await _follow(call, wanted)
+
+
+async def _follow(call: Call, wanted: Wanted) -> Answer:
+    gateway = call.gateway
+    if wanted.fail_on_gap and wanted.last is None:
+        look = XRead(streams=list(zip(wanted.streams, wanted.after, strict=True)), count=1)
+        found = await call.execute(look)
+        assert isinstance(found, StreamsRead), "that is what XREAD answers"
+        for one in found.streams:
+            if one.gap is not None:
+                raise reading.gap_refused(one.gap)
+    gateway.follow()
+    try:
+        source = await Following.begin(gateway.feeds, wanted, gateway.clock)
+    except BaseException:
+        gateway.unfollow()
+        raise
+    return Events(gateway, source, call.request_id)
+
+
+def _last_event_id(call: Call) -> bytes:
+    return call.headers.get(b"last-event-id", b"").strip()
+
+
+def _count_max(call: Call) -> int:
+    return call.gateway.settings.count_max

@@ -1,0 +1,385 @@
+"""Tails as server-sent events: where they begin, what they tell, how they end."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+
+import httpx
+import pytest
+
+from app.following import stall_s_max
+from app.main import App, create_app
+from app.settings import Settings
+from engine import Engine
+from tests.app.eventsource import Event, Parser
+from tests.app.test_waits import Message
+from tests.engine.clocks import HandClock, settle
+
+HEADERS = {
+    b"content-type": b"text/event-stream",
+    b"cache-control": b"no-cache, no-transform",
+    b"x-accel-buffering": b"no",
+    b"x-content-type-options": b"nosniff",
+}
+TAIL = "/v1/streams/s/tail"
+PLACE = "http://127.0.0.1:8080"
+
+
+class Reader:
+    """A connection: what came over it, and a client that can leave or stop reading."""
+
+    def __init__(self, app: App, path: str, query: str = "", **headers: str) -> None:
+        self._left = asyncio.Event()
+        self._takes = asyncio.Event()
+        self._takes.set()
+        self.parser = Parser()
+        self.events: list[Event] = []
+        self.head: dict[bytes, bytes] = {}
+        self.status = 0
+        self.body = b""
+        self.over = False
+        given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "raw_path": path.encode(),
+            "path": path,
+            "query_string": query.encode(),
+            "headers": [(b"host", b"127.0.0.1:8080"), *given],
+        }
+        self.request = asyncio.ensure_future(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> Message:
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        await self._takes.wait()
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.head = dict(message["headers"])
+            return
+        self.body += message["body"]
+        self.over = not message.get("more_body")
+        if self.head.get(b"content-type") == b"text/event-stream":
+            self.events += self.parser.feed(message["body"])
+
+    def stall(self) -> None:
+        """Take nothing more."""
+        self._takes.clear()
+
+    async def leave(self) -> None:
+        self._left.set()
+        await self.request
+
+    @property
+    def names(self) -> list[str]:
+        return [event.name for event in self.events]
+
+    @property
+    def ids(self) -> list[str]:
+        """Of the entries."""
+        return [json.loads(event.data)["id"] for event in self.events if event.name == "entry"]
+
+    def of(self, name: str) -> list[object]:
+        """The data of the events of that name."""
+        return [json.loads(event.data) for event in self.events if event.name == name]
+
+
+class World:
+    """A gateway under clocks that the test moves."""
+
+    def __init__(self, app: App, engine: Engine, clock: HandClock, http: httpx.AsyncClient) -> None:
+        self.app = app
+        self.engine = engine
+        self.clock = clock
+        self.http = http
+        self.readers: list[Reader] = []
+
+    def read(self, path: str = TAIL, query: str = "", **headers: str) -> Reader:
+        reader = Reader(self.app, path, query, **headers)
+        self.readers.append(reader)
+        return reader
+
+    async def run(self, *commands: Sequence[str]) -> None:
+        for words in commands:
+            answer = await self.http.post("/v1/commands", json=list(words))
+            assert answer.status_code == 200, answer.text
+        await settle()
+
+    async def add(self, *ids: str, stream: str = "s") -> None:
+        await self.run(*[("XADD", stream, entry_id, "n", entry_id) for entry_id in ids])
+
+    async def pass_s(self, seconds: float) -> None:
+        self.clock.pass_ms(int(seconds * 1000))
+        await settle()
+
+
+@pytest.fixture
+async def world(settings: Settings) -> AsyncIterator[World]:
+    clock = HandClock()
+    clock.drive(asyncio.get_running_loop())
+    engine = Engine.open(None, clock=clock)
+    await engine.start()
+    app = create_app(settings, clock)
+    app.gateway.open(engine)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=PLACE) as http:
+        world = World(app, engine, clock, http)
+        yield world
+    for reader in world.readers:
+        if not reader.request.done():
+            await reader.leave()
+        assert reader.request.exception() is None
+    await settle()
+    assert (engine.waiting, len(app.gateway._feeds or ())) == (0, 0)  # noqa: SLF001 - nothing stays behind
+    engine.check()
+    await engine.close()
+    clock.let_be(asyncio.get_running_loop())
+
+
+async def test_a_tail_tells_old_then_that_it_is_all_then_new(world: World) -> None:
+    """Entries have their ID as `id`, and only they have one; the data is the entry as it is stored."""
+    await world.add("1-0", "2-0")
+    reader = world.read(query="after=1-0")
+    await settle()
+    await world.add("3-0")
+    assert reader.events == [
+        Event("entry", '{"id":"2-0","fields":{"n":"2-0"}}', "2-0"),
+        Event("caught_up", '{"next":"2-0"}', "2-0"),
+        Event("entry", '{"id":"3-0","fields":{"n":"3-0"}}', "3-0"),
+    ]
+    assert HEADERS.items() <= reader.head.items()
+
+
+@pytest.mark.parametrize("accept", ["text/event-stream", "text/event-stream, application/json;q=0.5"])
+async def test_the_entries_themselves_can_be_asked_for_events(world: World, accept: str) -> None:
+    """By Accept, as EventSource sends it."""
+    await world.add("1-0")
+    reader = world.read("/v1/streams/s/entries", "after=0", accept=accept)
+    await settle()
+    assert reader.names == ["entry", "caught_up"]
+
+
+async def test_the_first_line_is_the_cursor_that_was_resolved(world: World) -> None:
+    """Else a client that lost its connection before the first entry would resolve `$` again, and miss what
+    came between.
+    """
+    await world.add("1-0")
+    reader = world.read()
+    await settle()
+    assert reader.body.startswith(b"id: 1-0\n\n")
+    await reader.leave()
+    await world.add("2-0")
+    again = world.read(last_event_id=reader.parser.last_id)
+    await settle()
+    assert again.ids == ["2-0"]
+
+
+async def test_where_a_client_comes_back_to_wins(world: World) -> None:
+    """`Last-Event-ID` stands above `after` and `last`, which an EventSource repeats each time."""
+    await world.add("1-0", "2-0", "3-0")
+    for query in ("after=0", "last=3", ""):
+        reader = world.read(query=query, last_event_id="2-0")
+        await settle()
+        assert reader.ids == ["3-0"]
+        await reader.leave()
+
+
+async def test_the_last_entries_come_first_where_that_is_asked_for(world: World) -> None:
+    """`last` counts back from the end."""
+    await world.add("1-0", "2-0", "3-0")
+    reader = world.read(query="last=2")
+    await settle()
+    assert reader.body.startswith(b"id: 1-18446744073709551615\n\n")
+    assert reader.ids == ["2-0", "3-0"]
+
+
+async def test_only_the_fields_that_are_asked_for(world: World) -> None:
+    """The same projection as pages have."""
+    await world.run(("XADD", "s", "1-0", "a", "1", "b", "2"))
+    reader = world.read(query="after=0&fields=b")
+    await settle()
+    assert reader.events[0].data == '{"id":"1-0","fields":{"b":"2"}}'
+
+
+async def test_a_gap_is_told_without_an_id(world: World) -> None:
+    """A client that comes back right behind it is told again rather than not at all."""
+    await world.add("1-0", "2-0", "3-0")
+    await world.run(("XTRIM", "s", "MAXLEN", "1"))
+    reader = world.read(query="after=1-0")
+    await settle()
+    assert reader.events[:2] == [
+        Event("gap", '{"requested":"1-0","first_available":"3-0","lost":null}', "1-0"),
+        Event("entry", '{"id":"3-0","fields":{"n":"3-0"}}', "3-0"),
+    ]
+
+
+async def test_a_gap_can_be_a_refusal(world: World) -> None:
+    """410 at the beginning; later, for the head has gone, an `error` event with the same problem."""
+    await world.add("1-0", "2-0", "3-0")
+    await world.run(("XTRIM", "s", "MAXLEN", "1"))
+    refused = world.read(query="after=1-0&on_gap=fail")
+    await settle()
+    assert (refused.status, json.loads(refused.body)["code"]) == (410, "gap")
+    reader = world.read(query="after=3-0&on_gap=fail")
+    await settle()
+    await world.http.post(
+        "/v1/commands/multi-exec",
+        json=[["XADD", "s", "4-0", "a", "1"], ["XADD", "s", "5-0", "a", "1"], ["XTRIM", "s", "MAXLEN", "1"]],
+    )
+    await settle()
+    assert reader.names == ["caught_up", "error"]
+    assert json.loads(reader.events[1].data)["code"] == "gap"
+    assert reader.over
+
+
+async def test_silence_is_broken_every_fifteen_seconds(world: World) -> None:
+    """By a comment, on the monotonic clock; what is sent meanwhile puts it off."""
+    reader = world.read()
+    await settle()
+    for expected in (1, 2):
+        await world.pass_s(14.9)
+        assert reader.parser.comments == expected - 1
+        await world.pass_s(0.2)
+        assert reader.parser.comments == expected
+    await world.pass_s(10)
+    await world.add("1-0")
+    await world.pass_s(10)
+    assert reader.parser.comments == 2
+    world.clock.pass_ms(3_600_000, 0)
+    await settle()
+    assert reader.parser.comments == 2
+
+
+async def test_a_shutdown_is_an_end_with_a_time_to_come_back(world: World) -> None:
+    """What was there is sent first; clients come back at times of their own."""
+    readers = [world.read(query="after=0") for _ in range(3)]
+    await settle()
+    await world.add("1-0")
+    world.app.gateway.drain()
+    await settle()
+    for reader in readers:
+        assert reader.names == ["caught_up", "entry", "end"]
+        assert reader.of("end") == [{"reason": "draining"}]
+        assert reader.over
+        assert reader.parser.retry_ms is not None
+        assert 1_000 <= reader.parser.retry_ms <= 5_000
+    assert len({reader.parser.retry_ms for reader in readers}) > 1
+    refused = world.read()
+    await settle()
+    assert refused.status == 503
+
+
+async def test_a_client_that_leaves_is_noticed_at_once(world: World) -> None:
+    """Not with the next event."""
+    reader = world.read()
+    await settle()
+    assert world.engine.waiting == 1
+    await reader.leave()
+    await settle()
+    assert world.engine.waiting == 0
+
+
+async def test_a_client_that_takes_nothing_is_cut(world: World) -> None:
+    """After ten seconds, and nobody else notices."""
+    slow, fast = world.read(), world.read()
+    await settle()
+    slow.stall()
+    await world.add("1-0")
+    await world.pass_s(stall_s_max + 0.1)
+    assert (slow.request.done(), slow.over) == (True, False)
+    await world.add("2-0")
+    assert fast.ids == ["1-0", "2-0"]
+
+
+async def test_tails_are_counted_among_the_reads_that_wait(world: World) -> None:
+    """429 beyond the limit, and there is room again when one leaves."""
+    readers = [world.read() for _ in range(3)]
+    await settle()
+    refused = world.read()
+    await settle()
+    assert (refused.status, refused.head[b"retry-after"]) == (429, b"1")
+    assert (await world.http.get("/v1/streams/s/entries?after=$&wait=10")).status_code == 429
+    await readers[0].leave()
+    accepted = world.read()
+    await settle()
+    assert accepted.status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "last_id", "status", "code"),
+    [
+        (TAIL, "after=x", "", 400, "malformed_id"),
+        (TAIL, "", "x", 400, "malformed_id"),
+        (TAIL, "count=1", "", 400, "unknown_parameter"),
+        (TAIL, "after=0&last=1", "", 422, "invalid"),
+        (TAIL, "last=0", "", 422, "invalid"),
+        ("/v1/tail", "", "", 422, "invalid"),
+        ("/v1/tail", "stream=a&stream=a", "", 422, "invalid"),
+        ("/v1/tail", "stream=a%2Fb", "", 400, "invalid_name"),
+        ("/v1/tail", "stream=a&stream=b&after=1.2~3", "", 400, "malformed_id"),
+        ("/v1/tail", "stream=a&stream=b", "1-0", 400, "malformed_id"),
+        ("/v1/tail", "&".join(f"stream={n}" for n in range(101)), "", 422, "invalid"),
+    ],
+)
+async def test_what_cannot_be_followed_is_refused(
+    world: World, path: str, query: str, last_id: str, status: int, code: str
+) -> None:
+    """As a problem, before there is a stream of events."""
+    reader = world.read(path, query, last_event_id=last_id)
+    await settle()
+    assert (reader.status, json.loads(reader.body)["code"]) == (status, code)
+
+
+async def test_head_is_the_head_alone(world: World) -> None:
+    """HEAD ends."""
+    answer = await world.http.head(TAIL)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"] == "text/event-stream"
+
+
+# ---- several streams
+
+
+async def test_several_streams_have_one_cursor(world: World) -> None:
+    """Each entry tells its stream, and an ID from which all of them go on; it is only good for these."""
+    await world.add("1-0", "5-0", stream="a")
+    await world.add("3-0", stream="b")
+    query = "stream=a&stream=b&after=0"
+    reader = world.read("/v1/tail", query)
+    await settle()
+    assert reader.of("entry") == [
+        {"stream": "a", "id": "1-0", "fields": {"n": "1-0"}},
+        {"stream": "a", "id": "5-0", "fields": {"n": "5-0"}},
+        {"stream": "b", "id": "3-0", "fields": {"n": "3-0"}},
+    ]
+    assert reader.of("caught_up") == [{"next": reader.parser.last_id}]
+    await reader.leave()
+    for event, expected in zip(reader.events, (["5-0", "3-0"], ["3-0"], []), strict=False):
+        again = world.read("/v1/tail", query, last_event_id=event.last_id)
+        await settle()
+        assert again.ids == expected
+        await again.leave()
+        other = world.read("/v1/tail", "stream=b&stream=a", last_event_id=event.last_id)
+        await settle()
+        assert other.status == 400
+    by_query = world.read("/v1/tail", f"stream=a&stream=b&after={reader.events[0].last_id}")
+    await settle()
+    assert by_query.ids == ["5-0", "3-0"]
+
+
+async def test_several_streams_are_live_together(world: World) -> None:
+    """Whichever gets an entry, and however many get one at once; a gap tells of which it is."""
+    reader = world.read("/v1/tail", "stream=a&stream=b")
+    await settle()
+    await world.add("1-0", stream="b")
+    await world.add("1-0", "2-0", stream="a")
+    await world.http.post(
+        "/v1/commands/multi-exec",
+        json=[["XADD", "b", "4-0", "a", "1"], ["XADD", "b", "5-0", "a", "1"], ["XTRIM", "b", "MAXLEN", "1"]],
+    )
+    await settle()
+    assert reader.ids == ["1-0", "1-0", "2-0", "5-0"]
+    assert reader.of("gap") == [
+        {"stream": "b", "requested": "1-0", "first_available": "5-0", "lost": None},
+    ]
