@@ -82,6 +82,15 @@ class Server:
         """Whether the process is there."""
         return self._process is not None and self._process.poll() is None
 
+    def ended_within(self, seconds: float) -> bool:
+        """Wait for its end; whether it came."""
+        assert self._process is not None, "the server was started"
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def log_to(self, path: Path) -> None:
         """Write what the process says to another file than the one beside the data."""
         self._log = path

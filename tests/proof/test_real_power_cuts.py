@@ -32,6 +32,7 @@ def cut_under_load(folder: Path, fsync: str, times: int, *options: str, idle_s: 
     that was promised.
     """
     stored = lost = worst = 0
+    cut_at = 0.0
     with CutDisk(folder) as disk:
         server = Server(disk.place / "data", "--fsync", fsync, *options)
         server.log_to(folder / "server.log")

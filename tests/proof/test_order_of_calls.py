@@ -1,0 +1,118 @@
+"""From outside, as the kernel saw it: no answer before its sync, no removal before a safe manifest."""
+
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.proof.clients import STREAM, client, open_journal
+from tests.proof.machine import needs, no_strace
+from tests.proof.tracing import Call, calls, recording
+from tests.server import Server
+
+rounds: Final = 12
+# Asked for, it goes on by itself.
+rewrite_s: Final = 0.3
+
+
+def unsynced_answers(trace: list[Call]) -> list[Call]:
+    """The answers that were sent while a write to a segment had not been synced since."""
+    found: list[Call] = []
+    writes: list[int] = []
+    for call in trace:
+        if call.name == "write" and call.on("segment-") and call.result > 0:
+            writes.append(call.ended)
+        elif call.name == "fdatasync" and call.on("segment-") and call.result == 0:
+            writes = [at for at in writes if at > call.begun]
+        elif call.is_answer and any(at < call.begun for at in writes):
+            found.append(call)
+    return found
+
+
+def early_removals(trace: list[Call]) -> list[Call]:
+    """The files of the log that were removed while a manifest's rename was not synced."""
+    found: list[Call] = []
+    renamed = False
+    for call in trace:
+        if call.name.startswith("rename") and call.on("manifest"):
+            renamed = True
+        elif call.name == "fsync" and call.on("/data>") and call.result == 0:
+            renamed = False
+        elif call.name.startswith("unlink") and renamed and (call.on("segment-") or call.on("base-")):
+            found.append(call)
+    return found
+
+
+@needs(no_strace)
+def test_no_answer_leaves_before_its_sync(tmp_path: Path) -> None:
+    """F3 by order (B5, B9): under `always`, for publishing, batches, group reads and acknowledgements."""
+    server = Server(tmp_path / "data", "--fsync", "always")
+    server.wrapper = recording(tmp_path / "trace")
+    with server:
+        open_journal(server.port)
+        with client(server.port) as call:
+            for number in range(rounds):
+                answered(call("POST", f"{STREAM}/entries", {"fields": {"n": str(number)}}))
+                answered(call("POST", f"{STREAM}/entries", {"entries": [{"fields": {"n": "b"}}] * 3}))
+                path = f"{STREAM}/groups/g/consumers/c/read"
+                given = answered(call("POST", path, {"count": 4}))
+                ids = [entry["id"] for entry in given["entries"]]
+                answered(call("POST", f"{STREAM}/groups/g/ack", {"ids": ids}))
+        assert server.stop() == 0
+    trace = list(calls(tmp_path / "trace"))
+    assert sum(call.is_answer for call in trace) > 4 * rounds, "answers were seen"
+    assert sum(call.name == "fdatasync" for call in trace) >= 4 * rounds, "each of them was synced"
+    assert not unsynced_answers(trace)
+
+
+@needs(no_strace)
+def test_no_file_goes_before_the_manifest_is_safe(tmp_path: Path) -> None:
+    """F20: in a rewrite the directory is synced between the manifest's rename and the first unlink."""
+    server = Server(tmp_path / "data", "--fsync", "always")
+    server.wrapper = recording(tmp_path / "trace")
+    with server:
+        open_journal(server.port)
+        with client(server.port) as call:
+            for _ in range(3):
+                answered(call("POST", f"{STREAM}/entries", {"fields": {"n": "1"}}))
+                answered(call("POST", "/v1/admin/rewrite"))
+                time.sleep(rewrite_s)
+        server.stop()
+    trace = list(calls(tmp_path / "trace"))
+    assert sum(call.name.startswith("rename") and call.on("manifest") for call in trace) >= 4
+    assert sum(call.name.startswith("unlink") and call.on("segment-") for call in trace) >= 1
+    assert not early_removals(trace)
+
+
+def answered(answer: tuple[int, Any]) -> Any:
+    """The body of an answer that is no refusal."""
+    status, body = answer
+    assert status < 300, body
+    return body
+
+
+def _call(name: str, arguments: str, at: int, result: int = 1) -> Call:
+    return Call(name, arguments, result, at, at)
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_an_answer_before_its_sync_would_be_seen(synced: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """Or the tests above would prove nothing."""
+    trace = [
+        _call("write", "5</x/data/segment-1.weir>", 1),
+        *([_call("fdatasync", "5</x/data/segment-1.weir>", 2, 0)] if synced else []),
+        _call("sendto", '9<TCP:[1]>, "HTTP/1.1 201 Created', 3),
+    ]
+    assert bool(unsynced_answers(trace)) != synced
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_a_removal_before_the_manifest_is_safe_would_be_seen(synced: bool) -> None:  # noqa: FBT001 - the same
+    """The same for the other rule."""
+    trace = [
+        _call("renameat", '3</x/data>, "manifest.tmp", 3</x/data>, "manifest"', 1, 0),
+        *([_call("fsync", "3</x/data>", 2, 0)] if synced else []),
+        _call("unlinkat", '3</x/data>, "segment-1.weir", 0', 3, 0),
+    ]
+    assert bool(early_removals(trace)) != synced
