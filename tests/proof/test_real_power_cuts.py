@@ -40,6 +40,7 @@ def cut_under_load(folder: Path, fsync: str, times: int, *options: str, idle_s: 
         try:
             journal = open_journal(server.port)
             for _ in range(times):
+                cut_at = 0.0
                 with load(server.port, journal):
                     time.sleep(random.uniform(load_s_min, load_s_max))
                     if not idle_s:
