@@ -90,6 +90,7 @@ _TABLE: Final[dict[type[Command], _Run]] = {
     own.Publish: managing.publish,
     own.KeepHouse: housekeeping.keep_house,
     own.EndWait: housekeeping.end_wait,
+    own.GiveBack: pending.give_back,
 }
 
 # The commands that never change anything; all others need room in the log before they run.

@@ -134,3 +134,16 @@ class EndWait(Command, frozen=True, kw_only=True):
     streams: Sequence[str]
     group: str
     consumer: str
+
+
+class GiveBack(Command, frozen=True, kw_only=True):
+    """Release, of these entries, those that this consumer holds: it went away before they reached it.
+
+    As XNACK SILENT does, a delivery less; but what others have claimed meanwhile stays theirs. Reply: how
+    many were released.
+    """
+
+    stream: str
+    group: str
+    consumer: str
+    ids: Ids

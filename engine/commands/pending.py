@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from engine.commands import types
+from engine.commands import own, types
 from engine.commands.deadletters import Dead, bury, is_dead, too_many, turn_letters_max
 from engine.commands.entries import absent, ask_references, delete_each
 from engine.commands.reading import Room, delivery_count_max, text_of
@@ -82,6 +82,25 @@ def xnack(turn: Turn, command: types.XNack) -> int:
         turn.emit(Release(command.stream, command.group, released, counts))
         turn.signal(command.stream)
     return len(released)
+
+
+def give_back(turn: Turn, command: own.GiveBack) -> int:
+    key = turn.keyspace.find(command.stream)
+    group = key.groups.get(command.group) if key is not None else None
+    if group is None:
+        return 0
+    held = {
+        entry_id: one.delivery_count
+        for entry_id in command.ids
+        if (one := group.pending.get(entry_id)) is not None
+        and one.consumer is not None
+        and one.consumer.name == command.consumer
+    }
+    if held:
+        counts = [max(0, count - 1) for count in held.values()]
+        turn.emit(Release(command.stream, command.group, list(held), counts))
+        turn.signal(command.stream)
+    return len(held)
 
 
 def _nacked_count(before: int, nack: types.Nack) -> int:

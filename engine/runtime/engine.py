@@ -181,11 +181,14 @@ class Engine:
 
     # --- commands -------------------------------------------------------------------------------------------
 
-    async def execute(self, command: Command, *, synced: bool = False) -> Reply:
+    async def execute(
+        self, command: Command, *, synced: bool = False, until: asyncio.Future[None] | None = None
+    ) -> Reply:
         """Run `command` and give its reply once that may leave; with `synced` once it is on disk.
 
         A read with `block_ms` waits. Cancelled while it is parked it receives nothing, and nothing is
         delivered to it; once it was served, and only waits for the log, what it was given stays pending.
+        `until`, once done, ends a wait as its time would: who cannot afford to miss what was given uses that.
         Raises EngineError.
         """
         now_ms = self._clock.wall_ms()
@@ -196,7 +199,7 @@ class Engine:
         position = self._commit(outcome.turn, start) or self._depends_on(command)
         reply = outcome.reply
         if isinstance(reply, Parked):
-            reply, position = await self._wait(reply)
+            reply, position = await self._wait(reply, until)
         if synced or position > self._writer.safe_upto:
             await self._writer.safe(position, synced=synced)
         if isinstance(reply, EngineError):
@@ -305,7 +308,7 @@ class Engine:
 
     # --- parked reads ---------------------------------------------------------------------------------------
 
-    async def _wait(self, parked: Parked) -> _Served:
+    async def _wait(self, parked: Parked, until: asyncio.Future[None] | None) -> _Served:
         if self._ending:
             raise errors.closing()
         if len(self._waiters) >= waiters_max:
@@ -315,12 +318,22 @@ class Engine:
         waiter = Waiter(parked, ticket, deadline, self._retry_at(parked))
         self._waiters.park(waiter)
         self._set_deadline()
+        end = partial(self._end_early, waiter)
+        if until is not None:
+            until.add_done_callback(end)
         try:
             return await ticket
         finally:
+            if until is not None:
+                until.remove_done_callback(end)
             if not waiter.gone:
                 self._waiters.remove(waiter)
                 self._end_wait(parked.command)
+
+    def _end_early(self, waiter: Waiter[_Ticket], _: asyncio.Future[None]) -> None:
+        if not waiter.gone:
+            self._answer(waiter, _nothing(waiter.parked), 0)
+            self._end_wait(waiter.parked.command)
 
     def _retry_at(self, parked: Parked) -> float | None:
         if parked.retry_at_ms is None:
