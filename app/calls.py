@@ -196,8 +196,11 @@ class Call:
         """Run commands that change something as one turn; on disk before the answer where Prefer says so."""
         synced = self.wishes.synced
         if len(commands) == 1:
-            return [await self.execute(commands[0], synced=synced)]
-        return await self.transaction(commands, synced=synced)
+            replies = [await self.execute(commands[0], synced=synced)]
+        else:
+            replies = await self.transaction(commands, synced=synced)
+        self.gateway.consumers.settled(self.names.get("stream", ""))
+        return replies
 
     def written(self, status: int, body: bytes = b"", headers: Sequence[Header] = ()) -> Answer:
         """The answer of a call that changed something: it says how safe that is."""

@@ -44,15 +44,21 @@ class Source(Protocol):
         """Give all events to `put`, which waits for the client. Raises Refusal, EngineError, Stalled."""
         ...
 
+    def stop(self, pumping: asyncio.Future[None]) -> None:
+        """End `run`, which is what `pumping` does, soon."""
+        ...
+
     def close(self) -> None:
-        """Nobody takes anything any more."""
+        """It has ended."""
         ...
 
 
 class Events(Answer):
-    """An answer of server-sent events. Whatever ends it, the source is closed, and the gateway knows."""
+    """An answer of server-sent events, without a source the head alone. Whatever ends it, the source is
+    closed, and the gateway knows.
+    """
 
-    def __init__(self, gateway: Gateway, source: Source, request_id: str) -> None:
+    def __init__(self, gateway: Gateway, source: Source | None, request_id: str) -> None:
         super().__init__(204)
         self.status_code = 200
         self.raw_headers += sse.HEADERS
@@ -61,31 +67,35 @@ class Events(Answer):
         self._request_id = request_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the source ends, the client leaves or takes nothing; HEAD gets the head alone."""
-        pumping = leaving = None
+        """Send events until the source ends, the client leaves or takes nothing."""
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            if scope["method"] == "HEAD":
+            if self._source is None:
                 await send({"type": "http.response.body", "body": b""})
-                return
-            pumping = asyncio.ensure_future(self._pump(partial(_put, send), send))
-            leaving = asyncio.ensure_future(left(receive))
+            else:
+                await self._run(self._source, receive, send)
+        finally:
+            if self._source is not None:
+                self._source.close()
+            self._gateway.unfollow()
+
+    async def _run(self, source: Source, receive: Receive, send: Send) -> None:
+        pumping = asyncio.ensure_future(self._pump(source, partial(_put, send), send))
+        leaving = asyncio.ensure_future(left(receive))
+        try:
             await asyncio.wait((pumping, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (pumping, leaving):
-                if task is not None:
-                    task.cancel()
-            if pumping is not None:
+            leaving.cancel()
+            if not pumping.done():
+                source.stop(pumping)
                 await asyncio.wait((pumping,))
-            self._source.close()
-            self._gateway.unfollow()
         if not pumping.cancelled():
             pumping.result()
 
-    async def _pump(self, put: Put, send: Send) -> None:
+    async def _pump(self, source: Source, put: Put, send: Send) -> None:
         try:
             try:
-                await self._source.run(put)
+                await source.run(put)
             except EngineError as refusal:
                 await put(self._last(of_engine(refusal)))
             except Refusal as refusal:
@@ -96,10 +106,14 @@ class Events(Answer):
         await send({"type": "http.response.body", "body": b""})
 
     def _last(self, refusal: Refusal) -> bytes:
-        retry_ms = _retry_ms_least + secrets.randbelow(_retry_ms_most - _retry_ms_least)
         if refusal.code == "draining":
-            return wire.end("draining", retry_ms)
+            return wire.end("draining", retry_ms())
         return wire.error(refusal, self._request_id)
+
+
+def retry_ms() -> int:
+    """When to come back: another time for each."""
+    return _retry_ms_least + secrets.randbelow(_retry_ms_most - _retry_ms_least)
 
 
 async def _put(send: Send, piece: bytes) -> None:
@@ -133,6 +147,10 @@ class Following:
                 tail.close()
             raise
         return cls(tails, wanted, clock)
+
+    def stop(self, pumping: asyncio.Future[None]) -> None:
+        """Wherever it is, nothing is lost: the client has its cursor."""
+        pumping.cancel()
 
     def close(self) -> None:
         """Follow no more."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from app.auth import OpenPolicy, Policy
 from app.backups import Backups
+from app.consumers import Consumers
 from app.errors import Refusal
 from app.feeds import Feeds
 from app.letters import DeadLetters
@@ -78,6 +79,7 @@ class Gateway:
         self._feeds: Feeds | None = None
         self._waits: set[asyncio.Future[Any]] = set()
         self._followers = 0
+        self.consumers = Consumers()
 
     @property
     def engine(self) -> Engine:

@@ -4,7 +4,7 @@ Knows: parameters, bodies, answers, refusals and examples as data. Must never kn
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -92,3 +92,17 @@ def cursor(description: str) -> Json:
 DURABILITY = "`durability=fsync`: the answer leaves when the change is on disk"
 WRITES = {"Prefer": DURABILITY}
 """The headers of calls that change something."""
+
+
+# The answer of what is followed live.
+EVENTS: Final = {
+    "text/event-stream": {
+        "schema": {
+            "type": "string",
+            "description": (
+                "events: `entry` (the data is the entry, the `id` a cursor), and without an `id` "
+                "`caught_up`, `gap`, `end` and `error`; a comment when nothing else came for 15 seconds"
+            ),
+        }
+    }
+}

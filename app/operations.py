@@ -7,7 +7,19 @@ from collections.abc import Mapping
 from typing import Final
 
 from app import schemas, schemas_streams
-from app.operation import DURABILITY, WRITES, Json, Operation, bound, cursor, number, switch, text, word
+from app.operation import (
+    DURABILITY,
+    EVENTS,
+    WRITES,
+    Json,
+    Operation,
+    bound,
+    cursor,
+    number,
+    switch,
+    text,
+    word,
+)
 from app.operation import entry_id as an_id
 
 _ENCODINGS: Final = {
@@ -48,17 +60,6 @@ _LINES: Final = {
     }
 }
 
-_EVENTS: Final = {
-    "text/event-stream": {
-        "schema": {
-            "type": "string",
-            "description": (
-                "events: `entry` (the data is the entry, the `id` a cursor), and without an `id` "
-                "`caught_up`, `gap`, `end` and `error`; a comment when nothing else came for 15 seconds"
-            ),
-        }
-    }
-}
 _TAIL: Final[Mapping[str, Json]] = {
     "last": number("from so many entries back; not with `after`", least=1, maximum=10_000),
     "on_gap": word("`fail`: 410, or an `error` event, where entries were lost", ("report", "fail"), "report"),
@@ -206,7 +207,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         tag="entries",
         query={"after": cursor("a cursor: an ID, `0` or `$` (what is new, the default)"), **_TAIL},
         headers={"Last-Event-ID": _LAST_EVENT_ID},
-        media=_EVENTS,
+        media=EVENTS,
         description=(
             "Server-sent events: the entries behind the cursor, `caught_up`, then each entry as it comes. "
             "The first line is the cursor as an `id`, so that coming back misses nothing. docs/sse.md has "
@@ -230,7 +231,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             **_TAIL,
         },
         headers={"Last-Event-ID": _LAST_EVENT_ID},
-        media=_EVENTS,
+        media=EVENTS,
         description=(
             "As `tailStream`, of several streams: each entry and each `gap` has a member `stream`, and an "
             "`id` is an opaque cursor of all of them."
@@ -243,7 +244,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         query=_RANGE,
         headers={"Prefer": "`wait=<seconds>`, where the query has no `wait`"},
         answer_headers=_WHERE,
-        media={**_LINES, **_EVENTS},
+        media={**_LINES, **EVENTS},
         description=(
             "A range (`start`, `end`, or times), what comes after a cursor (`after`, with `wait` for what "
             "is not there yet), or the newest (`last`). With `Accept: application/x-ndjson` a range of any "

@@ -8,7 +8,7 @@ from typing import Final
 
 from app import schemas
 from app import schemas_groups as shapes
-from app.operation import WRITES, Json, Operation, bound, number, text, word
+from app.operation import EVENTS, WRITES, Json, Operation, bound, number, text, word
 from app.schemas import NAME_CHARACTERS, NOT_DOTS
 
 _PAGE: Final[Mapping[str, Json]] = {
@@ -106,6 +106,24 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             "With `after` the consumer reads again what it holds: begin with `0`, go on with `next`. "
             "With `claim_min_idle_ms` it first gets what was given back or held for so long."
         ),
+    ),
+    "consumeGroup": Operation(
+        tag="groups",
+        query={
+            "max_in_flight": number(
+                "at most so many entries sent and not acknowledged, 100 by default", least=1, maximum=10_000
+            ),
+            "claim_min_idle_ms": number(
+                "also take over what others have held for so many milliseconds", maximum=(1 << 53) - 1
+            ),
+        },
+        media=EVENTS,
+        description=(
+            "Server-sent events: first what the consumer holds and has not acknowledged, then what was given "
+            "back, and new entries as they come. Acknowledge by `ackEntries`, which makes room for more. A "
+            "second connection of the same consumer ends the first (`end` with the reason `replaced`)."
+        ),
+        refusals=(*_NO_GROUP, "too_many_waiters", "not_acceptable"),
     ),
     "listPending": Operation(tag="groups", answer=shapes.PendingView, query=_PENDING, refusals=_IDS),
     "ackEntries": Operation(

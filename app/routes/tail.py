@@ -2,15 +2,17 @@
 
 from typing import Final
 
+from app import group_calls
 from app.auth import Access, Action
 from app.calls import Answer, Call
+from app.consuming import Asked, Consuming, released_only_ms
 from app.following import Events, Following
 from app.routing import Routes
 from app.wire import media
 from app.wire import read as reading
 from app.wire import tail as wire
 from app.wire.tail import Wanted
-from engine import StreamsRead, XRead
+from engine import DescribeGroup, StreamsRead, XRead
 
 routes: Final = Routes()
 
@@ -38,6 +40,29 @@ async def tail_streams(call: Call) -> Answer:
     return await _follow(call, wanted)
 
 
+@routes.get("/v1/streams/{stream}/groups/{group}/consumers/{consumer}/stream", Action.CONSUME, "consumeGroup")
+async def consume_group(call: Call) -> Answer:
+    """Read as a consumer as server-sent events: what it holds, what was given back, what is new."""
+    media.accepted(call.headers.get(b"accept", b""), (media.EVENTS,))
+    in_flight_max, claim_ms = wire.parse_consuming(call.query, _count_max(call))
+    asked = Asked(
+        stream=call.names["stream"],
+        group=call.names["group"],
+        consumer=call.names["consumer"],
+        in_flight_max=in_flight_max,
+        claim_min_idle_ms=released_only_ms if claim_ms is None else claim_ms,
+    )
+    await group_calls.look(call, DescribeGroup(stream=asked.stream, group=asked.group))
+    gateway = call.gateway
+    gateway.follow()
+    try:
+        source = None if call.scope["method"] == "HEAD" else await Consuming.begin(gateway, asked)
+    except BaseException:
+        gateway.unfollow()
+        raise
+    return Events(gateway, source, call.request_id)
+
+
 async def _follow(call: Call, wanted: Wanted) -> Answer:
     gateway = call.gateway
     if wanted.fail_on_gap and wanted.last is None:
@@ -49,7 +74,9 @@ async def _follow(call: Call, wanted: Wanted) -> Answer:
                 raise reading.gap_refused(one.gap)
     gateway.follow()
     try:
-        source = await Following.begin(gateway.feeds, wanted, gateway.clock)
+        source = None
+        if call.scope["method"] != "HEAD":
+            source = await Following.begin(gateway.feeds, wanted, gateway.clock)
     except BaseException:
         gateway.unfollow()
         raise

@@ -20,12 +20,14 @@ from app.feeds import Gap, Page
 from app.wire import projection, query
 from app.wire.query import Parameters
 from app.wire.read import cursor as cursor_of
-from app.wire.read import fails_on_gap, gap_members
+from app.wire.read import fails_on_gap, gap_members, gap_text
 from engine import Cursor, entries, ids
 from engine import Gap as EngineGap
 
 PARAMETERS: Final = ("after", "last", "on_gap", "fields")
 STREAM: Final = "stream"
+CONSUMING: Final = ("max_in_flight", "claim_min_idle_ms")
+in_flight_default: Final = 100
 # Each entry of several streams carries the cursor of all.
 streams_max: Final = 100
 _MARK_BYTES: Final = 4
@@ -79,6 +81,17 @@ def parse_several(query_string: bytes, last_event_id: bytes, count_max: int) -> 
     if "." in text:
         return msgspec.structs.replace(wanted, after=composed(streams, text, "after"))
     return msgspec.structs.replace(wanted, after=[cursor_of(text, "after")] * len(streams))
+
+
+def parse_consuming(query_string: bytes, count_max: int) -> tuple[int, int | None]:
+    """What GET …/consumers/{consumer}/stream asks for: how many entries may be in flight, and after how much
+    idling others' entries are taken over, None for never.
+    """
+    given = query.parse(query_string, CONSUMING)
+    default = min(in_flight_default, count_max)
+    most = query.integer(given, "max_in_flight", least=1, most=count_max, default=default)
+    assert most is not None, "it has a default"
+    return most, query.integer(given, "claim_min_idle_ms", least=0, most=(1 << 53) - 1)
 
 
 def _wanted(streams: Sequence[str], mark: str, given: Parameters, count_max: int) -> Wanted:
@@ -151,6 +164,11 @@ def gap(missed: Gap, *, named: bool) -> bytes:
     members: dict[str, object] = {"stream": missed.stream} if named else {}
     members |= gap_members(EngineGap(missed.after, missed.first_available, missed.lost))
     return sse.event(b"gap", msgspec.json.encode(members))
+
+
+def group_gap(missed: EngineGap) -> bytes:
+    """What a group can no longer read."""
+    return sse.event(b"gap", gap_text(missed))
 
 
 def end(reason: str, retry_ms: int) -> bytes:

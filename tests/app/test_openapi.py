@@ -23,7 +23,7 @@ IDS = {
     *("getRoot", "getVersion", "isLive", "isReady", "runCommand", "runPipeline", "runTransaction"),
     *("listStreams", "getStream", "putStream", "updateStream", "deleteStream", "setLastId", "trimStream"),
     *("addEntries", "readEntries", "getEntry", "deleteEntry", "deleteEntries", "readStreams", "publish"),
-    *("tailStream", "tailStreams"),
+    *("tailStream", "tailStreams", "consumeGroup"),
     *("startBackup", "getBackup", "startRewrite", "getRewrite"),
     *("listGroups", "createGroup", "ensureGroup", "getGroup", "updateGroup", "deleteGroup"),
     *("listConsumers", "getConsumer", "createConsumer", "deleteConsumer", "readGroup", "ackEntries"),

@@ -1,0 +1,227 @@
+"""A consumer of a group over server-sent events: what it is given, how much at once, what goes back."""
+
+import json
+
+import pytest
+
+from app.following import stall_s_max
+from tests.app.test_sse import Reader, World, world
+from tests.engine.clocks import settle
+
+__all__ = ["world"]
+GROUP = "/v1/streams/s/groups/g"
+
+
+def consume(world: World, consumer: str = "c", query: str = "") -> Reader:
+    return world.read(f"{GROUP}/consumers/{consumer}/stream", query)
+
+
+async def begin(world: World) -> None:
+    answer = await world.http.put(GROUP, json={"start": "0"})
+    assert answer.status_code == 201
+
+
+async def ack(world: World, *ids: str) -> None:
+    answer = await world.http.post(f"{GROUP}/ack", json={"ids": ids})
+    assert answer.status_code == 200
+    await settle()
+
+
+async def pending(world: World) -> list[list[object]]:
+    """ID, consumer and delivery count of all that is pending."""
+    answer = await world.http.post("/v1/commands", json=["XPENDING", "s", "g", "-", "+", "100"])
+    return [[row[0], row[1], row[3]] for row in answer.json()["result"]]
+
+
+async def test_entries_go_to_one_consumer_each(world: World) -> None:
+    """With how often they were delivered; what is acknowledged is not pending."""
+    await begin(world)
+    readers = [consume(world, name) for name in "ab"]
+    await settle()
+    await world.add("1-0")
+    await world.add("2-0")
+    assert sorted(readers[0].ids + readers[1].ids) == ["1-0", "2-0"]
+    first = next(event for reader in readers for event in reader.events if event.last_id == "1-0")
+    expected = {"id": "1-0", "fields": {"n": "1-0"}, "delivery_count": 1, "idle_ms": 0}
+    assert json.loads(first.data) == expected
+    await ack(world, "1-0")
+    assert [row[0] for row in await pending(world)] == ["2-0"]
+
+
+async def test_no_more_is_in_flight_than_asked_for(world: World) -> None:
+    """An acknowledgement by POST makes room, at once; one by another door is found within a second."""
+    await begin(world)
+    await world.add(*[f"{number}-0" for number in range(1, 8)])
+    reader = consume(world, query="max_in_flight=2")
+    await settle()
+    assert reader.ids == ["1-0", "2-0"]
+    await ack(world, "1-0")
+    assert reader.ids == ["1-0", "2-0", "3-0"]
+    await ack(world, "2-0", "3-0")
+    assert reader.ids == ["1-0", "2-0", "3-0", "4-0", "5-0"]
+    await world.run(("XACK", "s", "g", "4-0"))
+    await world.pass_s(1.1)
+    assert reader.ids[5:] == ["6-0"]
+
+
+async def test_what_others_take_over_is_no_longer_in_flight(world: World) -> None:
+    """Claiming makes room as acknowledging does."""
+    await begin(world)
+    await world.add("1-0", "2-0")
+    reader = consume(world, query="max_in_flight=1")
+    await settle()
+    claim = {"consumer": "other", "min_idle_ms": 0, "ids": ["1-0"]}
+    await world.http.post(f"{GROUP}/claim", json=claim)
+    await settle()
+    assert reader.ids == ["1-0", "2-0"]
+
+
+async def test_a_consumer_that_comes_back_first_gets_what_it_holds(world: World) -> None:
+    """Whatever `Last-Event-ID` says: what came last may not have been worked on. Then what is new."""
+    await begin(world)
+    await world.add("1-0", "2-0")
+    first = consume(world)
+    await settle()
+    await ack(world, "1-0")
+    await first.leave()
+    again = world.read(f"{GROUP}/consumers/c/stream", last_event_id="2-0")
+    await settle()
+    await world.add("3-0")
+    assert again.ids == ["2-0", "3-0"]
+    assert [json.loads(event.data)["delivery_count"] for event in again.events] == [2, 1]
+
+
+async def test_what_was_given_back_comes_before_what_is_new(world: World) -> None:
+    """A released entry is whoever's asks next."""
+    await begin(world)
+    await world.add("1-0", "2-0")
+    await world.http.post(f"{GROUP}/consumers/x/read", json={"count": 1})
+    await world.http.post(f"{GROUP}/nack", json={"ids": ["1-0"], "mode": "silent"})
+    reader = consume(world)
+    await settle()
+    assert reader.ids == ["1-0", "2-0"]
+
+
+async def test_what_others_hold_for_long_is_taken_over_if_asked_for(world: World) -> None:
+    """Else it stays theirs."""
+    await begin(world)
+    await world.add("1-0")
+    await world.http.post(f"{GROUP}/consumers/x/read", json={})
+    modest, greedy = consume(world, "m"), consume(world, "g", "claim_min_idle_ms=5000")
+    await settle()
+    await world.pass_s(5.1)
+    assert (modest.ids, greedy.ids) == ([], ["1-0"])
+
+
+async def test_what_was_never_sent_goes_back_as_it_was(world: World) -> None:
+    """A consumer that takes nothing is cut, and what it was given waits for the next one, never delivered."""
+    await begin(world)
+    slow = consume(world, "slow")
+    await settle()
+    slow.stall()
+    await world.add("1-0")
+    assert await pending(world) == [["1-0", "slow", 1]]
+    await world.pass_s(stall_s_max + 0.1)
+    assert slow.request.done()
+    assert await pending(world) == [["1-0", "", 0]]
+    reader = consume(world)
+    await settle()
+    await settle()
+    assert json.loads(reader.events[0].data)["delivery_count"] == 1
+
+
+async def test_a_consumer_that_leaves_while_it_waits_was_given_nothing(world: World) -> None:
+    """No waiter stays behind."""
+    await begin(world)
+    reader = consume(world)
+    await settle()
+    assert world.engine.waiting == 1
+    await reader.leave()
+    assert world.engine.waiting == 0
+    await world.add("1-0")
+    assert await pending(world) == []
+
+
+async def test_a_second_connection_of_a_consumer_ends_the_first(world: World) -> None:
+    """It gets what the first had; the first is told why."""
+    await begin(world)
+    await world.add("1-0")
+    first = consume(world)
+    await settle()
+    second = consume(world)
+    await settle()
+    assert first.of("end") == [{"reason": "replaced"}]
+    assert first.over
+    assert second.ids == ["1-0"]
+    await world.add("2-0")
+    assert (first.ids, second.ids) == (["1-0"], ["1-0", "2-0"])
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_shutdown_is_an_end(world: World, *, full: bool) -> None:
+    """Whether it waits for entries or for room."""
+    await begin(world)
+    if full:
+        await world.add("1-0")
+    reader = consume(world, query="max_in_flight=1")
+    await settle()
+    world.app.gateway.drain()
+    await world.pass_s(1.1)
+    assert reader.of("end") == [{"reason": "draining"}]
+    assert reader.over
+
+
+async def test_a_group_that_goes_is_an_error(world: World) -> None:
+    """The problem that a long-poll would be answered with."""
+    await begin(world)
+    reader = consume(world)
+    await settle()
+    await world.http.delete(GROUP)
+    await settle()
+    assert [json.loads(event.data)["code"] for event in reader.events] == ["no_group"]
+    assert reader.over
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_silence_is_broken_for_consumers_too(world: World, *, full: bool) -> None:
+    """While they wait for entries and while they wait for room."""
+    await begin(world)
+    if full:
+        await world.add("1-0")
+    reader = consume(world, query="max_in_flight=1")
+    await settle()
+    for _ in range(16):
+        await world.pass_s(1)
+    assert reader.parser.comments == 1
+
+
+@pytest.mark.parametrize(
+    ("stream", "query", "status", "code"),
+    [
+        ("s", "", 404, "no_group"),
+        ("none", "", 404, "no_stream"),
+        ("s", "max_in_flight=0", 422, "invalid"),
+        ("s", "after=0", 400, "unknown_parameter"),
+    ],
+)
+async def test_what_cannot_be_consumed_is_refused(
+    world: World, stream: str, query: str, status: int, code: str
+) -> None:
+    """Before there is a stream of events."""
+    await world.add("1-0")
+    reader = world.read(f"/v1/streams/{stream}/groups/g/consumers/c/stream", query)
+    await settle()
+    assert (reader.status, json.loads(reader.body)["code"]) == (status, code)
+
+
+async def test_deleted_entries_that_a_consumer_holds_are_told(world: World) -> None:
+    """Their fields are null: there is only the acknowledging left to do."""
+    await begin(world)
+    await world.add("1-0")
+    first = consume(world)
+    await settle()
+    await first.leave()
+    await world.run(("XDEL", "s", "1-0"))
+    again = consume(world)
+    await settle()
+    assert json.loads(again.events[0].data) == {"id": "1-0", "fields": None, "delivery_count": 1}
