@@ -24,6 +24,7 @@ from app.middleware.paths import Paths
 from app.routes import (
     admin,
     commands,
+    console,
     consumers,
     docs,
     entries,
@@ -45,6 +46,7 @@ from engine import Clock
 ROUTES: Final[Sequence[Route]] = [
     *root.routes.all,
     *docs.routes.all,
+    *console.routes.all,
     *health.routes.all,
     *commands.routes.all,
     *streams.routes.all,

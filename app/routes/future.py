@@ -15,7 +15,6 @@ _NOT_BUILT: Final[Sequence[tuple[str, Sequence[str]]]] = (
     ("/v1/ws", ("GET",)),
     ("/metrics", ("GET",)),
     ("/asyncapi.json", ("GET",)),
-    ("/console", ("GET",)),
 )
 
 

@@ -19,6 +19,7 @@ _LINKS: Final = msgspec.json.encode(
             "api": "/v1",
             "streams": "/v1/streams",
             "commands": "/v1/commands",
+            "console": "/console",
             "docs": "/docs",
             "openapi": "/openapi.json",
             "live": "/healthz/live",

@@ -1,0 +1,153 @@
+/*
+ * The gateway's REST resources as functions.
+ *
+ * Knows: paths, bodies, problems. Must never know: elements, the socket, when something is asked.
+ */
+
+/** @typedef {{id: string, fields: Record<string, string> | null, pairs?: [string, string][], encoding?: string,
+ *   delivery_count?: number}} Entry */
+/** @typedef {{requested?: string, first_available: string, lost: number | null}} Gap */
+/** @typedef {{entries: Entry[], next: string | null, more: boolean, gap?: Gap}} Page */
+/** @typedef {{max_len: number | null, max_age_ms: number | null, max_bytes: number | null}} Retention */
+/** @typedef {{name: string, length: number, first_id: string, last_id: string, entries_added: number, groups: number,
+ *   generation: string, memory_bytes: number, max_deleted_id: string, retention: Retention}} Stream */
+/** @typedef {{name: string, consumers: number, pending: number, last_delivered_id: string,
+ *   entries_read: number | null, lag: number | null, dead_letter: {stream: string, max_deliveries: number} | null,
+ *   ack_timeout_ms: number | null}} Group */
+/** @typedef {{name: string, pending: number, idle_ms: number, inactive_ms: number | null}} Consumer */
+/** @typedef {{id: string, consumer: string | null, idle_ms: number, delivery_count: number}} Pending */
+
+/** A refusal, in the words of the gateway. */
+export class Refused extends Error {
+  /** @param {number} status @param {any} problem */
+  constructor(status, problem) {
+    super(String(problem?.detail ?? problem?.title ?? `the gateway answered ${status}`));
+    this.status = status;
+    this.code = String(problem?.code ?? "");
+  }
+}
+
+const JSON_TYPE = "application/json";
+
+/**
+ * @param {string} method @param {string} path @param {unknown} [body] @param {string} [type]
+ * @returns {Promise<any>}
+ */
+async function call(method, path, body, type = JSON_TYPE) {
+  /** @type {RequestInit} */
+  const request = { method, cache: "no-store", credentials: "same-origin" };
+  if (body !== undefined) {
+    request.body = type === JSON_TYPE ? JSON.stringify(body) : String(body);
+    request.headers = { "Content-Type": type };
+  }
+  let answer;
+  try {
+    answer = await fetch(path, request);
+  } catch {
+    throw new Refused(0, { code: "unreachable", detail: "the gateway cannot be reached" });
+  }
+  const text = await answer.text();
+  let found = null;
+  if (text !== "") {
+    try {
+      found = JSON.parse(text);
+    } catch {
+      throw new Refused(answer.status, { detail: `the gateway answered ${answer.status}, and not JSON` });
+    }
+  }
+  if (!answer.ok) throw new Refused(answer.status, found);
+  return found;
+}
+
+/** @param {...string} names each is one segment, whatever it holds */
+const path = (...names) => `/v1/streams/${names.map(encodeURIComponent).join("/")}`;
+
+/** @param {Record<string, string | number | boolean | undefined | null>} parameters */
+function query(parameters) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const text = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  return text === "" ? "" : `?${text}`;
+}
+
+/** @returns {Promise<{name: string, version: string}>} */
+export const version = () => call("GET", "/v1");
+
+/** The gateway's clock, in milliseconds. @returns {Promise<number>} */
+export async function time() {
+  const { result } = await call("POST", "/v1/commands", ["TIME"]);
+  return Number(result[0]) * 1000 + Number(result[1]) / 1000;
+}
+
+/** @param {{prefix?: string, after?: string, limit?: number}} asked
+ * @returns {Promise<{streams: Stream[], next: string | null}>} */
+export const streams = (asked) => call("GET", `/v1/streams${query(asked)}`);
+
+/** @param {string} stream @returns {Promise<Stream>} */
+export const stream = (stream) => call("GET", path(stream));
+
+/** @param {string} stream @param {Partial<Retention>} retention */
+export const createStream = (stream, retention) => call("PUT", path(stream), { retention });
+
+/** @param {string} stream @param {Partial<Retention>} retention */
+export const changeRetention = (stream, retention) => call("PATCH", path(stream), { retention });
+
+/** @param {string} stream */
+export const deleteStream = (stream) => call("DELETE", path(stream));
+
+/** @param {string} stream @param {Record<string, unknown>} how
+ * @returns {Promise<{deleted: number, first_id: string, pending_affected: number}>} */
+export const trim = (stream, how) => call("POST", `${path(stream)}/trim`, how);
+
+/** @param {string} stream @param {Record<string, string | number | boolean | undefined>} range
+ * @returns {Promise<Page>} */
+export const entries = (stream, range) => call("GET", `${path(stream)}/entries${query(range)}`);
+
+/** @param {string} stream @param {string} id @returns {Promise<Entry>} */
+export const entry = (stream, id) => call("GET", `${path(stream)}/entries/${encodeURIComponent(id)}`);
+
+/** @param {string} stream @param {string[]} ids @returns {Promise<{deleted: number}>} */
+export const deleteEntries = (stream, ids) => call("POST", `${path(stream)}/entries/delete`, { ids });
+
+/** @param {string} stream @param {{fields: [string, string][], id?: string}} entry
+ * @returns {Promise<{id: string}>} */
+export const publish = (stream, entry) => call("POST", `${path(stream)}/entries`, entry);
+
+/** @param {string} stream @param {string} lines
+ * @returns {Promise<{count: number, first_id: string, last_id: string}>} */
+export const publishLines = (stream, lines) => call("POST", `${path(stream)}/entries`, lines, "application/x-ndjson");
+
+/** @param {string} stream @returns {Promise<{groups: Group[], next: string | null}>} */
+export const groups = (stream) => call("GET", `${path(stream)}/groups`);
+
+/** @param {string} stream @param {{name: string, start: string}} group */
+export const createGroup = (stream, group) => call("POST", `${path(stream)}/groups`, group);
+
+/** @param {string} stream @param {string} group @param {string} id */
+export const moveGroup = (stream, group, id) => call("PATCH", path(stream, "groups", group), { last_delivered_id: id });
+
+/** @param {string} stream @param {string} group @param {boolean} drop with what is pending */
+export const deleteGroup = (stream, group, drop) =>
+  call("DELETE", `${path(stream, "groups", group)}${query({ pending: drop ? "drop" : undefined })}`);
+
+/** @param {string} stream @param {string} group @returns {Promise<{consumers: Consumer[], next: string | null}>} */
+export const consumers = (stream, group) => call("GET", path(stream, "groups", group, "consumers"));
+
+/** @param {string} stream @param {string} group @param {string} consumer @param {string} pending */
+export const deleteConsumer = (stream, group, consumer, pending) =>
+  call("DELETE", `${path(stream, "groups", group, "consumers", consumer)}${query({ pending })}`);
+
+/** @param {string} stream @param {string} group
+ * @param {{start?: string, count?: number, consumer?: string, min_idle_ms?: number}} asked
+ * @returns {Promise<{pending: Pending[], next: string | null, more: boolean}>} */
+export const pending = (stream, group, asked) => call("GET", `${path(stream, "groups", group, "pending")}${query(asked)}`);
+
+/** @param {string} stream @param {string} group @param {string[]} ids @returns {Promise<{acknowledged: number}>} */
+export const ack = (stream, group, ids) => call("POST", `${path(stream, "groups", group, "ack")}`, { ids });
+
+/** @param {string} stream @param {string} group @param {string[]} ids @param {string} mode */
+export const nack = (stream, group, ids, mode) => call("POST", path(stream, "groups", group, "nack"), { ids, mode });
+
+/** @param {string} stream @param {string} group @param {string[]} ids @param {string} consumer @param {number} idleMs
+ * @returns {Promise<{entries: Entry[]}>} */
+export const claim = (stream, group, ids, consumer, idleMs) =>
+  call("POST", path(stream, "groups", group, "claim"), { ids, consumer, min_idle_ms: idleMs });

@@ -1,0 +1,120 @@
+/*
+ * The head of the page: how the connection is, the theme, the keys.
+ *
+ * Knows: states in words, what the browser remembers. Must never know: streams, entries.
+ */
+
+import { say } from "./announce.js";
+import { show } from "./dialogs.js";
+import { button, h, write } from "./dom.js";
+import { clock, duration } from "./format.js";
+
+/** @typedef {import("./socket.js").State} State */
+
+const THEMES = ["system", "light", "dark"];
+/** @type {[string, string][]} */
+const KEYS = [
+  ["/", "filter entries"],
+  ["Space", "pause, resume"],
+  ["G", "jump to a time or an ID"],
+  ["L", "go to now"],
+  ["S", "find a stream"],
+  ["E", "to the entries: then arrows, Page Up and Down, Home, End; Enter opens one"],
+  ["1, 2, 3", "live, groups, publish"],
+  ["T", "theme"],
+  ["Esc", "close what is open"],
+  ["?", "this list"],
+];
+
+export class Top extends EventTarget {
+  /** @param {Element} element @param {import("./socket.js").Connection} connection */
+  constructor(element, connection) {
+    super();
+    this.connection = connection;
+    this.keysOn = remembered("keys") !== "off";
+    this.dot = h("span.dot", { "aria-hidden": "true" });
+    this.words = h("span");
+    this.retry = button("Try now", () => connection.retry(), { hidden: true });
+    this.version = h("span.muted");
+    this.theme = button("", () => this.nextTheme(), { title: "T" });
+    element.append(
+      h("a.brand", { href: "#/", "aria-label": "Weir console, start" }, h("span.mark", { "aria-hidden": "true" }), "Weir"),
+      this.version,
+      h("div.connection", { role: "group", "aria-label": "Connection" }, this.dot, this.words, this.retry),
+      h("span.grow"),
+      this.theme,
+      button("Keys", () => this.showKeys(), { title: "?" }),
+    );
+    this.setTheme(remembered("theme") ?? "system");
+    this.was = "";
+    connection.addEventListener("change", () => this.tell());
+    setInterval(() => this.tell(), 500);
+    this.tell();
+  }
+
+  tell() {
+    const { state } = this.connection;
+    const sentence = words(state);
+    this.dot.className = `dot ${state.phase}`;
+    write(this.words, sentence);
+    this.retry.hidden = state.phase === "open" || state.phase === "connecting";
+    if (state.phase !== this.was && state.phase !== "connecting") {
+      if (this.was !== "") say(state.phase === "open" ? "Connected" : `Not connected: ${state.reason}`);
+      this.was = state.phase;
+    }
+  }
+
+  nextTheme() {
+    const now = document.documentElement.dataset.theme ?? "system";
+    this.setTheme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length] ?? "system");
+  }
+
+  /** @param {string} theme */
+  setTheme(theme) {
+    document.documentElement.dataset.theme = theme;
+    write(this.theme, `Theme: ${theme}`);
+    remember("theme", theme);
+    this.dispatchEvent(new Event("theme"));
+  }
+
+  showKeys() {
+    const toggle = h("input", {
+      type: "checkbox",
+      onchange: () => {
+        this.keysOn = toggle.checked;
+        remember("keys", toggle.checked ? "on" : "off");
+      },
+    });
+    toggle.checked = this.keysOn;
+    const lines = KEYS.flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)]);
+    show("Keys", h("dl.keys", {}, ...lines), h("label.choice", {}, toggle, "Single keys do these things"));
+  }
+}
+
+/** @param {State} state honest, and short */
+function words(state) {
+  const nowMs = Date.now();
+  if (state.phase === "open") return `Connected since ${clock(state.sinceMs).slice(0, 8)}`;
+  if (state.phase === "refused") return `Refused: ${state.reason}`;
+  if (state.phase === "connecting") return state.attempt === 0 ? "Connecting" : `Connecting, attempt ${state.attempt + 1}`;
+  const wait = Math.max(0, state.retryAtMs - nowMs);
+  return `Not connected since ${clock(state.sinceMs).slice(0, 8)}: ${state.reason}; next try in ${duration(Math.ceil(wait / 1000) * 1000)}`;
+}
+
+/** What the browser remembers is a comfort: a page works without. @param {string} name */
+export function remembered(name) {
+  try {
+    return localStorage.getItem(`weir.${name}`);
+  } catch {
+    return null;
+  }
+}
+
+/** @param {string} name @param {string} value */
+export function remember(name, value) {
+  try {
+    localStorage.setItem(`weir.${name}`, value);
+  } catch {
+    // Private windows may refuse.
+  }
+}

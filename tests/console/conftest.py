@@ -1,0 +1,109 @@
+"""A gateway, a browser, and a page of the console.
+
+Knows: how Chromium is started without a screen and told to load nothing; what a page must never do.
+Must never know: what a test looks at.
+"""
+
+import re
+import shutil
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, async_playwright
+
+from app.main import create_app
+from app.settings import Settings
+from engine import SystemClock
+from tests.server import Server
+
+_SWITCHES = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *(
+        "--disable-component-update",
+        "--disable-sync",
+        "--enable-precise-memory-info",
+        "--js-flags=--expose-gc",
+    ),
+)
+_OWN = re.compile(r"(http|ws)://127\.0\.0\.1:\d+/")
+# What the browser itself says of answers that are refusals, and of a gateway that is away.
+_BY_BROWSER = re.compile(
+    r"net::ERR_|the server responded with a status of|closed before|Unexpected response code"
+)
+wait_ms_max = 10_000.0
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    """The doors alone; the page's files need no engine."""
+    app = create_app(Settings(log_requests="none"), SystemClock())
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("console") / "data") as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    program = shutil.which("chromium")
+    assert program is not None, "chromium is among the system's packages"
+    async with async_playwright() as playwright:
+        chromium = await playwright.chromium.launch(executable_path=program, args=list(_SWITCHES))
+        yield chromium
+        await chromium.close()
+
+
+class Gateway:
+    """The gateway, as somebody else uses it meanwhile."""
+
+    def __init__(self, http: httpx.AsyncClient, server: Server) -> None:
+        self.http = http
+        self.server = server
+
+    async def publish(self, stream: str, *entries: dict[str, str]) -> list[str]:
+        """Append a batch; its IDs."""
+        body = {"entries": [{"fields": fields} for fields in entries]}
+        return [str(one) for one in (await self.call("POST", f"{stream}/entries", body))["ids"]]
+
+    async def call(self, method: str, path: str, body: object = None) -> dict[str, list[object]]:
+        """One call below /v1/streams, which has to work."""
+        answer = await self.http.request(method, f"/v1/streams/{path}", json=body)
+        assert answer.is_success, answer.text
+        found: dict[str, list[object]] = answer.json() if answer.content else {}
+        return found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gateway(server: Server) -> AsyncIterator[Gateway]:
+    async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        yield Gateway(client, server)
+
+
+@pytest.fixture
+def wrong() -> list[str]:
+    """What the page did that it must not do; empty when a test ends."""
+    return []
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(browser: Browser, wrong: list[str]) -> AsyncIterator[Page]:
+    """A page in a context of its own. Whatever it logs as an error, asks in a dialog, or loads from elsewhere
+    is a failure.
+    """
+    context = await browser.new_context(viewport={"width": 1360, "height": 820}, color_scheme="light")
+    context.set_default_timeout(wait_ms_max)
+    opened = await context.new_page()
+    opened.on("console", lambda told: wrong.append(told.text) if told.type in ("error", "warning") else None)
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("request", lambda asked: None if _OWN.match(asked.url) else wrong.append(f"asked {asked.url}"))
+    opened.on("dialog", lambda dialog: wrong.append(f"a dialog: {dialog.message}"))
+    yield opened
+    await context.close()
+    assert [line for line in wrong if not _BY_BROWSER.search(line)] == []
