@@ -7,8 +7,11 @@ together. Must never know: JSON, statuses, any command.
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
+
+import msgspec
 
 from app import redis
 from app.auth import Action
@@ -68,6 +71,19 @@ async def run(call: Call, request: Request, encoded: Encoding) -> bytes:
     _authorise(call, request)
     settings = call.gateway.settings
     return await _run(call, request.bounded(settings.wait_ms_max), settings.answer_bytes_max, _ONE, encoded)
+
+
+async def run_unblocked(call: Call, body: bytes, room: int) -> bytes:
+    """Run one Redis command, the words of which are this JSON list, as it is where nothing blocks; its answer
+    has at most `room` bytes. Raises EngineError, `forbidden`.
+    """
+    limits, encoded = call.gateway.command_limits, Encoding()
+    request = parsed(wire.one(body, encoded, limits.words_max), limits)
+    _authorise(call, request)
+    if getattr(request.command, "block_ms", None) is not None:
+        assert request.command is not None, "it has an attribute"
+        request = replace(request, command=msgspec.structs.replace(request.command, block_ms=None))
+    return await _run(call, request, min(room, call.gateway.settings.answer_bytes_max), _ONE, encoded)
 
 
 async def run_each(call: Call, requests: Sequence[tuple[Parsed, int]], encoded: Encoding) -> list[bytes]:

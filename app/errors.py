@@ -58,6 +58,8 @@ CODES: Final[dict[str, Code]] = {
     "unsupported_media_type": Code(415, "The body's media type, charset or coding is not supported"),
     "invalid": Code(422, "A value has a wrong type, range or combination"),
     "idempotency_mismatch": Code(422, "The Idempotency-Key was used with another body"),
+    "upgrade_required": Code(426, "Here is a WebSocket, and this was no handshake"),
+    "too_many_sockets": Code(429, "Too many sockets are open", retry_after_s=30, close=4503),
     "rate_limited": Code(429, "Too many requests", retry_after_s=1, close=4005),
     "too_many_waiters": Code(429, "Too many reads are waiting", retry_after_s=1),
     "internal": Code(500, "Something went wrong in the gateway", close=4000),

@@ -80,6 +80,8 @@ class Gateway:
         self._waits: set[asyncio.Future[Any]] = set()
         self._followers = 0
         self.consumers = Consumers()
+        # Who is told when it stops.
+        self.on_drain: list[Callable[[], None]] = []
 
     @property
     def engine(self) -> Engine:
@@ -108,6 +110,8 @@ class Gateway:
     def drain(self) -> None:
         """From now on nothing new is begun; reads that wait end at once, with nothing delivered to them."""
         self.phase = Phase.DRAINING
+        for told in self.on_drain:
+            told()
         if self._engine is not None:
             self._engine.end_waits()
 

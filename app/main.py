@@ -34,6 +34,7 @@ from app.routes import (
     many,
     pending,
     root,
+    socket,
     streams,
     tail,
 )
@@ -57,6 +58,7 @@ ROUTES: Final[Sequence[Route]] = [
     *consumers.routes.all,
     *pending.routes.all,
     *admin.routes.all,
+    *socket.routes.all,
     *future.routes.all,
 ]
 # A process has one application; its tests have thousands, with a few settings between them.
@@ -69,6 +71,7 @@ class App:
     def __init__(self, gateway: Gateway, *, thin: bool) -> None:
         self.gateway = gateway
         self.api = _api(gateway.settings)
+        self._sockets = socket.Sockets(gateway)
         self._hot = HotRoutes(ROUTES if thin else ())
         origins = Origins(Paths(self._inside), gateway.settings)
         self._outermost = Envelope(origins, gateway)
@@ -76,17 +79,21 @@ class App:
         self.thin_ways = ThinWays(gateway, self._hot, origins, self._outermost) if thin else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one HTTP request. WebSockets are closed before they are accepted; there is no lifespan."""
+        """Serve one HTTP request, or one WebSocket; there is no lifespan."""
         if scope["type"] == "http":
             await self._outermost(scope, receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
+            scope["method"] = "GET"
+            await self._outermost(scope, receive, socket.upgrading(send))
 
     def flush_logs(self) -> None:
         """Write the lines of requests that are not written yet."""
         self._outermost.flush()
 
     async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._sockets(scope, receive, send)
+            return
         found = self._hot.find(scope["method"], scope["state"]["segments"])
         if found is None:
             scope["state"]["gateway"] = self.gateway

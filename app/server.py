@@ -20,7 +20,9 @@ from app import logs
 from app.gateway import Progress
 from app.guard import Limits, guarded
 from app.main import App, create_app
+from app.routes.socket import frame_overhead_bytes
 from app.settings import Settings
+from app.sockets import SocketLimits, guarded_socket
 from app.thin import thin
 from engine import Caps, Clock, Engine, Growth, LogRefused, StorageLocked, StorageRefused
 
@@ -33,6 +35,8 @@ LOCKED: Final = 4
 _backlog: Final = 2_048
 # While the log is read, its own log hears of it so often.
 _tell_s: Final = 5.0
+# What a socket does not take in this time ends its connection.
+socket_stall_s_max: Final = 10.0
 # A peer that is gone without a word is noticed after this long, while something waits to be sent to it.
 _user_timeout_ms: Final = 10_000
 
@@ -208,7 +212,7 @@ def config(settings: Settings, app: App) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=protocol,
-        ws="websockets-sansio",
+        ws=guarded_socket(SocketLimits(min(settings.stall_s_max, socket_stall_s_max))),
         loop="none",
         lifespan="off",
         log_config=None,
@@ -216,7 +220,7 @@ def config(settings: Settings, app: App) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         ws_per_message_deflate=False,
-        ws_max_size=settings.entry_bytes_max + (4 << 10),
+        ws_max_size=settings.entry_bytes_max + frame_overhead_bytes,
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=settings.drain_s_max,
     )

@@ -104,6 +104,10 @@ class Settings(BaseSettings):
     )
     wait_ms_max: int = Field(60_000, ge=0, le=3_600_000, description="milliseconds that a read may wait")
     waiters_max: int = Field(20_000, ge=1, le=1_000_000, description="reads that wait at the same time")
+    sockets_max: int = Field(10_000, ge=1, le=1_000_000, description="WebSockets open at the same time")
+    heartbeat_ms: int = Field(
+        15_000, ge=100, le=600_000, description="milliseconds between a WebSocket's heartbeats"
+    )
     head_bytes_max: int = Field(
         32 << 10, ge=1 << 10, le=1 << 20, description="bytes of a request's line and headers"
     )

@@ -12,7 +12,6 @@ routes: Final = Routes()
 _NOT_BUILT: Final[Sequence[tuple[str, Sequence[str]]]] = (
     ("/v1/plan", ("POST",)),
     ("/v1/tickets", ("POST",)),
-    ("/v1/ws", ("GET",)),
     ("/metrics", ("GET",)),
     ("/asyncapi.json", ("GET",)),
 )

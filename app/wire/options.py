@@ -60,7 +60,11 @@ def parse(query_string: bytes) -> XAddOptions:
     """The options of POST …/entries."""
     if not query_string:
         return _PLAIN
-    given = query.parse(query_string, PARAMETERS)
+    return of(query.parse(query_string, PARAMETERS))
+
+
+def of(given: Parameters) -> XAddOptions:
+    """The same of options that were written elsewhere: in a frame."""
     return XAddOptions(mkstream=not query.boolean(given, "nomkstream", default=False), trim=_trim(given))
 
 

@@ -1,0 +1,413 @@
+"""The pump between a socket and its conversation: does what the effects say, and reports what came of it.
+
+Knows: the engine, tails of streams, whether the socket takes anything now, which consumers are taken.
+Must never know: what a frame means, credit.
+
+Nothing is read for a socket that has something waiting to leave; what was read and never left goes back.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, Final, Protocol
+
+from app import commands, frames
+from app.calls import Call
+from app.effects import Ask, Claim, Close, Effect, Effects, Leave, Open, Read, Send, Submit, Take
+from app.errors import Refusal
+from app.feeds import Feeds, Gap, Page, Tail
+from app.gateway import Gateway
+from app.middleware.envelope import as_refusal
+from app.session import Session
+from engine import Engine, EngineError, GroupRead, Reply
+
+# What a socket may have asked for without an answer before it is no longer listened to.
+_unanswered_max: Final = 256
+# How often is looked whether others have taken entries from who is out of credit.
+_look_s: Final = 1.0
+# After `goaway` there is so long to acknowledge, and at most half of the time that a stop has.
+_goaway_ms_max: Final = 2_000
+# A command's answer, as its only copy, waits for who reads slowly.
+_command_bytes_max: Final = 1 << 20
+
+
+class Link(Protocol):
+    """The socket, as `app.sockets` has it."""
+
+    @property
+    def paused(self) -> bool: ...
+    @property
+    def sent_bytes(self) -> int: ...
+    def write_frame(self, data: bytes) -> int: ...
+    def hold(self, *, held: bool) -> None: ...
+    def close_with(self, code: int, reason: str) -> None: ...
+
+
+class Hub:
+    """All conversations of a gateway, and who reads as which consumer."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.workers: dict[tuple[str, str, str], _Worker] = {}
+        self.open: set[Push] = set()
+        self._looking: asyncio.TimerHandle | None = None
+        gateway.on_drain.append(self.drain)
+
+    def drain(self) -> None:
+        """Tell every conversation that the gateway stops."""
+        after_ms = min(_goaway_ms_max, self.gateway.settings.drain_s_max * 500)
+        for push in list(self.open):
+            push.drain(after_ms)
+
+    def look_now_and_then(self) -> None:
+        """As long as anybody works."""
+        if self._looking is None and self.workers:
+            self._looking = asyncio.get_running_loop().call_later(_look_s, self._look)
+
+    def _look(self) -> None:
+        self._looking = None
+        for push in list(dict.fromkeys(worker.push for worker in self.workers.values())):
+            push.look()
+        self.look_now_and_then()
+
+
+class _Worker:
+    """A consumer that one subscription reads as, until it leaves and nothing is under way for it."""
+
+    def __init__(self, push: "Push", key: int, consumer: tuple[str, str, str]) -> None:
+        loop = asyncio.get_running_loop()
+        self.push = push
+        self.key = key
+        self.consumer = consumer
+        self.until: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.busy = 0
+
+    def leave(self) -> None:
+        """Read no more."""
+        if not self.until.done():
+            self.until.set_result(None)
+        self.check_ended()
+
+    def check_ended(self) -> None:
+        """It has ended when it left and came back from everything."""
+        if self.until.done() and not self.busy and not self.ended.done():
+            self.ended.set_result(None)
+
+
+class Push:
+    """One socket's pump. `begin` once it is accepted; `closed` when it is gone."""
+
+    def __init__(self, hub: Hub, link: Link, call: Call, session: Session) -> None:
+        self._hub = hub
+        self._link = link
+        self._call = call
+        self._session = session
+        self._engine: Engine = call.engine
+        self._feeds: Feeds = call.gateway.feeds
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._effects: deque[Effect] = deque()
+        self._running = False
+        self._tails: dict[int, Mapping[str, Tail]] = {}
+        # Subscriptions whose streams are about to be followed.
+        self._opening: set[int] = set()
+        self._workers: dict[int, _Worker] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        # What waits until the socket takes something again.
+        self._later: list[Take] = []
+        self._writable: list[asyncio.Future[None]] = []
+        # Deliveries that may not have left yet: where they end in the socket's bytes, for whom, what.
+        self._unsure: deque[tuple[int, Send]] = deque()
+        self._unanswered = 0
+        # While a command runs what comes behind it waits.
+        self._asking = False
+        self._texts: deque[bytes] = deque()
+        self._beat: asyncio.TimerHandle | None = None
+        self._end: asyncio.TimerHandle | None = None
+
+    # ---- events
+
+    def begin(self, hello: frames.Hello) -> None:
+        """Say hello."""
+        self._hub.open.add(self)
+        self._link.write_frame(frames.written(hello))
+        self._heartbeat(hello.heartbeat_ms / 1000, first=True)
+
+    def received(self, text: bytes) -> None:
+        """A text message."""
+        if self._asking:
+            self._texts.append(text)
+        else:
+            self._do(self._session.receive(text))
+
+    def received_binary(self) -> None:
+        """A binary message."""
+        self._do(self._session.receive_binary())
+
+    def resumed(self) -> None:
+        """The socket takes something again."""
+        later, self._later = self._later, []
+        self._effects.extend(later)
+        self._wake_writers()
+        self._do([])
+
+    def drain(self, after_ms: int) -> None:
+        """The gateway stops."""
+        self._do(self._session.drain(after_ms))
+        if self._end is None and not self.closed.done():
+            self._end = self._loop.call_later(after_ms / 1000, lambda: self._do(self._session.drained()))
+
+    def look(self) -> None:
+        """Now and then."""
+        self._do(self._session.tick())
+
+    def lost(self, sent_bytes: int) -> None:
+        """The connection is gone."""
+        self._hub.open.discard(self)
+        for timer in (self._beat, self._end):
+            if timer is not None:
+                timer.cancel()
+        unwritten = [(sent.key, sent.entry_ids) for end, sent in self._unsure if end > sent_bytes]
+        self._unsure.clear()
+        self._texts.clear()
+        self._do(self._session.lost(unwritten))
+        self._wake_writers()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def _heartbeat(self, every_s: float, *, first: bool = False) -> None:
+        self._beat = self._loop.call_later(every_s, self._heartbeat, every_s)
+        if not first and not self._link.paused:
+            self._link.write_frame(_HEARTBEAT)
+
+    def _wake_writers(self) -> None:
+        writable, self._writable = self._writable, []
+        for future in writable:
+            if not future.done():
+                future.set_result(None)
+
+    # ---- effects
+
+    def _do(self, effects: Effects) -> None:
+        """Do the effects, and those that they bring about, in order."""
+        self._effects.extend(effects)
+        if self._running:
+            return
+        self._running = True
+        try:
+            while self._effects:
+                effect = self._effects.popleft()
+                _DOING[type(effect)](self, effect)
+        finally:
+            self._running = False
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _send(self, effect: Send) -> None:
+        end = self._link.write_frame(effect.data)
+        if not self._link.paused:
+            self._unsure.clear()
+        elif effect.entry_ids:
+            sent_bytes = self._link.sent_bytes
+            while self._unsure and self._unsure[0][0] <= sent_bytes:
+                self._unsure.popleft()
+            self._unsure.append((end, effect))
+
+    def _submit(self, effect: Submit) -> None:
+        self._unanswered += 1
+        if self._unanswered == _unanswered_max:
+            self._hold()
+        self._engine.submit(effect.commands, partial(self._submitted, effect.token))
+
+    def _submitted(self, token: int, replies: Any) -> None:  # noqa: ANN401 - the engine's, passed on
+        self._unanswered -= 1
+        if self._unanswered == _unanswered_max - 1:
+            self._hold()
+        self._do(self._session.done(token, replies))
+
+    def _hold(self) -> None:
+        self._link.hold(held=self._asking or self._unanswered >= _unanswered_max)
+
+    def _close(self, effect: Close) -> None:
+        self._link.close_with(effect.code, effect.reason)
+
+    def _fail(self, error: Exception) -> None:
+        """What nobody expected ends the conversation, and is logged."""
+        refusal = as_refusal(error, self._call.request_id)
+        if refusal.code != "draining":
+            self._link.close_with(refusal.kind.close or _internal_close, refusal.code)
+
+    # ---- commands
+
+    def _ask(self, effect: Ask) -> None:
+        self._asking = True
+        self._hold()
+        self._spawn(self._asked(effect))
+
+    async def _asked(self, effect: Ask) -> None:
+        found: bytes | Refusal
+        try:
+            found = await commands.run_unblocked(self._call, effect.command, _command_bytes_max)
+        except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
+            found = as_refusal(error, self._call.request_id)
+        self._asking = False
+        self._do(self._session.asked(effect.ref, found))
+        while self._texts and not self._asking:
+            self.received(self._texts.popleft())
+        self._hold()
+
+    # ---- followed streams
+
+    def _open(self, effect: Open) -> None:
+        self._opening.add(effect.key)
+        self._spawn(self._opened(effect))
+
+    async def _opened(self, effect: Open) -> None:
+        tails: dict[str, Tail] = {}
+        try:
+            for stream, after in effect.streams.items():
+                tails[stream] = await self._feeds.tail(stream, after, effect.last)
+        except EngineError as error:
+            _close_all(tails)
+            self._do(self._session.not_opened(effect.key, as_refusal(error, self._call.request_id)))
+            return
+        if effect.key not in self._opening:
+            _close_all(tails)
+            return
+        self._opening.discard(effect.key)
+        self._tails[effect.key] = tails
+        places = {stream: (tail.cursor, not tail.ready()) for stream, tail in tails.items()}
+        self._do(self._session.opened(effect.key, places))
+        for stream, (_, caught_up) in places.items():
+            if caught_up:
+                self._wait_for(effect.key, stream)
+
+    def _wait_for(self, key: int, stream: str) -> None:
+        tail = self._tails.get(key, {}).get(stream)
+        if tail is not None:
+            tail.call_when_ready(partial(self._ready, key, stream))
+
+    def _ready(self, key: int, stream: str) -> None:
+        tail = self._tails.get(key, {}).get(stream)
+        if tail is None:
+            return
+        if tail.ready():
+            self._do(self._session.ready(key, stream))
+        else:
+            self._wait_for(key, stream)
+
+    def _take(self, effect: Take) -> None:
+        tail = self._tails.get(effect.key, {}).get(effect.stream)
+        if tail is None:
+            return
+        if self._link.paused:
+            self._later.append(effect)
+            return
+        item = tail.take(effect.count_max, effect.bytes_max)
+        if item is None:
+            self._spawn(self._take_history(effect, tail))
+        else:
+            self._took(effect, tail, item)
+
+    async def _take_history(self, effect: Take, tail: Tail) -> None:
+        try:
+            item = await tail.look(effect.count_max, effect.bytes_max)
+        except Exception as error:  # noqa: BLE001 - told and logged
+            self._fail(error)
+            return
+        self._took(effect, tail, item)
+
+    def _took(self, effect: Take, tail: Tail, item: Page | Gap | None) -> None:
+        caught_up = not tail.ready()
+        self._do(self._session.took(effect.key, item, tail.cursor, caught_up=caught_up))
+        if caught_up:
+            self._wait_for(effect.key, effect.stream)
+
+    # ---- consumers
+
+    def _claim(self, effect: Claim) -> None:
+        worker = _Worker(self, effect.key, effect.consumer)
+        before = self._hub.workers.get(effect.consumer)
+        self._workers[effect.key] = self._hub.workers[effect.consumer] = worker
+        self._hub.look_now_and_then()
+        worker.busy += 1
+        if before is None:
+            self._owned(worker)
+        else:
+            self._spawn(self._take_over(worker, before))
+
+    async def _take_over(self, worker: _Worker, before: _Worker) -> None:
+        before.push.revoke(before.key)
+        await before.ended
+        self._owned(worker)
+
+    def _owned(self, worker: _Worker) -> None:
+        worker.busy -= 1
+        worker.check_ended()
+        self._do(self._session.owned(worker.key))
+
+    def revoke(self, key: int) -> None:
+        """Somebody else reads as this consumer now."""
+        self._do(self._session.revoke(key, "replaced"))
+
+    def _read(self, effect: Read) -> None:
+        worker = self._workers[effect.key]
+        worker.busy += 1
+        self._spawn(self._deliver(effect, worker))
+
+    async def _deliver(self, effect: Read, worker: _Worker) -> None:
+        reply: Reply | Refusal
+        try:
+            while self._link.paused and not worker.until.done():
+                writable: asyncio.Future[None] = self._loop.create_future()
+                self._writable.append(writable)
+                await writable
+            if worker.until.done():
+                reply = GroupRead(())
+            else:
+                reply = await self._engine.execute(effect.command, until=worker.until)
+        except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
+            reply = as_refusal(error, self._call.request_id)
+        worker.busy -= 1
+        self._do(self._session.delivered(effect.key, reply))
+        worker.check_ended()
+
+    def _leave(self, effect: Leave) -> None:
+        key = effect.key
+        self._opening.discard(key)
+        tails = self._tails.pop(key, None)
+        worker = self._workers.pop(key, None)
+        if tails is not None:
+            _close_all(tails)
+        elif worker is not None:
+            if self._hub.workers.get(worker.consumer) is worker:
+                del self._hub.workers[worker.consumer]
+            worker.leave()
+            self._wake_writers()
+
+
+_HEARTBEAT: Final = frames.written(frames.Heartbeat())
+_internal_close: Final = 4000
+
+
+def _close_all(tails: Mapping[str, Tail]) -> None:
+    for tail in tails.values():
+        tail.close()
+
+
+_DOING: Final[Mapping[type[Effect], Callable[[Push, Any], None]]] = {
+    Send: Push._send,  # noqa: SLF001 - the table of its own methods
+    Submit: Push._submit,  # noqa: SLF001
+    Ask: Push._ask,  # noqa: SLF001
+    Open: Push._open,  # noqa: SLF001
+    Take: Push._take,  # noqa: SLF001
+    Claim: Push._claim,  # noqa: SLF001
+    Read: Push._read,  # noqa: SLF001
+    Leave: Push._leave,  # noqa: SLF001
+    Close: Push._close,  # noqa: SLF001
+}

@@ -1,0 +1,349 @@
+"""A guard around uvicorn's WebSocket: what one connection may cost, and what of its bytes has left.
+
+Knows: frames of RFC 6455 that arrive, the bytes that wait to leave, how long a peer may take none of them.
+Must never know: what a message means. It leans on private parts of the very version of uvicorn that is
+pinned; the tests of floods and stalled readers are its alarm.
+
+Measured without it (uvicorn 0.54): a flood of empty fragments or of pings makes others wait for seconds,
+since all that was received is parsed at once and each pong is written whoever reads it; a reader that stalls
+is never let go, pings and their timeout included.
+"""
+
+import asyncio
+import socket
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+
+# Parsing a frame takes about ten microseconds: so many bytes hold 700 of the smallest at most.
+_slice_bytes_min: Final = 4 << 10
+# Of large frames more is taken at once.
+_slice_bytes_max: Final = 64 << 10
+_few_frames: Final = 8
+# Pings, pongs and fragments, which cost and carry nothing or little: at once, and a second in the long run.
+_small_frames_max: Final = 1_000
+_small_frames_a_s: Final = 500
+# What the operating system holds of what is sent, twice that in the end.
+_send_buffer_bytes: Final = 256 << 10
+# A peer has this long to answer a close, or to take what is before it.
+_close_s_max: Final = 2.5
+# The system gives a peer that is gone up a little later than the stall does, so that it is told why.
+_system_later_ms: Final = 4_000
+
+slow_reader_close: Final = 4004
+flood_close: Final = 4005
+
+
+class Listener(Protocol):
+    """Who hears of what arrives. Everything is called from the event loop, nothing may wait."""
+
+    def received(self, text: bytes) -> None:
+        """A text message."""
+        ...
+
+    def received_binary(self) -> None:
+        """A binary message."""
+        ...
+
+    def resumed(self) -> None:
+        """What had waited to leave has left."""
+        ...
+
+    def lost(self, sent_bytes: int) -> None:
+        """The connection is gone; it carried so many bytes."""
+        ...
+
+
+class SocketLimits(NamedTuple):
+    """Seconds in which a reader takes what it was sent."""
+
+    stall_s_max: float
+
+
+class _Counted:
+    """A transport that counts what is written to it, and in the end lets go of who takes nothing."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._given_up: asyncio.TimerHandle | None = None
+        self.written_bytes = 0
+        # Frozen when the connection is broken off: what waits is thrown away then, and no longer counted.
+        self.sent_in_the_end: int | None = None
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a transport has
+        return getattr(self._transport, name)
+
+    @property
+    def sent_bytes(self) -> int:
+        """What the operating system has taken."""
+        return self.written_bytes - self._transport.get_write_buffer_size()
+
+    def write(self, written: bytes) -> None:
+        self.written_bytes += len(written)
+        self._transport.write(written)
+
+    def close(self) -> None:
+        """Close once everything has left, or after a while."""
+        self._transport.close()
+        if self._given_up is None and self.sent_in_the_end is None:
+            self._given_up = self._loop.call_later(_close_s_max, self.abort)
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.freeze(self.sent_bytes)
+        self._transport.abort()
+
+    def freeze(self, sent_bytes: int) -> None:
+        """Nothing more will be sent."""
+        if self.sent_in_the_end is None:
+            self.sent_in_the_end = sent_bytes
+        if self._given_up is not None:
+            self._given_up.cancel()
+
+
+class GuardedSocket(WebSocketsSansIOProtocol):
+    """One connection. Subclassed with the limits in force, see `guarded_socket`.
+
+    It never takes in more than it can answer: while anything waits to leave, nothing is read.
+    """
+
+    limits: SocketLimits
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
+        super().__init__(*arguments, **named)
+        # Liveness is the heartbeat's and the stall's business: uvicorn's pings free nobody.
+        self.ping_interval = None
+        self._listener: Listener | None = None
+        self._backlog = bytearray()
+        self._feeding = False
+        self._lingering = False
+        self._held = False
+        self._reading = True
+        self._slice_bytes = _slice_bytes_min
+        self._small_frames = float(_small_frames_max)
+        self._counted_at = self.loop.time()
+        self._stall: asyncio.TimerHandle | None = None
+        self._sent_at_pause = 0
+
+    # ---- for the listener
+
+    def listen(self, listener: Listener) -> None:
+        """From now on messages go there; before, nothing is read."""
+        self._listener = listener
+        self._read_on()
+
+    @property
+    def paused(self) -> bool:
+        """Whether anything waits to leave."""
+        return not self.writable.is_set()
+
+    @property
+    def sent_bytes(self) -> int:
+        """How many of the bytes written the operating system has taken."""
+        return self._counted.sent_bytes
+
+    def write_frame(self, data: bytes) -> int:
+        """Write a whole frame; how many bytes were written by then, this frame included."""
+        if not self.close_sent and not self.disconnected:
+            self.transport.write(data)
+        return self._counted.written_bytes
+
+    def hold(self, *, held: bool) -> None:
+        """Read no more for the time being, or again."""
+        self._held = held
+        self._read_on()
+
+    def close_with(self, code: int, reason: str) -> None:
+        """Say why and close, once what was written before has left, or after a while."""
+        if self.close_sent or self.disconnected or not self.handshake_complete:
+            return
+        self.conn.send_close(code, reason)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.close_timer = self.loop.call_later(_close_s_max, self.transport.abort)
+        self._read_on()
+
+    # ---- uvicorn's
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._counted = _Counted(cast("asyncio.Transport", transport), self.loop)
+        # Whoever is paused has not taken everything: no frame is begun then.
+        self._counted.set_write_buffer_limits(high=0)
+        timeout_ms = int(self.limits.stall_s_max * 1000) + _system_later_ms
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _send_buffer_bytes)
+        super().connection_made(cast("asyncio.Transport", self._counted))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_stall()
+        # After an error the transport has thrown away what waited: so much had left at least.
+        self._counted.freeze(self._sent_at_pause if self.paused else self._counted.written_bytes)
+        sent_bytes = self._counted.sent_in_the_end
+        assert sent_bytes is not None, "it was frozen just now"
+        super().connection_lost(exc)
+        if self._listener is not None:
+            self._listener.lost(sent_bytes)
+
+    async def run_asgi(self) -> None:
+        extensions = cast("dict[str, Any]", self.scope["extensions"])
+        extensions["weir.socket"] = self
+        await super().run_asgi()
+
+    def shutdown(self) -> None:
+        # A conversation is told by the gateway's drain, and ends itself.
+        if self._listener is None:
+            super().shutdown()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._sent_at_pause = self._counted.sent_bytes
+        if self._stall is None:
+            self._stall = self.loop.call_later(self.limits.stall_s_max, self._stalled)
+        self._read_on()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_stall()
+        self._read_on()
+        if self._listener is not None and not self.close_sent:
+            self._listener.resumed()
+
+    def _stalled(self) -> None:
+        self._stall = None
+        if self.close_sent or not self.handshake_complete:
+            self.transport.abort()
+        else:
+            self.close_with(slow_reader_close, "slow reader")
+
+    def _end_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    # ---- what arrives
+
+    def data_received(self, data: bytes) -> None:
+        if not self.handshake_initiated:
+            super().data_received(data)
+        elif not self._lingering:
+            self._backlog += data
+            if not self._feeding:
+                self._feed()
+
+    def _may_read(self) -> bool:
+        if self.close_sent:
+            return True
+        return self._listener is not None and not self._held and not self.paused
+
+    def _feed(self) -> None:
+        """Take a slice in; the rest after others had their turns."""
+        self._feeding = False
+        if not self._may_read() or self._lingering or self.disconnected:
+            self._set_reading()
+            return
+        piece = bytes(self._backlog[: self._slice_bytes])
+        del self._backlog[: self._slice_bytes]
+        if piece:
+            super().data_received(piece)
+        if self._backlog and not self._lingering:
+            self._feeding = True
+            self.loop.call_soon(self._feed)
+        self._set_reading()
+
+    def _read_on(self) -> None:
+        if not self._feeding and self._backlog:
+            self._feeding = True
+            self.loop.call_soon(self._feed)
+        self._set_reading()
+
+    def _set_reading(self) -> None:
+        wanted = self._lingering or (self._may_read() and not self._backlog)
+        if wanted == self._reading or self.disconnected or self.transport.is_closing():
+            return
+        self._reading = wanted
+        if wanted:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
+
+    def handle_events(self) -> None:
+        events = self.conn.events_received()
+        self._slice_bytes = (
+            min(2 * self._slice_bytes, _slice_bytes_max) if len(events) <= _few_frames else _slice_bytes_min
+        )
+        for event in events:
+            if isinstance(event, Request):
+                self.handle_connect(event)
+            elif isinstance(event, Frame):
+                self._handle_frame(event)
+
+    def _handle_frame(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.CLOSE:
+            self.handle_close(frame)
+            return
+        if not (frame.fin and frame.opcode in (Opcode.TEXT, Opcode.BINARY)) and not self._affords():
+            return
+        if frame.opcode is Opcode.TEXT:
+            self.handle_text(frame)
+        elif frame.opcode is Opcode.BINARY:
+            self.handle_bytes(frame)
+        elif frame.opcode is Opcode.CONT:
+            self.handle_cont(frame)
+        elif frame.opcode is Opcode.PING:
+            self.handle_ping()
+
+    def _affords(self) -> bool:
+        """Count a frame that is no message; close where there are too many."""
+        now = self.loop.time()
+        earned = (now - self._counted_at) * _small_frames_a_s
+        self._small_frames = min(self._small_frames + earned, _small_frames_max) - 1
+        self._counted_at = now
+        if self._small_frames >= 0:
+            return True
+        self.close_with(flood_close, "too many control frames or fragments")
+        self._linger()
+        return False
+
+    def handle_ping(self) -> None:
+        pongs = b"".join(self.conn.data_to_send())
+        if not self.close_sent:
+            self.transport.write(pongs)
+
+    def send_receive_event_to_app(self) -> None:
+        data = self.frames[0] if len(self.frames) == 1 else b"".join(self.frames)
+        self.frames = []
+        if self.close_sent or self._listener is None:
+            return
+        if self.curr_msg_data_type != "text":
+            self._listener.received_binary()
+            return
+        try:
+            if not data.isascii():
+                data.decode()
+        except UnicodeDecodeError:
+            self.close_with(1007, "not UTF-8")
+            return
+        self._listener.received(bytes(data))
+
+    def handle_parser_exception(self) -> None:
+        """What arrived is no WebSocket, or too long: the peer was told in `data_to_send`."""
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self._linger()
+
+    def _linger(self) -> None:
+        """Pass over what still comes: closing on unread bytes would take the close frame back."""
+        self._lingering = True
+        self._backlog.clear()
+        self._set_reading()
+        if self.close_timer is None:
+            self.close_timer = self.loop.call_later(_close_s_max, self.transport.abort)
+
+
+def guarded_socket(limits: SocketLimits) -> type[GuardedSocket]:
+    """The protocol class with these limits, for uvicorn's `ws`."""
+    return type("Guarded", (GuardedSocket,), {"limits": limits})

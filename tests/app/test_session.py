@@ -1,0 +1,757 @@
+"""A conversation without a socket: the state machine beside the engine's pure commands, in any order.
+
+Knows: frames, effects, what a group is. Must never know: event loops, connections.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from app.auth import Action
+from app.effects import Ask, Claim, Close, Effect, Leave, Open, Read, Send, SessionLimits, Submit, Take
+from app.errors import Refusal
+from app.feeds import Gap, Page
+from app.session import Session
+from app.wire.publish import EntryLimits
+from engine import Claim as ClaimOptions
+from engine import Cursor, EngineError, Entries, GroupRead, Trim, XAdd, XClaim, XRange, XTrim, entries, ids
+from engine import Gap as EngineGap
+from engine.commands import Parked, execute, execute_all
+from engine.keyspace import Keyspace
+
+Json = dict[str, Any]
+LIMITS: Final = SessionLimits(
+    subscriptions_max=4,
+    streams_max=6,
+    ids_max=100,
+    batch_max=100,
+    entries=EntryLimits(entries_max=100, entry_bytes_max=1_000, fields_max=10, depth_max=16),
+)
+
+
+def payload(data: bytes) -> Json:
+    """The JSON of a frame on the wire: unmasked, whole, with the length that it has."""
+    assert data[0] == 0x81
+    length, at = data[1], 2
+    if length >= 126:
+        at = 4 if length == 126 else 10
+        length = int.from_bytes(data[2:at], "big")
+    assert len(data) == at + length
+    frame: Json = json.loads(data[at:])
+    return frame
+
+
+def anything(_action: Action, _stream: str) -> bool:
+    """What the open policy allows."""
+    return True
+
+
+class World:
+    """A session, and what it talks to: a keyspace, whose answers come when the test says so."""
+
+    def __init__(self, may: Callable[[Action, str], bool] = anything) -> None:
+        self.keyspace = Keyspace()
+        self.now_ms = 1_000
+        self.session = Session(LIMITS, may, "r-1", depth_max=16)
+        self.sent: list[Json] = []
+        self.closed: Close | None = None
+        self.under_way: list[Effect] = []
+        self.cursors: dict[tuple[int, str], int] = {}
+        self.unwritten: list[Send] = []
+
+    # ---- what a test does
+
+    def say(self, op: str, **members: Any) -> list[Json]:
+        """Send a frame, let everything come back, and tell what was sent."""
+        before = len(self.sent)
+        self.tell(op, **members)
+        self.settle()
+        return self.sent[before:]
+
+    def tell(self, op: str, **members: Any) -> None:
+        self.do(self.session.receive(json.dumps({"op": op, **members}).encode()))
+
+    def add(self, stream: str, count: int = 1) -> None:
+        """Publish past the session."""
+        bodies = [entries.body([("n", str(number))]) for number in range(count)]
+        self.run(XAdd(stream=stream, bodies=bodies))
+        self.wake()
+
+    def run(self, command: Any) -> Any:
+        self.now_ms += 1
+        return execute(self.keyspace, command, self.now_ms).reply
+
+    def do(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.sent.append(payload(effect.data))
+                self.unwritten.append(effect)
+            elif isinstance(effect, Close):
+                self.closed = effect
+            elif isinstance(effect, Leave):
+                self.under_way = [one for one in self.under_way if not self.drops(one, effect.key)]
+                self.end_reads(effect.key)
+            else:
+                self.under_way.append(effect)
+
+    def drops(self, effect: Effect, key: int) -> bool:
+        return isinstance(effect, Take | Open) and effect.key == key
+
+    def end_reads(self, key: int) -> None:
+        for effect in [one for one in self.under_way if isinstance(one, Read) and one.key == key]:
+            self.under_way.remove(effect)
+            self.do(self.session.delivered(key, GroupRead(())))
+
+    def settle(self) -> None:
+        """Let everything come back that does not wait."""
+        while any(self.come_back(effect) for effect in list(self.under_way)):
+            pass
+
+    def wake(self) -> None:
+        for key, stream in list(self.cursors):
+            if self.behind(key, stream):
+                self.do(self.session.ready(key, stream))
+
+    def behind(self, key: int, stream: str) -> bool:
+        found = self.run(XRange(stream=stream, start=self.cursors[key, stream] + 1, end=ids.ID_MAX, count=1))
+        return bool(found.count)
+
+    def come_back(self, effect: Effect) -> bool:
+        """Whether an answer was there; each way back is one event of the session."""
+        if effect not in self.under_way:
+            return False
+        self.under_way.remove(effect)
+        match effect:
+            case Submit(token, commands):
+                self.now_ms += 1
+                replies, _ = execute_all(self.keyspace, commands, self.now_ms)
+                self.do(self.session.done(token, replies))
+                self.wake()
+            case Open(key, streams, _):
+                self.opened(key, streams)
+            case Claim(key, _):
+                self.do(self.session.owned(key))
+            case Ask(ref, command):
+                self.do(self.session.asked(ref, b'{"result":%b}' % command))
+            case Take():
+                self.took(effect)
+            case Read(key, command):
+                reply = self.run(command)
+                if isinstance(reply, Parked):
+                    self.under_way.append(effect)
+                    return False
+                if isinstance(reply, EngineError):
+                    reply = Refusal(reply.code, reply.detail)
+                self.do(self.session.delivered(key, reply))
+        return True
+
+    def opened(self, key: int, streams: Any) -> None:
+        places = {}
+        for stream, after in streams.items():
+            stored = self.keyspace.find(stream)
+            latest = stored.stream.last_id if stored is not None else 0
+            self.cursors[key, stream] = latest if after is Cursor.LATEST else after
+            places[stream] = (self.cursors[key, stream], not self.behind(key, stream))
+        self.do(self.session.opened(key, places))
+
+    def took(self, effect: Take) -> None:
+        key, stream = effect.key, effect.stream
+        after = self.cursors[key, stream]
+        found = self.run(XRange(stream=stream, start=after + 1, end=ids.ID_MAX, count=effect.count_max))
+        assert isinstance(found, Entries)
+        item = Page(stream, after, found) if found.count else None
+        if item is not None:
+            self.cursors[key, stream] = item.last_id
+        self.do(
+            self.session.took(key, item, self.cursors[key, stream], caught_up=not self.behind(key, stream))
+        )
+
+    # ---- what a test looks at
+
+    def pushed(self, sub: str) -> list[str]:
+        frames = [one for one in self.sent if one["op"] == "entries" and one["sub"] == sub]
+        return [entry["id"] for frame in frames for entry in frame["entries"]]
+
+    def texts(self, stream: str) -> list[str]:
+        stored = self.keyspace.find(stream)
+        if stored is None:
+            return []
+        found = stored.stream.range(0, ids.ID_MAX)
+        return [entry["id"] for entry in json.loads(b"[%b]" % found.json())]
+
+
+def ops(sent: Sequence[Json]) -> list[str]:
+    return [one["op"] for one in sent]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def working(world: World, entries: int = 3, **more: Any) -> None:
+    world.add("s", entries)
+    world.say("consume", sub="w", stream="s", group="g", consumer="c", create="0", **more)
+
+
+# ---- publishing
+
+
+def test_a_publish_is_answered_with_its_ids(world: World) -> None:
+    """In order, for a list as for one entry; what is stored is what REST would store."""
+    (told,) = world.say("publish", stream="s", entries=[{"fields": {"a": 1}}, {"fields": {"a": 2}}], ref=7)
+    assert (told["op"], told["ref"], told["count"], told["ids"]) == ("ok", 7, 2, world.texts("s"))
+    (told,) = world.say("publish", stream="s", id="9999999999999-1", fields=[["a", "1"], ["a", "2"]])
+    assert told["ids"] == ["9999999999999-1"]
+    assert "ref" not in told
+
+
+def test_a_publish_takes_the_options_of_xadd(world: World) -> None:
+    """Trimming, nomkstream, the expected last ID, the idempotency key."""
+    world.say("publish", stream="s", id="1-0", fields={"a": "1"})
+    (told,) = world.say("publish", stream="s", id="2-0", fields={"a": "2"}, maxlen=1, approx=False)
+    assert (told["trimmed"], world.texts("s")) == (1, ["2-0"])
+    (told,) = world.say("publish", stream="t", fields={"a": "1"}, nomkstream=True)
+    assert told["problem"]["code"] == "no_stream"
+    (told,) = world.say("publish", stream="s", fields={"a": "1"}, if_last_id="1-0")
+    assert told["problem"]["code"] == "last_id_mismatch"
+    first, again = (
+        world.say("publish", stream="s", fields={"a": "1"}, idempotency_key="k")[0] for _ in range(2)
+    )
+    assert (again["ids"], first["duplicate"], again["duplicate"]) == (first["ids"], False, True)
+
+
+# ---- following
+
+
+def test_history_joins_what_is_new(world: World) -> None:
+    """Each entry once, in order; `caught_up` stands between."""
+    world.add("s", 3)
+    sent = world.say("subscribe", sub="t", streams={"s": "0"}, batch_max=2)
+    assert ops(sent) == ["ok", "entries", "entries", "caught_up"]
+    assert sent[0]["next"] == {"s": "0-0"}
+    world.add("s", 2)
+    world.settle()
+    assert world.pushed("t") == world.texts("s")
+    assert world.sent[-1]["next"] == world.texts("s")[-1]
+
+
+def test_from_now_on_is_resolved_once(world: World) -> None:
+    """`ok` says where `$` is; nothing before it is sent."""
+    world.add("s", 3)
+    sent = world.say("subscribe", sub="t", streams={"s": "$", "empty": "$"})
+    assert sent[0]["next"] == {"s": world.texts("s")[-1], "empty": "0-0"}
+    assert ops(sent) == ["ok", "caught_up", "caught_up"]
+
+
+def test_without_credit_nothing_is_sent(world: World) -> None:
+    """`paused` is said once; credit lets it go on, and says when it has caught up again."""
+    world.add("s", 5)
+    sent = world.say("subscribe", sub="t", streams={"s": "0"}, credit=2)
+    assert ops(sent) == ["ok", "entries", "paused"]
+    world.add("s")
+    world.settle()
+    assert len(world.pushed("t")) == 2
+    sent = world.say("credit", sub="t", n=10)
+    assert ops(sent) == ["entries", "caught_up"]
+    assert world.pushed("t") == world.texts("s")
+
+
+def test_streams_of_one_subscription_take_turns(world: World) -> None:
+    """A long history does not keep another stream's entries back."""
+    world.add("long", 6)
+    world.add("short", 1)
+    sent = world.say("subscribe", sub="t", streams={"long": "0", "short": "0"}, batch_max=2)
+    pushed = [one["stream"] for one in sent if one["op"] == "entries"]
+    assert pushed == ["long", "short", "long", "long"]
+
+
+def test_a_gap_costs_no_credit(world: World) -> None:
+    """It is told with what is known of it."""
+    world.add("s", 2)
+    world.tell("subscribe", sub="t", streams={"s": "1-0"}, credit=1)
+    (opening,) = world.under_way
+    assert isinstance(opening, Open)
+    world.under_way.clear()
+    world.do(world.session.opened(opening.key, {"s": (1 << 64, False)}))
+    gap = Gap("s", EngineGap(1 << 64, 5 << 64, None))
+    world.under_way.clear()
+    world.do(world.session.took(opening.key, gap, gap.last_id, caught_up=True))
+    told = next(one for one in world.sent if one["op"] == "gap")
+    assert told == {
+        "op": "gap", "sub": "t", "stream": "s", "requested": "1-0", "first_available": "5-0", "lost": None
+    }  # fmt: skip
+    assert world.session.credit_of("t") == 1
+
+
+def test_an_encoded_page_is_shared() -> None:
+    """Two sockets with a subscription of the same name send the very same bytes."""
+    page = Page("s", 0, Entries((b'{"id":"1-0","fields":{"a":"1"}}',), 1, 1 << 64, 1 << 64))
+    sent = []
+    for world in (World(), World()):
+        world.tell("subscribe", sub="t", streams={"s": "0"})
+        (opening,) = world.under_way
+        assert isinstance(opening, Open)
+        world.session.opened(opening.key, {"s": (0, False)})
+        first, *_ = world.session.took(opening.key, page, 1 << 64, caught_up=True)
+        assert isinstance(first, Send)
+        sent.append(first.data)
+    assert sent[0] is sent[1]
+
+
+# ---- working
+
+
+def test_a_consumer_gets_its_own_entries_first(world: World) -> None:
+    """What it had not acknowledged, with its count, then `caught_up`, then what is new."""
+    working(world)
+    again = World()
+    again.keyspace = world.keyspace
+    again.add("s")
+    sent = again.say("consume", sub="w", stream="s", group="g", consumer="c")
+    assert ops(sent) == ["ok", "entries", "caught_up", "entries"]
+    assert [one["delivery_count"] for one in sent[1]["entries"]] == [2, 2, 2]
+    assert "delivery_count" not in sent[3]["entries"][0]
+    assert again.pushed("w") == again.texts("s")
+
+
+def test_an_acknowledgement_gives_its_credit_back(world: World) -> None:
+    """So does giving back; an ID that is not held gives nothing."""
+    working(world, 5, credit=2)
+    first, second = world.pushed("w")
+    assert ops(world.sent)[-1] == "paused"
+    sent = world.say("ack", sub="w", ids=[first, first, "1-1"], ref=1)
+    assert sent[0] == {"op": "ok", "ref": 1, "acknowledged": 1}
+    assert len(world.pushed("w")) == 3
+    assert ops(world.say("ack", sub="w", ids=[first])) == []
+    sent = world.say("nack", sub="w", ids=[second], ref=2)
+    assert sent[0] == {"op": "ok", "ref": 2, "released": 1}
+    # It is nobody's now, so it comes first.
+    assert sent[1]["entries"][0]["id"] == second
+    assert sent[1]["entries"][0]["delivery_count"] == 2
+
+
+def test_an_acknowledgement_may_delete(world: World) -> None:
+    """XACKDEL."""
+    working(world, 1)
+    (told,) = world.say("ack", sub="w", ids=world.pushed("w"), delete="acked", ref=1)
+    assert (told["acknowledged"], world.texts("s")) == (1, [])
+
+
+def test_being_claimed_away_gives_credit_back(world: World) -> None:
+    """Somebody else's work now: noticed when there is no credit left."""
+    working(world, 3, credit=2)
+    claim = ClaimOptions(ids=[ids.parse(world.pushed("w")[0]) or 0], min_idle_ms=0)
+    world.run(XClaim(stream="s", group="g", consumer="other", claim=claim))
+    world.do(world.session.tick())
+    world.settle()
+    assert len(world.pushed("w")) == 3
+    world.do(world.session.tick())
+    world.settle()
+    assert world.session.credit_of("w") == 0
+
+
+def test_what_it_claims_from_itself_is_not_sent_again(world: World) -> None:
+    """Held for longer than the time that it claims by: it costs no credit either."""
+    working(world, 2, credit=5, claim_min_idle_ms=1_000)
+    world.now_ms += 1_000
+    world.add("s")
+    world.settle()
+    assert world.pushed("w") == world.texts("s")
+    assert world.session.credit_of("w") == 2
+
+
+def test_a_deleted_entry_of_its_own_has_no_fields(world: World) -> None:
+    """It is there to be acknowledged."""
+    working(world, 2)
+    world.run(XTrim(stream="s", trim=Trim(maxlen=0)))
+    again = World()
+    again.keyspace = world.keyspace
+    sent = again.say("consume", sub="w", stream="s", group="g", consumer="c")
+    assert [one["fields"] for one in sent[1]["entries"]] == [None, None]
+
+
+def test_noack_needs_credit_and_holds_nothing(world: World) -> None:
+    """Only `credit` goes on."""
+    world.add("s", 3)
+    request = {"sub": "w", "stream": "s", "group": "g", "consumer": "c", "create": "0", "noack": True}
+    (told,) = world.say("consume", **request)
+    assert told["problem"]["errors"][0]["pointer"] == "/credit"
+    world.say("consume", **request, credit=2)
+    assert len(world.pushed("w")) == 2
+    (told,) = world.say("ack", sub="w", ids=world.pushed("w"), ref=1)
+    assert told["op"] == "error"
+    world.say("credit", sub="w", n=5)
+    assert world.pushed("w") == world.texts("s")
+
+
+def test_what_a_read_brings_too_late_goes_back(world: World) -> None:
+    """The subscription has ended meanwhile: released, with the count as it was."""
+    world.add("s", 1)
+    world.tell("consume", sub="w", stream="s", group="g", consumer="c", create="0", credit=5)
+    while not any(isinstance(one, Read) for one in world.under_way):
+        world.come_back(world.under_way[0])
+    (read,) = world.under_way
+    assert isinstance(read, Read)
+    world.come_back(read)
+    (read,) = world.under_way
+    assert isinstance(read, Read)
+    reply = world.run(read.command)
+    world.under_way.clear()
+    effects = world.session.lost([])
+    assert effects == [Leave(read.key)]
+    world.do(world.session.delivered(read.key, reply))
+    world.settle()
+    group = world.keyspace.keys["s"].groups["g"]
+    assert [(one.consumer, one.delivery_count) for _, one in group.pending.items(0)] == [(None, 0)]
+
+
+def test_what_never_left_goes_back(world: World) -> None:
+    """Only that, and only as far as it is still held."""
+    working(world, 3, batch_max=1)
+    delivered = [one for one in world.unwritten if one.entry_ids]
+    assert len(delivered) == 3
+    world.say("ack", sub="w", ids=[world.pushed("w")[1]])
+    world.do(world.session.lost([(one.key, one.entry_ids) for one in delivered[1:]]))
+    world.settle()
+    group = world.keyspace.keys["s"].groups["g"]
+    owners = [one.consumer.name if one.consumer else None for _, one in group.pending.items(0)]
+    assert owners == ["c", None]
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [(["XGROUP", "DESTROY", "s", "g"], "group_destroyed"), (["DEL", "s"], "stream_deleted")],
+)
+def test_a_consumer_is_told_why_it_ends(world: World, command: list[str], reason: str) -> None:
+    """The group alone, or the whole stream."""
+    from app import redis  # noqa: PLC0415 - for this alone
+
+    working(world, 1)
+    request = redis.parse([word.encode() for word in command])
+    world.run(request.command)
+    world.settle()
+    assert world.sent[-1] == {"op": "revoked", "sub": "w", "reason": reason}
+    assert world.session.subscriptions == ()
+
+
+def test_a_replaced_consumer_is_told(world: World) -> None:
+    """Its name is free again, and what it acknowledges is refused."""
+    working(world, 1)
+    read = next(one for one in world.under_way if isinstance(one, Read))
+    world.do(world.session.revoke(read.key, "replaced"))
+    assert world.sent[-1] == {"op": "revoked", "sub": "w", "reason": "replaced"}
+    (told,) = world.say("ack", sub="w", ids=world.pushed("w"), ref=1)
+    assert told["problem"]["code"] == "invalid"
+    assert ops(world.say("consume", sub="w", stream="s", group="g", consumer="c"))[:2] == ["ok", "entries"]
+
+
+# ---- the rest
+
+
+def test_small_frames(world: World) -> None:
+    """Ping, auth, command."""
+    assert world.say("ping", ref="x") == [{"op": "pong", "ref": "x"}]
+    assert world.say("auth", token="t", ref=1) == [{"op": "ok", "ref": 1, "expires_at": None}]
+    assert world.say("command", command=["PING"], ref=2) == [{"op": "ok", "ref": 2, "result": ["PING"]}]
+    assert world.say("ping") == [{"op": "pong"}]
+
+
+def test_a_stopping_gateway_lets_acknowledge(world: World) -> None:
+    """`goaway`, nothing new, then 4001 as soon as nothing is held."""
+    working(world, 1)
+    world.do(world.session.drain(500))
+    assert world.sent[-1] == {"op": "goaway", "after_ms": 500}
+    (told,) = world.say("publish", stream="s", fields={"a": "1"})
+    assert told["problem"]["code"] == "draining"
+    assert world.closed is None
+    world.say("ack", sub="w", ids=world.pushed("w"))
+    assert world.closed == Close(4001, "draining")
+
+
+def test_a_stopping_gateway_does_not_wait_for_who_holds_nothing(world: World) -> None:
+    """Those that only follow are sent away at once; the others when the time is over."""
+    world.say("subscribe", sub="t", streams={"s": "$"})
+    world.do(world.session.drain(500))
+    assert world.closed == Close(4001, "draining")
+
+
+def test_what_is_not_allowed_is_refused_by_frame() -> None:
+    """Each action on each stream; the conversation goes on."""
+    allowed: set[tuple[Action, str]] = set()
+    world = World(lambda action, stream: (action, stream) in allowed)
+    frames: list[tuple[str, Json, tuple[Action, str]]] = [
+        ("publish", {"fields": {"a": "1"}, "stream": "s"}, (Action.WRITE, "s")),
+        ("subscribe", {"sub": "t", "streams": {"s": "0"}}, (Action.READ, "s")),
+        ("consume", {"sub": "w", "stream": "s", "group": "g", "consumer": "c", "create": "0"},
+         (Action.CONSUME, "s")),
+    ]  # fmt: skip
+    for op, members, right in frames:
+        (told,) = world.say(op, ref=1, **members)
+        assert told["problem"]["code"] == "forbidden"
+        allowed.add(right)
+        if op != "consume":
+            assert world.say(op, ref=1, **members)[0]["op"] == "ok"
+    (told,) = world.say("consume", **frames[2][1])
+    assert told["problem"]["code"] == "forbidden", "making a group is another action"
+    allowed.add((Action.MANAGE, "s"))
+    assert world.say("consume", **frames[2][1])[0]["op"] == "ok"
+
+
+FIELDS: Final = {"fields": {"a": "1"}}
+CONSUME: Final = {"sub": "x", "stream": "s", "group": "g", "consumer": "c"}
+REFUSED: Final[list[tuple[str, Json, str]]] = [
+    ("nothing", {}, "/op"),
+    ("ping", {"more": 1}, ""),
+    ("ping", {"ref": None}, "/ref"),
+    ("ping", {"ref": "x" * 129}, "/ref"),
+    ("publish", {"stream": "s"}, "/entries"),
+    ("publish", {"stream": "s", **FIELDS, "entries": [FIELDS]}, "/entries"),
+    ("publish", {"stream": "s", "entries": [FIELDS], "id": "1-0"}, "/id"),
+    ("publish", {"stream": "s", "entries": []}, ""),
+    ("publish", {"stream": "s", "entries": {}}, "/entries"),
+    ("publish", {"stream": "s", "entries": [FIELDS, {"fields": {"a": None}}]}, "/entries/1/fields/a"),
+    ("publish", {"stream": "s", "fields": {}}, "/fields"),
+    ("publish", {"stream": "s", "fields": {"a": []}}, "/fields/a"),
+    ("publish", {"stream": "s", **FIELDS, "maxlen": -1}, "/maxlen"),
+    ("publish", {"stream": "s", **FIELDS, "maxlen": 1, "minid": "1-0"}, "maxlen"),
+    ("publish", {"stream": "s", **FIELDS, "refs": "acked"}, "refs"),
+    ("publish", {"stream": "s", **FIELDS, "maxlen": 1, "refs": "none"}, "refs"),
+    ("publish", {"stream": "s", **FIELDS, "idempotency_key": ""}, "Idempotency-Key"),
+    ("publish", {"stream": "s", **FIELDS, "idempotency_key": "ł"}, "/idempotency_key"),
+    ("publish", {"stream": 1, **FIELDS}, "/stream"),
+    ("subscribe", {"sub": "", "streams": {"s": "0"}}, "/sub"),
+    ("subscribe", {"sub": "x" * 65, "streams": {"s": "0"}}, "/sub"),
+    ("subscribe", {"sub": "ł" * 33, "streams": {"s": "0"}}, "/sub"),
+    ("subscribe", {"sub": "t", "streams": {"s": "0"}}, "/sub"),
+    ("subscribe", {"sub": "x", "streams": {}}, "/streams"),
+    ("subscribe", {"sub": "x", "streams": {"s": 0}}, "/streams"),
+    ("subscribe", {"sub": "x", "streams": {str(n): "0" for n in range(7)}}, "/streams"),
+    ("subscribe", {"sub": "x", "streams": {"s": "0"}, "credit": -1}, "/credit"),
+    ("subscribe", {"sub": "x", "streams": {"s": "0"}, "credit": 1_000_001}, "/credit"),
+    ("subscribe", {"sub": "x", "streams": {"s": "0"}, "last": 5}, "/last"),
+    ("subscribe", {"sub": "x", "streams": {"s": "$"}, "last": 101}, "/last"),
+    ("consume", {**CONSUME, "sub": "t"}, "/sub"),
+    ("consume", {**CONSUME, "claim_min_idle_ms": 999}, "/claim_min_idle_ms"),
+    ("consume", {**CONSUME, "noack": True}, "/credit"),
+    ("ack", {"sub": "none", "ids": ["1-0"]}, "/sub"),
+    ("ack", {"sub": "t", "ids": ["1-0"]}, "/sub"),
+    ("ack", {"sub": "w", "ids": []}, "/ids"),
+    ("ack", {"sub": "w", "ids": ["1-0"] * 101}, "/ids"),
+    ("ack", {"sub": "w", "ids": ["1-0"], "delete": "all"}, "/delete"),
+    ("nack", {"sub": "w", "ids": ["1-0"], "mode": "loud"}, "/mode"),
+    ("credit", {"sub": "w", "n": 0}, "/n"),
+    ("credit", {"sub": "w", "n": 1_000_000}, "/n"),
+    ("credit", {"sub": "t", "n": 1}, "/sub"),
+    ("unsubscribe", {"sub": "none"}, "/sub"),
+    ("command", {"command": "PING", "more": 1}, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "members", "pointer"), REFUSED)
+def test_a_wrong_frame_is_refused_and_the_conversation_goes_on(op: str, members: Json, pointer: str) -> None:
+    """422 with the place where it is wrong, and the frame's `ref` if that can be read."""
+    world = World()
+    world.say("subscribe", sub="t", streams={"s": "0"})
+    working(world)
+    (told,) = world.say(op, **{"ref": 5, **members})
+    assert told["op"] == "error"
+    assert told["problem"]["code"] == "invalid"
+    assert told["problem"]["request_id"] == "r-1"
+    assert told.get("ref") == (5 if "ref" not in members else None)
+    if pointer or "errors" in told["problem"]:
+        assert told["problem"]["errors"][0]["pointer"] == pointer
+    assert world.closed is None
+    assert world.say("ping") == [{"op": "pong"}]
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        ({"op": "publish", "stream": "a/b", **FIELDS}, "invalid_name"),
+        ({"op": "publish", "stream": "s", **FIELDS, "id": "x"}, "malformed_id"),
+        ({"op": "publish", "stream": "s", **FIELDS, "if_last_id": "x"}, "malformed_id"),
+        ({"op": "publish", "stream": "s", "entries": [FIELDS] * 101}, "too_many_entries"),
+        ({"op": "publish", "stream": "s", "fields": {"a": "x" * 1_000}}, "entry_too_large"),
+        ({"op": "subscribe", "sub": "x", "streams": {"s": "x"}}, "malformed_id"),
+        ({"op": "subscribe", "sub": "x", "streams": {"..": "0"}}, "invalid_name"),
+        ({"op": "ack", "sub": "w", "ids": ["1-0", "x"]}, "malformed_id"),
+        ({"op": "consume", **CONSUME, "stream": "none"}, "no_stream"),
+        ({"op": "consume", **CONSUME, "group": "none"}, "no_group"),
+        ({"op": "consume", **CONSUME, "create": "x"}, "malformed_id"),
+        ({"op": "consume", **CONSUME, "group": ""}, "invalid"),
+    ],
+)
+def test_refusals_have_the_codes_of_rest(frame: Json, code: str) -> None:
+    """The same registry, and nothing is left behind: neither a name in use nor an entry."""
+    world = World()
+    working(world)
+    before = world.texts("s")
+    (told,) = world.say(frame.pop("op"), ref="r", **frame)
+    assert (told["op"], told["ref"], told["problem"]["code"]) == ("error", "r", code)
+    assert world.session.subscriptions == ("w",)
+    assert world.texts("s") == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"", b"{", b"[]", b"1", b'"x"', b"null", b'{"op":"ping"', b'{"op":"ping",}', b"{'op':'ping'}",
+        b'{"op":"ping","ref":NaN}', b'{"op":"ping"}{"op":"ping"}', b'{"op":"x","a":' + b"[" * 40,
+        b'{"op":"x","a":' + b"[" * 40 + b"]" * 40 + b"}", b'{"op":"auth","token":"\\ud800"}', b"\xff",
+    ],
+)  # fmt: skip
+def test_what_is_no_json_object_ends_the_conversation(text: bytes) -> None:
+    """4501: a client that sends this would only do so again."""
+    world = World()
+    world.do(world.session.receive(text))
+    assert world.sent[-1]["problem"]["code"] == "malformed_json"
+    assert world.closed == Close(4501, "malformed_json")
+    assert world.session.receive(b'{"op":"ping"}') == []
+
+
+def test_a_binary_message_ends_the_conversation(world: World) -> None:
+    """The same."""
+    world.do(world.session.receive_binary())
+    assert world.closed == Close(4501, "malformed_json")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"op":"ping","ref":1,"ref":2}',
+        b'{"op":"ping","op":"ping"}',
+        b'{"op":"subscribe","sub":"x","streams":{"s":"0","s":"1"}}',
+        b'{"op":"publish","stream":"s","stream":"t","fields":{"a":"1"}}',
+        b'{"op":"publish","stream":"s","fields":{"a":"1","a":"2"}}',
+        b'{"op":"publish","stream":"s","entries":[{"fields":{"a":"1"},"fields":{"a":"2"}}]}',
+        b'{"op":"ack","sub":"w","ids":["1-0"],"ids":["2-0"]}',
+        b'{"op":"ack","sub":"w","su\\u0062":"w","ids":["1-0"]}',
+    ],
+)
+def test_no_member_stands_twice(text: bytes) -> None:
+    """Nobody can tell which was meant."""
+    world = World()
+    working(world)
+    world.do(world.session.receive(text))
+    assert world.sent[-1]["problem"]["code"] == "invalid"
+    assert "twice" in world.sent[-1]["problem"]["detail"]
+    assert world.texts("t") == []
+
+
+def test_a_frame_with_escapes_is_a_frame(world: World) -> None:
+    """Quotation marks in strings are no reason to refuse it."""
+    (told,) = world.say("auth", token='a"b\\"c', ref='"')
+    assert (told["op"], told["ref"]) == ("ok", '"')
+
+
+# ---- in any order
+
+
+class Conversation(RuleBasedStateMachine):
+    """Frames and events in any order: what was granted is never exceeded, nothing is lost or sent twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.granted: dict[str, int] = {}
+        self.checked = 0
+        self.seen: dict[str, list[str]] = {}
+
+    @initialize()
+    def begin(self) -> None:
+        self.world.add("s", 3)
+
+    @rule(stream=st.sampled_from(["s", "t"]), count=st.integers(1, 5))
+    def publish(self, stream: str, count: int) -> None:
+        self.world.add(stream, count)
+
+    @precondition(lambda self: "t" not in self.granted)
+    @rule(credit=st.integers(0, 4), batch_max=st.integers(1, 3))
+    def subscribe(self, credit: int, batch_max: int) -> None:
+        streams = {"s": "0", "t": "0"}
+        self.world.tell("subscribe", sub="t", streams=streams, credit=credit, batch_max=batch_max)
+        self.granted["t"] = credit
+
+    @precondition(lambda self: "w" not in self.granted)
+    @rule(credit=st.integers(1, 4), batch_max=st.integers(1, 3))
+    def consume(self, credit: int, batch_max: int) -> None:
+        members = {"stream": "s", "group": "g", "consumer": "c", "create": "0"}
+        self.world.tell("consume", sub="w", **members, credit=credit, batch_max=batch_max)
+        self.granted["w"] = credit
+
+    @precondition(lambda self: self.granted)
+    @rule(data=st.data(), n=st.integers(1, 4))
+    def credit(self, data: st.DataObject, n: int) -> None:
+        sub = data.draw(st.sampled_from(sorted(self.granted)))
+        before = len(self.world.sent)
+        self.world.tell("credit", sub=sub, n=n)
+        if not any(one["op"] == "error" for one in self.world.sent[before:]):
+            self.granted[sub] += n
+
+    @precondition(lambda self: self.world.pushed("w"))
+    @rule(data=st.data(), op=st.sampled_from(["ack", "nack"]))
+    def settle_some(self, data: st.DataObject, op: str) -> None:
+        chosen = data.draw(st.lists(st.sampled_from(self.world.pushed("w")), min_size=1, max_size=3))
+        self.world.tell(op, sub="w", ids=chosen)
+
+    @precondition(lambda self: self.world.pushed("w"))
+    @rule(data=st.data())
+    def claim_away(self, data: st.DataObject) -> None:
+        chosen = ids.parse(data.draw(st.sampled_from(self.world.pushed("w"))))
+        claim = ClaimOptions(ids=[chosen or 0], min_idle_ms=0)
+        self.world.run(XClaim(stream="s", group="g", consumer="other", claim=claim))
+
+    @precondition(lambda self: self.world.under_way)
+    @rule(data=st.data())
+    def come_back(self, data: st.DataObject) -> None:
+        self.world.come_back(data.draw(st.sampled_from(self.world.under_way)))
+
+    @rule()
+    def tick(self) -> None:
+        self.world.do(self.world.session.tick())
+
+    @rule()
+    def quiet(self) -> None:
+        """Everything comes back: then a follower has what it has credit for, and a worker too."""
+        self.world.settle()
+        if "t" in self.granted:
+            there = len(self.world.texts("s")) + len(self.world.texts("t"))
+            assert len(self.world.pushed("t")) == min(there, self.granted["t"])
+
+    @invariant()
+    def nothing_is_exceeded(self) -> None:
+        if "t" in self.granted:
+            assert len(self.world.pushed("t")) <= self.granted["t"]
+        if "w" in self.world.session.subscriptions:
+            (work,) = [one for one in self.world.session._by_name.values() if one.name == "w"]  # noqa: SLF001
+            held = getattr(work, "held")  # noqa: B009 - of the kind that works
+            assert work.credit is not None
+            assert work.credit + len(held) == self.granted["w"]
+
+    @invariant()
+    def followers_get_each_entry_once_and_in_order(self) -> None:
+        for stream in ("s", "t"):
+            frames = [
+                one
+                for one in self.world.sent
+                if one["op"] == "entries" and one["sub"] == "t" and one["stream"] == stream
+            ]
+            got = [entry["id"] for one in frames for entry in one["entries"]]
+            assert got == self.world.texts(stream)[: len(got)]
+
+    @invariant()
+    def nothing_was_refused(self) -> None:
+        new = self.world.sent[self.checked :]
+        self.checked = len(self.world.sent)
+        assert [one for one in new if one["op"] == "error" and one["problem"]["code"] != "invalid"] == []
+        assert self.world.closed is None
+
+
+Conversation.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestConversation = Conversation.TestCase

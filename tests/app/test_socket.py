@@ -1,0 +1,573 @@
+"""Conversations with a real gateway: over real sockets, broken in the ways that sockets break."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from tests.app.sockets import Client, Json, Raw, masked, talking
+from tests.server import Server
+
+LIMITS: Final = ("--set", "heartbeat_ms=200", "--set", "entry_bytes_max=65536")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("socket") / "data", *LIMITS) as server:
+        yield server
+
+
+@pytest.fixture
+def http(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url) as client:
+        client.post("/v1/commands", json=["FLUSHALL"])
+        yield client
+
+
+@pytest.fixture
+def client(server: Server, http: httpx.Client) -> Iterator[Client]:
+    with talking(server) as client:
+        yield client
+
+
+def add(http: httpx.Client, stream: str, *values: int | str) -> list[str]:
+    body = {"entries": [{"fields": {"n": value}} for value in values]}
+    told = http.post(f"/v1/streams/{stream}/entries", json=body).json()
+    return list(told["ids"])
+
+
+def pending(http: httpx.Client) -> list[tuple[str | None, int]]:
+    rows = http.get("/v1/streams/s/groups/g/pending?count=1000").json()["pending"]
+    return [(row["consumer"], row["delivery_count"]) for row in rows]
+
+
+def eventually(holds: Any, what: str, within_s: float = 15.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+WORK: Final[Json] = {"stream": "s", "group": "g", "create": "0"}
+
+# ---- conversations
+
+
+def test_the_first_frame_tells_the_limits(client: Client) -> None:
+    """And the subprotocol is chosen; heartbeats follow on their own."""
+    assert client.connection.subprotocol == "weir.v1"
+    hello = client.hello
+    assert (hello["op"], hello["version"], hello["heartbeat_ms"]) == ("hello", 1, 200)
+    assert hello["limits"]["frame_bytes_max"] == 65_536 + 4_096
+    began = time.monotonic()
+    beats = [json.loads(client.connection.recv(5)) for _ in range(2)]
+    assert beats == [{"op": "heartbeat"}] * 2
+    assert time.monotonic() - began < 4
+
+
+def test_what_is_published_arrives_everywhere(client: Client, server: Server, http: httpx.Client) -> None:
+    """By a frame or by HTTP, at this socket and at another, in one order."""
+    with talking(server) as other:
+        for one in (client, other):
+            assert one.ask("subscribe", sub="t", streams={"s": "$"}) == {"op": "ok", "next": {"s": "0-0"}}
+            assert one.next()["op"] == "caught_up"
+        told = client.ask("publish", stream="s", fields={"n": 1})
+        ids = told["ids"] + add(http, "s", 2, 3)
+        assert [entry["id"] for entry in client.entries(3)] == ids
+        assert [entry["id"] for entry in other.entries(3)] == ids
+
+
+def test_history_of_any_length_joins_what_is_new(client: Client, http: httpx.Client) -> None:
+    """While somebody publishes: no gap, no duplicate."""
+    old = [entry for _ in range(30) for entry in add(http, "s", *range(100))]
+    client.send("subscribe", sub="t", streams={"s": "0"})
+    new = [entry for _ in range(30) for entry in add(http, "s", *range(100))]
+    assert [entry["id"] for entry in client.entries(6_000)] == old + new
+
+
+def test_a_subscription_may_begin_a_few_entries_back(client: Client, http: httpx.Client) -> None:
+    """`last`, and `next` says from where."""
+    ids = add(http, "s", 1, 2, 3, 4)
+    client.ask("subscribe", sub="t", streams={"s": "$"}, last=2)
+    assert [entry["id"] for entry in client.entries(2)] == ids[2:]
+
+
+def test_a_gap_is_told(client: Client, http: httpx.Client) -> None:
+    """A cursor before what was trimmed away."""
+    ids = add(http, "s", 1, 2, 3, 4)
+    http.post("/v1/streams/s/trim", json={"maxlen": 1, "approx": False})
+    client.ask("subscribe", sub="t", streams={"s": ids[0]})
+    gap, entries = client.next(), client.next()
+    assert (gap["op"], gap["requested"], gap["first_available"]) == ("gap", ids[0], ids[3])
+    assert [entry["id"] for entry in entries["entries"]] == ids[3:]
+
+
+def test_an_ended_subscription_is_silent(client: Client, http: httpx.Client) -> None:
+    """Its name is free at once."""
+    client.ask("subscribe", sub="t", streams={"s": "$"})
+    assert client.next()["op"] == "caught_up"
+    assert client.ask("unsubscribe", sub="t") == {"op": "ok"}
+    add(http, "s", 1)
+    assert client.ask("ping") == {"op": "pong"}
+    assert client.ask("subscribe", sub="t", streams={"s": "$"})["op"] == "ok"
+
+
+def test_a_worker_that_only_acknowledges_gets_everything(client: Client, http: httpx.Client) -> None:
+    """Each entry once, ten at a time; nothing stays pending."""
+    ids = add(http, "s", *range(95))
+    client.ask("consume", sub="w", consumer="c", credit=10, **WORK)
+    done: list[str] = []
+    while len(done) < len(ids):
+        batch = [entry["id"] for entry in client.entries(1)]
+        assert len(batch) <= 10
+        done += batch
+        client.send("ack", sub="w", ids=batch)
+    assert done == ids
+    eventually(lambda: pending(http) == [], "everything is acknowledged")
+
+
+def test_workers_share_a_stream(server: Server, client: Client, http: httpx.Client) -> None:
+    """Each entry goes to one of them."""
+    with talking(server) as other:
+        workers = {"a": client, "b": other}
+        for name, one in workers.items():
+            one.ask("consume", sub="w", consumer=name, credit=10, **WORK)
+        ids = add(http, "s", *range(15))
+        got = [entry["id"] for one in workers.values() for entry in one.entries(5)]
+        assert len(set(got)) == len(got) >= 10
+        assert set(got) <= set(ids)
+
+
+def test_commands_are_the_command_door(client: Client, http: httpx.Client) -> None:
+    """Results, errors with Redis's sentence; a read that would block answers at once."""
+    assert client.ask("command", command=["XADD", "s", "1-0", "n", 1]) == {"op": "ok", "result": "1-0"}
+    told = client.ask("command", command=["XADD", "s", "1-0", "n", "1"])
+    assert told["problem"]["redis_error"].startswith("ERR The ID specified in XADD is equal or smaller")
+    began = time.monotonic()
+    assert client.ask("command", command=["XREAD", "BLOCK", "0", "STREAMS", "s", "$"])["result"] is None
+    assert time.monotonic() - began < 5
+    assert client.ask("command", command="PING")["problem"]["code"] == "invalid"
+
+
+def test_frames_are_done_in_their_order(client: Client) -> None:
+    """Also behind a command, which takes its time."""
+    client.send("publish", stream="s", id="1-0", fields={"n": 1})
+    client.send("command", command=["XLEN", "s"])
+    client.send("publish", stream="s", id="2-0", fields={"n": 2})
+    client.send("command", command=["XLEN", "s"])
+    client.send("ping")
+    answers = client.until("pong")
+    assert [one["result"] for one in answers if "result" in one] == [1, 2]
+
+
+def test_many_frames_at_once_are_all_answered(client: Client) -> None:
+    """More than may be unanswered at a time."""
+    frames = [
+        json.dumps({"op": "publish", "stream": "s", "fields": {"n": n}, "ref": n}) for n in range(2_000)
+    ]
+
+    def send_all() -> None:
+        for frame in frames:
+            client.connection.send(frame)
+
+    sending = threading.Thread(target=send_all)
+    sending.start()
+    answers = [client.next() for _ in frames]
+    sending.join()
+    assert [one["ref"] for one in answers] == list(range(2_000))
+    ids = [one["ids"][0] for one in answers]
+    assert len(set(ids)) == 2_000
+
+
+# ---- consumers that go away
+
+WORKER: Final = """
+import json, sys
+from websockets.sync.client import connect
+with connect(sys.argv[1]) as socket:
+    frame = {"op": "consume", "sub": "w", "stream": "s", "group": "g", "consumer": "first", "create": "0"}
+    socket.send(json.dumps(frame))
+    while True:
+        frame = json.loads(socket.recv())
+        if frame["op"] == "entries":
+            print(len(frame["entries"]), flush=True)
+"""
+
+
+def test_a_killed_worker_gets_its_entries_back(server: Server, http: httpx.Client) -> None:
+    """Killed between delivery and acknowledgement: when it comes again they are its own history; somebody
+    else gets them by claiming.
+    """
+    ids = add(http, "s", 1, 2, 3)
+    url = f"ws://127.0.0.1:{server.port}/v1/ws"
+    with subprocess.Popen([sys.executable, "-c", WORKER, url], stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"3\n"
+        worker.send_signal(signal.SIGKILL)
+    assert pending(http) == [("first", 1)] * 3
+    with talking(server) as client:
+        client.ask("consume", sub="w", consumer="second", claim_min_idle_ms=1_000, **WORK)
+        got = client.entries(3)
+        assert [entry["id"] for entry in got] == ids
+        assert [entry["delivery_count"] for entry in got] == [2, 2, 2]
+    with talking(server) as client:
+        client.ask("consume", sub="w", consumer="second", **WORK)
+        assert [entry["delivery_count"] for entry in client.entries(3)] == [3, 3, 3]
+        assert client.next()["op"] == "caught_up"
+
+
+def test_a_reader_that_leaves_while_it_waits_takes_nothing(server: Server, http: httpx.Client) -> None:
+    """What comes later is the next one's."""
+    with talking(server) as client:
+        client.ask("consume", sub="w", consumer="c", **WORK)
+        assert client.next()["op"] == "caught_up"
+    (entry,) = add(http, "s", 1)
+    with talking(server) as client:
+        client.ask("consume", sub="w", consumer="d", **WORK)
+        assert [one["id"] for one in client.entries(1)] == [entry]
+    assert pending(http) == [("d", 1)]
+
+
+def test_released_entries_come_first(server: Server, client: Client, http: httpx.Client) -> None:
+    """Given back by one, taken by the next before what is new."""
+    first, second = add(http, "s", 1, 2)
+    client.ask("consume", sub="w", consumer="c", credit=1, **WORK)
+    client.entries(1)
+    with talking(server) as other:
+        client.send("nack", sub="w", ids=[first])
+        client.send("unsubscribe", sub="w", ref=1)
+        assert client.until("ok")
+        other.ask("consume", sub="w", consumer="d", **WORK)
+        assert first in [entry["id"] for entry in other.entries(1)]
+        assert second
+
+
+def test_a_second_consume_replaces_the_first(server: Server, client: Client, http: httpx.Client) -> None:
+    """On another socket or the same one; its entries are the second's history."""
+    add(http, "s", 1)
+    client.ask("consume", sub="w", consumer="c", **WORK)
+    assert len(client.entries(1)) == 1
+    with talking(server) as other:
+        other.ask("consume", sub="w", consumer="c", **WORK)
+        assert client.next() == {"op": "revoked", "sub": "w", "reason": "replaced"}
+        assert other.entries(1)[0]["delivery_count"] == 2
+        assert other.next()["op"] == "caught_up"
+        (entry,) = add(http, "s", 2)
+        assert other.entries(1)[0]["id"] == entry
+        other.send("consume", sub="again", consumer="c", **WORK)
+        assert {"op": "revoked", "sub": "w", "reason": "replaced"} in other.until("entries")
+    assert client.ask("ping") == {"op": "pong"}
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("/v1/streams/s/groups/g?pending=drop", "group_destroyed"), ("/v1/streams/s", "stream_deleted")],
+)
+def test_a_worker_is_told_that_its_group_is_gone(
+    client: Client, http: httpx.Client, path: str, reason: str
+) -> None:
+    """The socket goes on."""
+    client.ask("consume", sub="w", consumer="c", **WORK)
+    assert client.next()["op"] == "caught_up"
+    http.delete(path)
+    assert client.next() == {"op": "revoked", "sub": "w", "reason": reason}
+    assert client.ask("ping") == {"op": "pong"}
+
+
+def test_what_others_settle_gives_credit_back(client: Client, http: httpx.Client) -> None:
+    """Acknowledged over HTTP, by whoever."""
+    ids = add(http, "s", 1, 2, 3)
+    client.ask("consume", sub="w", consumer="c", credit=1, **WORK)
+    assert client.entries(1)[0]["id"] == ids[0]
+    http.post("/v1/streams/s/groups/g/ack", json={"ids": [ids[0]]})
+    assert client.entries(1)[0]["id"] == ids[1]
+
+
+def test_a_deleted_stream_goes_on_when_it_is_made_again(client: Client, http: httpx.Client) -> None:
+    """To a follower it is an empty one meanwhile."""
+    client.ask("subscribe", sub="t", streams={"s": "$"})
+    assert client.next()["op"] == "caught_up"
+    add(http, "s", 1)
+    client.entries(1)
+    http.delete("/v1/streams/s")
+    (entry,) = add(http, "s", 2)
+    assert client.entries(1)[0]["id"] == entry
+
+
+# ---- what is no conversation
+
+
+def closed_with(client: Client) -> int:
+    """The code of the close that comes behind everything else; -1 where there is none."""
+    try:
+        while True:
+            client.next()
+    except ConnectionClosed as closed:
+        return int(closed.rcvd.code) if closed.rcvd is not None else -1
+
+
+@pytest.mark.parametrize("message", [b"\x00", b'{"op":"ping"}', "", "{", "[]", "null", '{"op":"ping"} x'])
+def test_what_is_no_frame_is_the_end(client: Client, message: str | bytes) -> None:
+    """4501: do not come again like this."""
+    client.connection.send(message)
+    assert closed_with(client) == 4501
+
+
+def test_an_over_long_frame_is_the_end(client: Client) -> None:
+    """1009, told while the rest of it still comes; up to the limit all is fine."""
+    value = "x" * 65_000
+    assert client.ask("publish", stream="s", fields={"a": value})["op"] == "ok"
+    told = client.ask("publish", stream="s", fields={"a": "x" * 66_000})
+    assert told["problem"]["code"] == "entry_too_large"
+    client.send("publish", stream="s", fields={"a": "x" * 4_000_000})
+    assert closed_with(client) == 1009
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (masked(0x1, b"\xff\xfe"), 1007),
+        (masked(0x3, b"x"), 1002),
+        (masked(0x0, b"x"), 1002),
+        (masked(0x1, b"{", fin=False) + masked(0x1, b"}"), 1002),
+        (masked(0x9, b"x" * 126), 1002),
+        (masked(0x9, b"", fin=False), 1002),
+        (b"\xc1\x80" + bytes(4), 1002),
+        (b"\x81\x05hello", 1002),
+        (masked(0x8, b"\x03"), 1002),
+    ],
+    ids=["utf8", "opcode", "continues nothing", "begins twice", "long ping", "ping in parts", "compressed",
+         "not masked", "short close"],
+)  # fmt: skip
+def test_what_is_no_websocket_is_the_end(server: Server, sent: bytes, code: int) -> None:
+    """The codes of RFC 6455."""
+    with Raw(server.port) as raw:
+        assert raw.handshake()[0] == 101
+        raw.socket.sendall(sent)
+        assert raw.close_code() == code
+
+
+def test_a_message_in_parts_is_one_message(server: Server) -> None:
+    """With a ping in between, which is answered first."""
+    with Raw(server.port) as raw:
+        raw.handshake()
+        raw.write(0x1, b'{"op":', fin=False)
+        raw.write(0x9, b"p")
+        raw.write(0x0, b"", fin=False)
+        raw.write(0x0, b'"ping","ref":"\xc3\xa9"}')
+        frames = [raw.read() for _ in range(3)]
+        assert json.loads(frames[0][1])["op"] == "hello"
+        assert frames[1] == (0xA, b"p")
+        assert json.loads(frames[2][1]) == {"op": "pong", "ref": "é"}
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status", "code"),
+    [
+        ("/v1/ws", {"Origin": "http://evil.example"}, 403, "origin_refused"),
+        ("/v1/ws", {"Origin": "null"}, 403, "origin_refused"),
+        ("/v1/ws", {"Origin": "http://127.0.0.1.evil.example"}, 403, "origin_refused"),
+        ("/v1/ws", {"Host": "evil.example"}, 403, "origin_refused"),
+        ("/v1/ws?token=x", {}, 400, "unknown_parameter"),
+        ("/v1/ws/", {}, 404, "no_route"),
+        ("/v1/streams", {}, 404, "no_route"),
+        ("/v1/ws", {"Upgrade": "", "Connection": ""}, 426, "upgrade_required"),
+    ],
+)
+def test_a_handshake_is_refused_before_it_is_accepted(
+    server: Server, path: str, headers: dict[str, str], status: int, code: str
+) -> None:
+    """With a problem, as any request is."""
+    with Raw(server.port) as raw:
+        found, answered, body = raw.handshake(path, **headers)
+        assert (found, json.loads(body)["code"]) == (status, code)
+        assert answered["content-type"] == "application/problem+json"
+        assert answered["weir-request-id"]
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Origin": "http://127.0.0.1"}, {"Sec_WebSocket_Protocol": "other, weir.v1"}]
+)
+def test_a_handshake_from_here_is_accepted(server: Server, headers: dict[str, str]) -> None:
+    """Without an origin or from the gateway's own pages, with and without a subprotocol; never compressed."""
+    with Raw(server.port) as raw:
+        offered = {"Sec_WebSocket_Extensions": "permessage-deflate"}
+        status, answered, _ = raw.handshake(**headers, **offered)
+        assert status == 101
+        assert "sec-websocket-extensions" not in answered
+        chosen = "weir.v1" if "Sec_WebSocket_Protocol" in headers else None
+        assert answered.get("sec-websocket-protocol") == chosen
+
+
+# ---- slow and broken peers
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[Server]:
+    """A gateway of its own, with real patience."""
+    with Server(tmp_path / "data") as server:
+        yield server
+
+
+def resident_bytes(server: Server) -> int:
+    for line in Path(f"/proc/{server.pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) << 10
+    raise AssertionError("every process has it")
+
+
+def publish_megabytes(http: httpx.Client, count: int) -> None:
+    value = "x" * 10_000
+    for _ in range(count):
+        add(http, "s", *[value] * 100)
+
+
+def test_a_reader_that_stalls_is_gone_and_nobody_notices(patient: Server) -> None:
+    """Within 15 s, with 4004, at no more than 2 MiB; the others get everything meanwhile. What never left for
+    a stalled consumer goes back at once.
+    """
+    with httpx.Client(base_url=patient.url, timeout=30) as http, talking(patient) as good:
+        publish_megabytes(http, 4)
+        good.ask("subscribe", sub="t", streams={"s": "$"})
+        assert good.next()["op"] == "caught_up"
+        stalled = [Raw(patient.port, receive_bytes=64 << 10) for _ in range(10)]
+        before = resident_bytes(patient)
+        began = time.monotonic()
+        for number, raw in enumerate(stalled):
+            raw.handshake()
+            if number:
+                raw.send("subscribe", sub="t", streams={"s": "0"})
+            else:
+                raw.send("consume", sub="w", consumer="c", credit=1_000, batch_max=20, **WORK)
+        latency_s = []
+        grown = 0
+        while time.monotonic() - began < 9:
+            sent = time.monotonic()
+            add(http, "s", 1)
+            good.entries(1)
+            latency_s.append(time.monotonic() - sent)
+            grown = max(grown, resident_bytes(patient) - before)
+            time.sleep(0.05)
+        assert grown < len(stalled) * (2 << 20)
+        assert sorted(latency_s)[len(latency_s) * 99 // 100] < 0.25
+        held = len(pending(http))
+        assert held
+        eventually(lambda: len([1 for owner, _ in pending(http) if owner is None]) > 0, "given back", 7)
+        assert time.monotonic() - began < 15
+        owned = [count for owner, count in pending(http) if owner == "c"]
+        released = [count for owner, count in pending(http) if owner is None]
+        assert set(owned) <= {1}
+        assert set(released) == {0}
+        codes = {raw.close_code() for raw in stalled}
+        assert codes <= {4004, -1}
+        for raw in stalled:
+            raw.socket.close()
+
+
+def test_a_stalled_reader_that_wakes_up_is_told(patient: Server) -> None:
+    """4004 comes behind what was sent before."""
+    with httpx.Client(base_url=patient.url, timeout=30) as http, Raw(patient.port, 64 << 10) as raw:
+        publish_megabytes(http, 4)
+        raw.handshake()
+        raw.send("subscribe", sub="t", streams={"s": "0"})
+        time.sleep(10.7)
+        assert raw.close_code() == 4004
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [masked(0x9, b"x" * 20), masked(0xA, b""), masked(0x0, b"", fin=False)],
+    ids=["pings", "pongs", "empty fragments"],
+)
+def test_a_flood_ends_and_nobody_notices(patient: Server, flood: bytes) -> None:
+    """4005 for who floods; others are answered in time, and memory stays where it is."""
+    before = resident_bytes(patient)
+    with Raw(patient.port) as raw, httpx.Client(base_url=patient.url) as http:
+        raw.handshake()
+        raw.write(0x1, b"{", fin=False)
+        ended = threading.Event()
+
+        def pour() -> None:
+            try:
+                while not ended.is_set():
+                    raw.socket.sendall(flood * 4_096)
+            except OSError:
+                pass
+            ended.set()
+
+        pouring = threading.Thread(target=pour)
+        pouring.start()
+        latency_s = []
+        for _ in range(100):
+            began = time.monotonic()
+            assert http.get("/healthz/live").status_code == 200
+            latency_s.append(time.monotonic() - began)
+        assert ended.wait(15), "the flood was let go on"
+        pouring.join()
+        assert sorted(latency_s)[98] < 0.25
+        assert raw.close_code() in (4005, -1)
+    assert resident_bytes(patient) - before < 32 << 20
+
+
+def test_too_many_sockets_are_refused(tmp_path: Path) -> None:
+    """Before they are accepted; one that leaves makes room."""
+    with Server(tmp_path / "data", "--set", "sockets_max=2") as server:
+        with talking(server), talking(server), Raw(server.port) as raw:
+            status, answered, body = raw.handshake()
+            assert (status, json.loads(body)["code"]) == (429, "too_many_sockets")
+            assert answered["retry-after"]
+
+        def accepted() -> bool:
+            with Raw(server.port) as raw:
+                return raw.handshake()[0] == 101
+
+        eventually(accepted, "there is room again")
+
+
+# ---- the end
+
+
+def test_a_stopping_gateway_lets_workers_finish(tmp_path: Path) -> None:
+    """`goaway`, acknowledgements still count, then 4001; who holds nothing is sent away at once."""
+    server = Server(tmp_path / "data")
+    with server, httpx.Client(base_url=server.url) as http:
+        ids = add(http, "s", 1, 2)
+        with talking(server) as worker, talking(server) as follower:
+            worker.ask("consume", sub="w", consumer="c", **WORK)
+            worker.entries(2)
+            follower.ask("subscribe", sub="t", streams={"s": "$"})
+            stopping = threading.Thread(target=server.stop)
+            stopping.start()
+            assert worker.until("goaway")[-1]["after_ms"] > 0
+            assert worker.ask("publish", stream="s", fields={"a": "1"})["problem"]["code"] == "draining"
+            assert worker.ask("ack", sub="w", ids=ids) == {"op": "ok", "acknowledged": 2}
+            assert closed_with(worker) == 4001
+            assert closed_with(follower) == 4001
+            stopping.join()
+        server.start()
+        assert pending(http) == []
+
+
+def test_a_killed_gateway_delivers_again(tmp_path: Path) -> None:
+    """Nothing was pushed that a crash could undo: what a worker saw is its history afterwards."""
+    server = Server(tmp_path / "data", "--set", "fsync=always")
+    with server, httpx.Client(base_url=server.url) as http:
+        with talking(server) as worker:
+            worker.ask("consume", sub="w", consumer="c", **WORK)
+            add(http, "s", *range(10))
+            seen = [entry["id"] for entry in worker.entries(1)]
+            server.kill()
+        server.start()
+        with talking(server) as worker:
+            worker.ask("consume", sub="w", consumer="c", **WORK)
+            history = [entry["id"] for entry in worker.until("entries")[-1]["entries"]]
+            assert history[: len(seen)] == seen
