@@ -12,7 +12,7 @@ SDK := tests/sdk
 TOOLS := $(VENV)/tools
 
 .DEFAULT_GOAL := help
-.PHONY: help run install dev system test fmt lint types contracts tests prove bench lock clean
+.PHONY: help run install dev system test fmt lint types contracts tests prove soak bench lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ tests: dev system $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## pytest on all c
 
 prove: dev  ## plant bugs into the engine, and show that the proof of durability finds every one
 	$(BIN)/python -m tests.proof.prove
+
+soak: dev  ## the long proof of durability, as a table beside Redis's figures; minutes with ARGS="480"
+	$(BIN)/python -m tests.proof.soak $(ARGS)
 
 bench: dev  ## the benchmarks, beside a real Redis
 	$(BIN)/python -m bench $(ARGS)

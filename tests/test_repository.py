@@ -32,6 +32,7 @@ TARGETS: Final = (
     "contracts",
     "tests",
     "prove",
+    "soak",
     "bench",
     "lock",
     "clean",

@@ -1,0 +1,178 @@
+"""`python -m tests.proof.soak [MINUTES]`: the long proof, and its figures beside those of Redis.
+
+Knows: each campaign, its share of the time, and what a real redis-server 7.0.15 did on a 2-core Debian 12.
+Exit code 0 if nothing was lost that was promised, nothing was silently different, and every bug was found.
+Must never know: how a campaign looks for what it finds.
+"""
+
+import itertools
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from engine import Fsync
+from tests.crash.test_kill import REWRITING, kill_under_load
+from tests.proof import prove
+from tests.proof.campaigns import power_cuts
+from tests.proof.damage import Tally, cuts, directory, flips, verdict
+from tests.proof.failing import failing_disk
+from tests.proof.machine import no_loop_disk
+from tests.proof.test_damage import check_flips
+from tests.proof.test_real_power_cuts import cut_under_load
+from tests.server import Server
+
+MODES: Final[tuple[Fsync, ...]] = ("always", "everysec", "no")
+minutes_default: Final = 30.0
+# Seeds that the gate does not use.
+first_seed: Final = 1_000
+kills_per_round: Final = 10
+cuts_per_round: Final = 4
+
+
+class Row(NamedTuple):
+    """A campaign: its name, its share of the time, what Redis did, and the work; it gives the figures."""
+
+    name: str
+    share: float
+    redis: str
+    work: Callable[[float], str]
+
+
+def _until(deadline: float) -> Iterator[int]:
+    """Numbers until the time is over; one at least."""
+    for number in itertools.count(first_seed):
+        yield number
+        if time.monotonic() > deadline:
+            return
+
+
+def explored(fsync: Fsync, slow_s: float = 0.0) -> Callable[[float], str]:
+    """Every legal disk, before every operation of history after history."""
+
+    def work(deadline: float) -> str:
+        lives = disks = recovered = 0
+        worst_s = 0.0
+        for seed in _until(deadline):
+            found = power_cuts(fsync, [seed], steps=90, slow_s=slow_s)
+            lives, disks, recovered = lives + 1, disks + found.disks, recovered + found.recovered
+            worst_s = max(worst_s, found.worst_lost_s)
+        lost = f", at most {worst_s:.1f} s of answers at risk" if fsync != "always" else ""
+        return f"{lives} histories, {disks} disks, {recovered} of them different; 0 promises broken{lost}"
+
+    return work
+
+
+def failed(deadline: float) -> str:
+    """Every operation of history after history fails, in every way."""
+    lives = failures = disks = 0
+    for seed in _until(deadline):
+        for fsync in MODES:
+            some, more = failing_disk([seed], fsync)
+            lives, failures, disks = lives + 1, failures + some, disks + more
+    return f"{lives} histories, {failures} failures, {disks} disks; 0 promises broken"
+
+
+def flipped(deadline: float) -> str:
+    """Every bit of a whole directory."""
+    tally, count, directories = Tally(), 0, 0
+    for seed in _until(deadline):
+        whole = directory(seed)
+        directories += 1
+        for _, _, files in flips(whole):
+            tally.add(verdict(whole, files))
+            count += 1
+        assert check_flips(whole, 101) > 0
+    assert tally.same == 0, "a flipped bit is seen"
+    found = f"{tally.refused} refused, {tally.prefix} torn tails cut, 0 silently different"
+    return f"{count} bits of {directories} directories: {found}"
+
+
+def cut_files(deadline: float) -> str:
+    """Every file of a directory, cut at every byte."""
+    tally = Tally()
+    for seed in _until(deadline):
+        whole = directory(seed)
+        for _, files in cuts(whole):
+            tally.add(verdict(whole, files))
+    return f"{tally.cases} cuts: {tally.prefix} exact prefixes, {tally.refused} refused, 0 different"
+
+
+def killed(fsync: str, *options: str) -> Callable[[float], str]:
+    """Killed under load, time after time."""
+
+    def work(deadline: float) -> str:
+        kills = stored = acknowledged = 0
+        for _ in _until(deadline):
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                Server(Path(folder) / "data", "--fsync", fsync, *options) as server,
+            ):
+                entries, deliveries = kill_under_load(server, kills_per_round)
+            kills, stored = kills + kills_per_round, stored + entries
+            acknowledged += deliveries
+        return f"{kills} kills, {stored} entries and {acknowledged} deliveries acknowledged, 0 lost"
+
+    return work
+
+
+def powerless(fsync: str, *options: str) -> Callable[[float], str]:
+    """Real power cuts, where the machine allows them."""
+
+    def work(deadline: float) -> str:
+        reason = no_loop_disk()
+        if reason is not None:
+            return f"SKIPPED, nothing was proved: {reason}"
+        times = stored = lost = worst = 0
+        for _ in _until(deadline):
+            with tempfile.TemporaryDirectory() as folder:
+                found = cut_under_load(Path(folder), fsync, cuts_per_round, *options)
+            times, stored, lost = times + found.cuts, stored + found.stored, lost + found.lost
+            worst = max(worst, found.worst)
+        assert not lost or fsync != "always"
+        return f"{times} cuts, {lost} of {stored} lost, worst {worst}, all within what the mode allows"
+
+    return work
+
+
+ROWS: Final = (
+    Row("disks explored, always", 0.1, "-", explored("always")),
+    Row("disks explored, everysec", 0.1, "-", explored("everysec")),
+    Row("disks explored, no", 0.06, "-", explored("no")),
+    Row("disks explored, everysec, slow disk", 0.06, "-", explored("everysec", 6.0)),
+    Row("operations failed", 0.08, "a failed sync ends it, or MISCONF for ever", failed),
+    Row("bits flipped", 0.06, "1,500: 280 silently different, 13 shorter", flipped),
+    Row("files cut at every byte", 0.02, "895: all start, 10 exact prefixes", cut_files),
+    Row("kill -9, always", 0.08, "60 kills, 0 of 19,750 lost", killed("always")),
+    Row("kill -9, everysec", 0.08, "60 kills, 708 of 73,259 lost", killed("everysec")),
+    Row("kill -9, no", 0.06, "-", killed("no")),
+    Row("kill -9 while rewriting", 0.08, "-", killed("everysec", *REWRITING)),
+    Row("power cuts, always", 0.08, "30 cuts, 0 of 13,315 lost", powerless("always")),
+    Row("power cuts, always, rewriting", 0.06, "0 of 26,642 lost", powerless("always", *REWRITING)),
+    Row("power cuts, everysec", 0.06, "20 cuts, 113,200 of 304,091 lost", powerless("everysec")),
+    Row("power cuts, no", 0.02, "10 cuts, all 127,415 lost", powerless("no")),
+)
+
+
+def main(minutes: float) -> int:
+    """Run all of it; print the table row by row."""
+    tell = sys.stdout.write
+    broken = 0
+    tell(f"{'campaign':<37} {'Redis 7.0.15':<44} Weir\n")
+    for row in ROWS:
+        try:
+            figures = row.work(time.monotonic() + row.share * minutes * 60)
+        except AssertionError as error:
+            broken += 1
+            figures = f"BROKEN: {' '.join(str(error).split())[:300]}"
+        tell(f"{row.name:<37} {row.redis:<44} {figures}\n")
+        sys.stdout.flush()
+    unproved = prove.main([])
+    tell("nothing was lost that was promised\n" if not broken else f"{broken} campaigns found something\n")
+    return 1 if broken or unproved else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else minutes_default))
