@@ -126,7 +126,7 @@ def document(api: FastAPI, settings: Settings) -> bytes:
     named = [kind for told in _OPERATIONS.values() for kind in (told.answer, told.body) if kind is not None]
     kinds = dict.fromkeys([*named, schemas.NewEntries, schemas.Place])
     _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
-    described["components"] = {"schemas": {**components, "Problem": _problem_schema()}}
+    described["components"] = {"schemas": {**components, "Problem": problem_schema()}}
     for name, schema in _named_schemas(described):
         _set_limits(name, schema, settings)
     described["info"]["description"] = _ABOUT
@@ -329,7 +329,8 @@ def _ref(kind: type[msgspec.Struct]) -> dict[str, Any]:
     return {"$ref": _REF.format(name=kind.__name__)}
 
 
-def _problem_schema() -> Json:
+def problem_schema() -> Json:
+    """A refusal's body; it refers to the schema `Place`."""
     text = {"type": "string"}
     return {
         "type": "object",

@@ -90,13 +90,11 @@ Fields = Annotated[Raw, Meta(extra_json_schema=_FIELDS_SCHEMA)]
 Pushed = Annotated[Raw, Meta(extra_json_schema=_PUSHED_SCHEMA)]
 
 
-class Frame(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True, omit_defaults=True
-):
+class Frame(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", omit_defaults=True):
     """The base of all."""
 
 
-class ClientFrame(Frame, frozen=True, kw_only=True):
+class ClientFrame(Frame, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a client may send."""
 
     ref: Ref | UnsetType = UNSET
@@ -264,7 +262,7 @@ class Paused(ServerFrame, frozen=True, kw_only=True, tag="paused"):
     """No credit is left: what comes waits in its stream."""
 
     sub: Sub
-    reason: Annotated[str, Meta(extra_json_schema={"enum": ["credit"]})] = msgspec.field(default="credit")
+    reason: Annotated[str, Meta(extra_json_schema={"enum": ["credit"]})]
 
 
 REASONS: Final = ("replaced", "group_destroyed", "stream_deleted", "forbidden")

@@ -89,6 +89,10 @@ class Session:
         """What is left of a subscription's credit; None is unlimited."""
         return self._by_name[name].credit
 
+    def key_of(self, name: str) -> int:
+        """A subscription's key, under which its events come."""
+        return self._by_name[name].key
+
     # ---- frames
 
     def receive(self, text: bytes) -> Effects:
@@ -247,7 +251,7 @@ class Session:
         if one.paused:
             return []
         one.paused = True
-        return [Send(frames.written(frames.Paused(sub=one.name)))]
+        return [Send(frames.written(frames.Paused(sub=one.name, reason="credit")))]
 
     # ---- following streams
 

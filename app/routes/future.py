@@ -13,7 +13,6 @@ _NOT_BUILT: Final[Sequence[tuple[str, Sequence[str]]]] = (
     ("/v1/plan", ("POST",)),
     ("/v1/tickets", ("POST",)),
     ("/metrics", ("GET",)),
-    ("/asyncapi.json", ("GET",)),
 )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import MutableMapping
 from typing import Any, Final
 
-from app import frames
+from app import asyncapi, frames
 from app.auth import Access, Action
 from app.calls import Answer, Call, Scope, Send
 from app.effects import SessionLimits
@@ -28,6 +28,12 @@ _PATH: Final = ("v1", "ws")
 async def not_upgraded(call: Call) -> Answer:
     """Say what is missing."""
     raise Refusal("upgrade_required", "this is a WebSocket: see /asyncapi.json")
+
+
+@routes.get("/asyncapi.json", Access.OPEN, "getAsyncApi", hidden=True)
+async def asyncapi_document(call: Call) -> Answer:
+    """The description of the socket, AsyncAPI 3."""
+    return Answer(200, asyncapi.document(call.gateway.settings))
 
 
 class Sockets:
