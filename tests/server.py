@@ -91,6 +91,11 @@ class Server:
             return False
         return True
 
+    def cpu_s(self) -> float:
+        """The processor time that it has used, in seconds."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def log_to(self, path: Path) -> None:
         """Write what the process says to another file than the one beside the data."""
         self._log = path

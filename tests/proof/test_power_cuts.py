@@ -8,7 +8,7 @@ from tests.proof.campaigns import power_cuts
 from tests.proof.disks import common_bytes, legal_contents, legal_disks
 
 # Seeds of histories; `make soak` goes on from there.
-short = range(1, 11)
+short = range(1, 8)
 
 
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])

@@ -2,6 +2,8 @@
 
 import contextlib
 import http.client
+import shutil
+import socket
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +21,8 @@ MISSING: Final = "/v1/streams/other/entries"
 # What may not wait for a disk answers so fast, at the median of some; strace and two cores included.
 answer_s_max: Final = 0.05
 recovery_s_max: Final = 2.0
+files_max: Final = 80
+crowded_s: Final = 1.5
 full_body: Final = {"fields": {"v": "x" * 200_000}}
 
 
@@ -197,3 +201,25 @@ def test_a_full_disk_refuses_and_recovers(fsync: str, tmp_path: Path) -> None:
                 while call("POST", f"{STREAM}/entries", full_body)[0] != 201:
                     assert time.monotonic() - begun < recovery_s_max, "it goes on by itself"
                     time.sleep(0.05)
+
+
+@pytest.mark.xfail(shutil.which("prlimit") is None, run=False, reason="skipped: needs prlimit")
+def test_no_more_open_files_is_survived(tmp_path: Path) -> None:
+    """F27: who comes too late has to wait; the open log goes on, and so does accepting, without spinning."""
+    with Server(tmp_path / "data", "--fsync", "always") as server:
+        open_journal(server.port)
+        restarted(server, "prlimit", f"--nofile={files_max}:{files_max}")
+        with client(server.port) as call:
+            call("GET", "/healthz/live")
+            crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2 * files_max)]
+            try:
+                used = server.cpu_s()
+                given = [call("POST", f"{STREAM}/entries", {"fields": {"n": "1"}})[1]["id"] for _ in range(5)]
+                time.sleep(crowded_s)
+                assert server.cpu_s() - used < crowded_s / 2, "it does not spin"
+            finally:
+                for one in crowd:
+                    one.close()
+        time.sleep(crowded_s)
+        assert _ids(server) == set(given)
+        server.kill()
