@@ -23,7 +23,7 @@ _ANSWERED: Final = ("ok", "error")
 _REPLIES: Final[dict[str, Sequence[str]]] = {"ping": ("pong",), "credit": ("error",)}
 _ABOUT: Final = """\
 One socket for all of it: publish, follow streams, work as a consumer of a group. Frames are JSON objects
-with `op`, one a text message. A client's frame may have `ref`; its answer repeats it. What is pushed has `sub`.
+with `op`, one a message. A client's frame may have `ref`; its answer repeats it. What is pushed has `sub`.
 
 * **Credit counts entries.** Nothing is sent beyond it. Of `consume`, acknowledging gives it back.
 * **Close codes** 4000 to 4499: reconnect with back-off (4000 internal, 4001 draining, 4004 slow reader,
