@@ -59,7 +59,7 @@ soak: dev  ## the long proof of durability, as a table beside Redis's figures; m
 bench: dev  ## the benchmarks, beside a real Redis
 	$(BIN)/python -m bench $(ARGS)
 
-system:  ## what the gate needs from outside: redis-server, node, npm, chromium
+system:  ## what the gate needs from outside: redis-server, node, npm, strace, chromium
 	@.ci/system-packages "$(PYTHON)" $(VENV)
 
 lock: dev  ## newest versions that pyproject.toml and the .in files allow, with hashes and without hosts
