@@ -8,11 +8,12 @@
 import uPlot from "/console/uplot.js";
 import { h, write } from "./dom.js";
 import { clock, duration, rate, short } from "./format.js";
-import { SECONDS_MAX } from "./measures.js";
 
 /** @typedef {import("./measures.js").Series} Series */
 
 const HEIGHT_PX = 74;
+// A chart that has just begun is not stretched further than this.
+const SECONDS_MIN = 60;
 
 /** @type {{key: string, label: string, hint: string, unit: (value: number | null) => string,
  *   lines: (keyof Series)[]}[]} */
@@ -81,7 +82,7 @@ export class Charts {
       chart.plot ??= this.plot(chart);
       const now = series.at.at(-1) ?? 0;
       chart.plot.setData([series.at, ...chart.lines.map((line) => series[line])], false);
-      chart.plot.setScale("x", { min: now - SECONDS_MAX, max: now });
+      chart.plot.setScale("x", { min: Math.min(now - SECONDS_MIN, series.at[0] ?? now), max: now });
     }
   }
 
@@ -101,7 +102,7 @@ export class Charts {
         legend: { show: false },
         scales: { y: { range: (/** @type {any} */ _plot, /** @type {number} */ _min, /** @type {number} */ max) => [0, Math.max(1, (max || 0) * 1.15)] } },
         axes: [
-          { ...axis, size: 16, space: 60, gap: 2, values: (/** @type {any} */ _plot, /** @type {number[]} */ ticks) => ticks.map((tick) => clock(tick * 1000).slice(0, 5)), incrs: [60] },
+          { ...axis, size: 16, space: 72, gap: 2, values: (/** @type {any} */ _plot, /** @type {number[]} */ ticks) => ticks.map((tick) => clock(tick * 1000).slice(0, 8)), incrs: [15, 30, 60, 120] },
           { ...axis, size: 52, space: 26, gap: 4, values: (/** @type {any} */ _plot, /** @type {number[]} */ ticks) => ticks.map((tick) => chart.unit(tick)) },
         ],
         series: [

@@ -68,8 +68,10 @@ export class Grid extends EventTarget {
     this.columns = columns;
     const names = ["ID", "Time", ...columns, "Other fields"];
     fill(this.head, ...names.map((name) => h("div.cell", { role: "columnheader", title: name }, name)));
-    const fields = columns.map(() => "minmax(5rem, 1fr)").join(" ");
-    this.element.style.setProperty("--columns", `12.5rem 8.5rem ${fields} minmax(6rem, ${columns.length === 0 ? 1 : 1.2}fr)`);
+    const fields = columns.map(() => "minmax(6rem, 1fr)").join(" ");
+    // Narrower than this it scrolls sideways: twice the padding, ID, time, fields, the others.
+    this.element.style.setProperty("--grid-min", `calc(32px + ${12.5 + 8.5 + 6 * columns.length + 7}rem)`);
+    this.element.style.setProperty("--columns", `12.5rem 8.5rem ${fields} minmax(7rem, ${columns.length === 0 ? 1 : 1.2}fr)`);
     this.element.setAttribute("aria-colcount", String(names.length));
     for (const { element } of this.pool) element.remove();
     this.pool = [];
@@ -164,6 +166,7 @@ export class Grid extends EventTarget {
 
   scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.body;
+    this.head.scrollLeft = this.body.scrollLeft;
     if (Math.abs(scrollTop - this.expected) <= 1) {
       this.expected = Number.NaN;
       return;

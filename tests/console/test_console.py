@@ -1,0 +1,317 @@
+"""The console in a real browser, on a real gateway: what people see and what they can do.
+
+Knows: the page by its roles and names, as people and screen readers do. Must never know: its modules.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+
+from tests.console.conftest import Gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+AXE = Path(__file__).parents[1] / "sdk" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+async def opened(page: Page, gateway: Gateway, stream: str, view: str = "live") -> Page:
+    """The page at a stream, connected."""
+    await page.goto(f"{gateway.server.url}/console#/{stream}/{view}")
+    await expect(page.get_by_role("group", name="Connection")).to_contain_text("Connected since")
+    if view == "live":
+        await expect(page.locator(".state")).to_have_text("Live")
+    return page
+
+
+def rows(page: Page, text: str = "") -> Locator:
+    """The rows in sight that have this text."""
+    return page.locator(".row:visible").filter(has_text=text)
+
+
+async def test_what_is_published_appears(page: Page, gateway: Gateway) -> None:
+    """What was there, then what comes, in order; fields have columns; the list tells the figures."""
+    await gateway.publish("appear", *({"n": f"old {n}"} for n in range(3)))
+    await opened(page, gateway, "appear")
+    await expect(rows(page)).to_have_count(3)
+    (new,) = await gateway.publish("appear", {"n": "new", "city": "Graz"})
+    await expect(rows(page, "new")).to_contain_text(new)
+    assert re.findall(r"old \d", " ".join(await rows(page).all_inner_texts())) == ["old 0", "old 1", "old 2"]
+    await expect(page.get_by_role("columnheader", name="city")).to_be_visible()
+    line = page.get_by_role("region", name="List of streams").get_by_role("row", name=re.compile("appear"))
+    await expect(line.get_by_role("cell").first).to_have_text("4")
+
+
+async def test_a_paused_tail_waits_and_leaves_nothing_out(page: Page, gateway: Gateway) -> None:
+    """It says since when and how many came; going on shows them all."""
+    await gateway.publish("pause", {"n": "first"})
+    await opened(page, gateway, "pause")
+    await page.get_by_role("button", name="Pause").click()
+    await expect(page.locator(".state")).to_contain_text("Paused at")
+    await gateway.publish("pause", *({"n": f"held {n}"} for n in range(5)))
+    await expect(page.locator(".status")).to_contain_text("5 new entries")
+    await expect(rows(page)).to_have_count(1)
+    await page.get_by_role("button", name="Resume").click()
+    await expect(rows(page)).to_have_count(6)
+    await expect(page.locator(".state")).to_have_text("Live")
+
+
+async def test_a_filter_shows_what_is_wanted(page: Page, gateway: Gateway) -> None:
+    """Words, fields, numbers, exclusion; of what is there and of what comes."""
+    await gateway.publish(
+        "filter", *({"city": city, "t": str(t)} for city in ("Graz", "Wien") for t in range(5))
+    )
+    await opened(page, gateway, "filter")
+    wanted = page.get_by_role("searchbox", name="Filter entries")
+    for text, count in (("graz", 5), ("city:wi t>2", 2), ('city="Graz" -t=0', 4), ("t>=4", 2), ("", 10)):
+        await wanted.fill(text)
+        await expect(rows(page)).to_have_count(count)
+    await wanted.fill("city:linz")
+    await expect(page.get_by_text("No entry that is kept here matches")).to_be_visible()
+    await gateway.publish("filter", {"city": "Linz", "t": "1"}, {"city": "Graz", "t": "1"})
+    await expect(rows(page)).to_have_count(1)
+
+
+async def test_a_reader_jumps_into_the_past_and_comes_back(page: Page, gateway: Gateway) -> None:
+    """To an ID; what is older comes when it is scrolled to; the present is one button away."""
+    ids = await gateway.publish("jump", *({"n": f"n{n:04}"} for n in range(1500)))
+    await opened(page, gateway, "jump")
+    place = page.get_by_role("textbox", name="Jump to")
+    await place.fill("25 o'clock")
+    await place.press("Enter")
+    assert await place.evaluate("element => element.validationMessage")
+    await place.fill(ids[700])
+    await place.press("Enter")
+    await expect(page.locator(".state")).to_have_text("History")
+    await expect(rows(page, "n0700")).to_be_in_viewport()
+    await expect(page.locator(".status")).to_contain_text("1,000 rows")
+    await page.locator(".grid-body").evaluate("element => { element.scrollTop = 0 }")
+    await expect(page.locator(".status")).to_contain_text("1,200 rows")
+    await expect(rows(page, "n0200")).to_be_in_viewport()
+    await place.fill("1h")
+    await place.press("Enter")
+    await expect(rows(page, "n0000")).to_be_in_viewport()
+    await page.get_by_role("button", name="Go to now").click()
+    await expect(page.locator(".state")).to_have_text("Live")
+    await expect(rows(page, "n1499")).to_be_visible()
+
+
+async def test_one_connection_follows_whatever_is_looked_at(page: Page, gateway: Gateway) -> None:
+    """A tab has one socket, from stream to stream and view to view."""
+    sockets: list[str] = []
+    page.on("websocket", lambda socket: sockets.append(socket.url))
+    for stream in ("one", "two", "three"):
+        await gateway.publish(stream, {"of": stream})
+        await opened(page, gateway, stream)
+        await expect(rows(page, stream)).to_have_count(1)
+    await gateway.publish("one", {"of": "unseen"})
+    await page.get_by_role("tab", name="Groups").click()
+    assert len(sockets) == 1
+
+
+async def test_what_was_removed_unread_is_told(page: Page, gateway: Gateway) -> None:
+    """A tail that is held long enough loses entries to a trim: a row says how many."""
+    await gateway.publish("gap", {"n": "0"})
+    await opened(page, gateway, "gap")
+    await page.get_by_role("button", name="Pause").click()
+    # More than the credit that is out, so that some stay in the stream.
+    for start in range(0, 5000, 1000):
+        await gateway.publish("gap", *({"n": str(n)} for n in range(start, start + 1000)))
+    await gateway.call("POST", "gap/trim", {"maxlen": 10})
+    await expect(page.locator(".status")).to_contain_text("more wait in the stream")
+    await page.get_by_role("button", name="Resume").click()
+    await expect(rows(page, "Gap:")).to_contain_text(re.compile(r"Gap: .*removed before"))
+    await expect(rows(page, "4999")).to_be_visible()
+
+
+async def test_an_entry_is_looked_at_and_deleted(page: Page, gateway: Gateway) -> None:
+    """Every field whole, bytes as bytes, JSON in lines; deleting asks first."""
+    entry = {"fields": {"raw": "AP8QSA=="}, "encoding": "base64"}
+    await gateway.call("POST", "inspect/entries", entry)
+    await gateway.publish("inspect", {"long": "x" * 5000, "json": '{"a":[1,2]}'})
+    await opened(page, gateway, "inspect")
+    await rows(page).first.click()
+    shown = page.get_by_role("complementary", name="Entry")
+    await expect(shown.get_by_text("00 ff 10 48")).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(shown).to_be_hidden()
+    await rows(page).last.click()
+    assert len(await shown.locator("pre").first.inner_text()) == 5000
+    await expect(shown.locator("pre").last).to_have_text('{\n  "a": [\n    1,\n    2\n  ]\n}')
+    await shown.get_by_role("button", name="Delete…").click()
+    await page.get_by_role("button", name="Delete entry").click()
+    await expect(page.locator(".toast")).to_contain_text("Deleted")
+    await expect(rows(page).last).to_contain_text("deleted")
+    assert len((await gateway.call("GET", "inspect/entries"))["entries"]) == 1
+
+
+async def test_pending_entries_are_worked_off(page: Page, gateway: Gateway) -> None:
+    """Lag, consumers, idle times and counts; acknowledge, claim, give back."""
+    ids = await gateway.publish("work", *({"n": str(n)} for n in range(8)))
+    await gateway.call("POST", "work/groups", {"name": "team", "start": "0"})
+    await gateway.call("POST", "work/groups/team/consumers/anna/read", {"count": 5})
+    await opened(page, gateway, "work", "groups/team")
+    group = page.get_by_role("row", name=re.compile("^team"))
+    await expect(group).to_have_text(re.compile(r"team\s*3\s*5\s*1"))
+    pending = page.get_by_role("region", name="Pending entries")
+    await expect(pending.get_by_role("row")).to_have_count(6)
+
+    await pending.get_by_label(f"Choose {ids[0]}").check()
+    await pending.get_by_role("button", name="Acknowledge").click()
+    await expect(page.locator(".toast").last).to_contain_text("Acknowledged 1 entry")
+    await expect(pending.get_by_role("row")).to_have_count(5)
+
+    await pending.get_by_label(f"Choose {ids[1]}").check()
+    await pending.get_by_role("button", name="Claim…").click()
+    await page.get_by_label("For consumer").fill("bert")
+    await page.get_by_role("button", name="Claim", exact=True).click()
+    await expect(pending.get_by_role("row", name=ids[1])).to_have_text(re.compile(r"bert.*2$"))
+
+    await pending.get_by_label(f"Choose {ids[2]}").check()
+    await pending.get_by_role("button", name="Give back").click()
+    await expect(pending.get_by_role("row", name=ids[2])).to_contain_text("nobody")
+
+    await pending.get_by_label("Of consumer").select_option("bert")
+    await expect(pending.get_by_role("row")).to_have_count(2)
+    await pending.get_by_role("button", name=ids[1], exact=True).click()
+    await expect(page.get_by_role("complementary", name="Entry")).to_contain_text(ids[1])
+
+
+async def test_streams_and_groups_are_made_trimmed_and_deleted(page: Page, gateway: Gateway) -> None:
+    """A trim tells first what it costs; what cannot be undone has to be typed."""
+    await page.goto(f"{gateway.server.url}/console")
+    await page.get_by_role("button", name="New stream").click()
+    await page.get_by_label("Name", exact=True).fill("made here")
+    await page.get_by_label("Keep at most so many entries").fill("100")
+    await page.get_by_role("button", name="Create stream").click()
+    await expect(page.get_by_role("heading", level=1, name="made here")).to_be_visible()
+    await expect(page.locator(".figures")).to_contain_text("keeps at most 100 entries")
+
+    await page.get_by_role("tab", name="Publish").click()
+    await page.get_by_label("Field name").fill("colour")
+    await page.get_by_label("Value").fill("blue")
+    await page.get_by_label("Value").press("Control+Enter")
+    await expect(page.locator(".toast").last).to_contain_text("Published")
+    await page.get_by_label("One JSON object a line").fill('{"colour": "red"}\n{"colour": "green"}')
+    await page.get_by_role("button", name="Publish lines").click()
+    await expect(page.locator(".toast").last).to_contain_text("Published 2 entries")
+    await page.get_by_role("tab", name="Live").click()
+    await expect(rows(page, "green")).to_be_visible()
+
+    await page.get_by_role("button", name="Trim…").click()
+    await page.get_by_label("Number, ID or seconds").fill("1")
+    await expect(page.get_by_text("This removes 2 entries.")).to_be_visible()
+    await page.get_by_role("button", name="Trim", exact=True).click()
+    await expect(page.locator(".toast").last).to_contain_text("Removed 2 entries")
+
+    await page.get_by_role("tab", name="Groups").click()
+    await page.get_by_role("button", name="New group").click()
+    await page.get_by_label("Name", exact=True).fill("team")
+    await page.get_by_role("button", name="Create group").click()
+    await expect(page.get_by_role("row", name=re.compile("^team"))).to_be_visible()
+    await page.get_by_role("button", name="New group").click()
+    await page.get_by_label("Name", exact=True).fill("team")
+    await page.get_by_role("button", name="Create group").click()
+    await expect(page.locator(".toast.bad")).to_be_visible()
+
+    await page.get_by_role("button", name="Delete stream…").click()
+    delete = page.get_by_role("button", name="Delete stream", exact=True)
+    await expect(delete).to_be_disabled()
+    await page.get_by_label("Type made here to go on").fill("made here")
+    await delete.click()
+    await expect(page.get_by_text("This stream does not exist now")).to_be_visible()
+
+
+async def test_the_keyboard_reaches_everything(page: Page, gateway: Gateway) -> None:
+    """From the list of streams to an entry and back, without a pointer; the focus is always somewhere."""
+    await gateway.publish("keys", *({"n": f"row {n}"} for n in range(20)))
+    await page.goto(f"{gateway.server.url}/console")
+    await page.keyboard.press("s")
+    await page.keyboard.type("keys")
+    link = page.get_by_role("link", name="keys", exact=True)
+    await expect(page.get_by_role("region", name="List of streams").get_by_role("link")).to_have_count(1)
+    while not await link.evaluate("element => element === document.activeElement"):
+        await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".state")).to_have_text("Live")
+    await page.keyboard.press("e")
+    grid = page.get_by_role("grid", name="Entries")
+    await expect(grid).to_be_focused()
+    await page.keyboard.press("ArrowUp")
+    await page.keyboard.press("ArrowUp")
+    active = await grid.get_attribute("aria-activedescendant")
+    await expect(page.locator(f"#{active}")).to_contain_text("row 18")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("complementary", name="Entry")).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(grid).to_be_focused()
+    await page.keyboard.press(" ")
+    await expect(page.locator(".state")).to_have_text("Live")
+    await page.keyboard.press("2")
+    await expect(page.get_by_role("tab", name="Groups")).to_have_attribute("aria-selected", "true")
+    await page.get_by_role("tab", name="Groups").focus()
+    await page.keyboard.press("ArrowRight")
+    await expect(page.get_by_role("tab", name="Publish")).to_be_focused()
+    await page.keyboard.press("?")
+    await expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("tab", name="Publish")).to_be_focused()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_nothing_stands_in_the_way_of_assistive_technology(
+    page: Page, gateway: Gateway, scheme: str
+) -> None:
+    """The checker finds no violation in any view, contrast included, in both themes."""
+    stream = f"access-{scheme}"
+    await gateway.publish(stream, *({"n": str(n), "city": "Graz"} for n in range(5)))
+    await gateway.call("PUT", f"{stream}/groups/team", {"start": "0"})
+    await gateway.call("POST", f"{stream}/groups/team/consumers/anna/read", {"count": 2})
+    await page.emulate_media(color_scheme="dark" if scheme == "dark" else "light", reduced_motion="reduce")
+    await opened(page, gateway, stream)
+    # Told by the test's side of the browser, which the page's policy does not bind.
+    await page.evaluate(AXE.read_text())
+    await rows(page).first.click()
+    await _check_access(page)
+    await page.keyboard.press("Escape")
+    await page.get_by_role("tab", name="Groups").click()
+    await page.get_by_role("link", name="team").click()
+    await expect(page.get_by_role("region", name="Pending entries").get_by_role("row")).to_have_count(3)
+    await _check_access(page)
+    await page.get_by_role("button", name="New group").click()
+    await _check_access(page)
+    await page.keyboard.press("Escape")
+    await page.get_by_role("tab", name="Publish").click()
+    await _check_access(page)
+
+
+async def _check_access(page: Page) -> None:
+    found = await page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
+    told = [(one["id"], [node["target"] for node in one["nodes"]]) for one in found["violations"]]
+    assert told == []
+
+
+async def test_dark_is_dark(page: Page, gateway: Gateway) -> None:
+    """As the system wants it, or as chosen, which is remembered."""
+    await page.emulate_media(color_scheme="dark")
+    await page.goto(f"{gateway.server.url}/console")
+    paper = "() => getComputedStyle(document.body).backgroundColor"
+    dark = await page.evaluate(paper)
+    assert max(map(int, re.findall(r"\d+", dark)[:3])) < 60
+    await page.get_by_role("button", name="Theme: system").click()
+    assert min(map(int, re.findall(r"\d+", await page.evaluate(paper))[:3])) > 200
+    await page.reload()
+    await expect(page.get_by_role("button", name="Theme: light")).to_be_visible()
+    await page.get_by_role("button", name="Theme: light").click()
+    assert await page.evaluate(paper) == dark
+
+
+async def test_a_deleted_stream_that_comes_back_is_told_as_another(page: Page, gateway: Gateway) -> None:
+    """Its entries start anew, though their IDs may be smaller."""
+    await gateway.call("POST", "again/entries", {"id": "99-1", "fields": {"n": "before"}})
+    await opened(page, gateway, "again")
+    await gateway.call("DELETE", "again")
+    await gateway.call("POST", "again/entries", {"id": "5-1", "fields": {"n": "after"}})
+    await expect(rows(page, "after")).to_have_count(1)
+    await expect(rows(page, re.compile("deleted").pattern).first).to_be_visible()

@@ -1,0 +1,90 @@
+"""A console that is left open: it keeps up, does not grow, comes back by itself, and is honest about it.
+
+Knows: figures of a browser. Must never know: how rows are drawn.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+from playwright.async_api import Page, expect
+
+from tests.console.conftest import Gateway
+from tests.console.test_console import opened, rows
+from tests.server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+per_second = 2_000
+seconds = 5
+heap_growth_bytes_max = 16 << 20
+HEAP = "() => { gc(); return performance.memory.usedJSHeapSize }"
+NODES = "() => document.querySelectorAll('*').length"
+
+
+@pytest.mark.alone
+async def test_it_keeps_up_with_two_thousand_entries_a_second(page: Page, gateway: Gateway) -> None:
+    """The newest are in sight within a second, no element and no memory is left behind, none was missed."""
+    await gateway.publish("fast", {"n": "-1", "at": "start", "note": "x" * 40})
+    await opened(page, gateway, "fast")
+    # The ring is full when it is measured, so that what is measured after it is growth.
+    sent = 0
+    for _ in range(12):
+        await gateway.publish("fast", *map(_entry, range(sent, sent := sent + 1_000)))
+    await expect(page.locator(".status")).to_contain_text("10,000 rows kept")
+    heap, nodes = await page.evaluate(HEAP), await page.evaluate(NODES)
+    sent = await _publish(gateway, sent, seconds)
+    await expect(rows(page, f"last {sent - 1}.")).to_be_visible(timeout=1_000)
+    await expect(page.locator(".status")).to_contain_text(f"{sent:,} received")
+    assert await page.evaluate(NODES) <= nodes + 5
+    assert await page.evaluate(HEAP) - heap < heap_growth_bytes_max
+
+
+def _entry(number: int) -> dict[str, str]:
+    return {"n": str(number), "at": f"last {number}.", "note": "x" * 40}
+
+
+async def _publish(gateway: Gateway, first: int, seconds: int) -> int:
+    """At an even pace; the number after the last."""
+    loop = asyncio.get_running_loop()
+    began, batch = loop.time(), per_second // 20
+    for place in range(seconds * 20):
+        start = first + place * batch
+        await gateway.publish("fast", *map(_entry, range(start, start + batch)))
+        await asyncio.sleep(max(0.0, began + (place + 1) / 20 - loop.time()))
+    return first + seconds * per_second
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def restarted(tmp_path: Path) -> AsyncIterator[Gateway]:
+    with Server(tmp_path / "data") as server:
+        async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
+            yield Gateway(http, server)
+
+
+@pytest.mark.parametrize("way", ["kill", "stop"])
+async def test_a_restart_is_told_and_costs_nothing(page: Page, restarted: Gateway, way: str) -> None:
+    """It says that it is away, since when and why; comes back alone; goes on at its cursor."""
+    await restarted.publish("survive", {"n": "before"})
+    await opened(page, restarted, "survive")
+    await (
+        asyncio.to_thread(restarted.server.kill)
+        if way == "kill"
+        else asyncio.to_thread(restarted.server.stop)
+    )
+    connection = page.get_by_role("group", name="Connection")
+    await expect(connection).to_contain_text(re.compile(r"Not connected since [\d:]+: .*next try in"))
+    await expect(page.locator(".state")).to_have_text("Not connected")
+    await asyncio.to_thread(restarted.server.start)
+    # Before the page is back.
+    await restarted.publish("survive", *({"n": f"meanwhile {n}"} for n in range(20)))
+    await expect(connection).to_contain_text("Connected since", timeout=15_000)
+    await restarted.publish("survive", {"n": "finally"})
+    await expect(rows(page, "finally")).to_have_count(1)
+    await expect(rows(page, "Connected again after")).to_have_count(1)
+    texts = await rows(page).locator(".cell:nth-child(3)").all_inner_texts()
+    assert [text for text in texts if text] == ["before", *(f"meanwhile {n}" for n in range(20)), "finally"]

@@ -1,0 +1,179 @@
+"""Stored content never becomes markup: thirty payloads, in every place where the page shows something.
+
+Knows: what has worked against other pages. Must never know: why it does not work here.
+"""
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.console.conftest import Gateway
+from tests.console.test_console import opened, rows
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PAYLOADS = (
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<svg onload=alert(1)>",
+    "<svg><script>alert(1)</script></svg>",
+    "<svg><animate onbegin=alert(1) attributeName=x dur=1s>",
+    "<iframe src=javascript:alert(1)></iframe>",
+    "<iframe srcdoc='<script>alert(1)</script>'></iframe>",
+    "<body onload=alert(1)>",
+    "<details open ontoggle=alert(1)>x</details>",
+    "<video><source onerror=alert(1)></video>",
+    "<input autofocus onfocus=alert(1)>",
+    "<math><mtext><table><mglyph><style><img src=x onerror=alert(1)>",
+    "<noscript><p title='</noscript><img src=x onerror=alert(1)>'>",
+    "<template><img src=x onerror=alert(1)></template>",
+    "<object data=javascript:alert(1)></object>",
+    "<embed src=javascript:alert(1)>",
+    "<a href=javascript:alert(1)>x</a>",
+    "<form action=javascript:alert(1)><button>x</button></form>",
+    "<base href=//evil.example/>",
+    "<meta http-equiv=refresh content='0;url=javascript:alert(1)'>",
+    "<link rel=stylesheet href=//evil.example/x.css>",
+    "<style>*{background:url(//evil.example/)}</style>",
+    "javascript:alert(1)",
+    "'\"><img src=x onerror=alert(1)>",
+    "</title></textarea></script><script>alert(1)</script>",
+    "{{constructor.constructor('alert(1)')()}}",
+    "${alert(1)}",
+    "\u2028alert(1)\u2029<!--",
+    "\u202e<gpj.evil>\u202c\u0000\u0008",
+    "]]><![CDATA[<img src=x onerror=alert(1)>]]>&lt;img src=x onerror=alert(1)&gt;&#60;",
+)
+# Nobody of these makes anything; whatever else stands in the page was made from a payload.
+KNOWN = (
+    *(
+        "A",
+        "ASIDE",
+        "BDI",
+        "BODY",
+        "BUTTON",
+        "CANVAS",
+        "CAPTION",
+        "DATALIST",
+        "DD",
+        "DIALOG",
+        "DIV",
+        "DL",
+        "DT",
+    ),
+    *(
+        "FORM",
+        "H1",
+        "H2",
+        "HEAD",
+        "HEADER",
+        "HTML",
+        "INPUT",
+        "LABEL",
+        "LINK",
+        "MAIN",
+        "META",
+        "NAV",
+        "NOSCRIPT",
+    ),
+    *(
+        "OPTION",
+        "OUTPUT",
+        "P",
+        "PRE",
+        "SCRIPT",
+        "SECTION",
+        "SELECT",
+        "SPAN",
+        "TABLE",
+        "TBODY",
+        "TD",
+        "TEXTAREA",
+    ),
+    *("TH", "THEAD", "TITLE", "TR"),
+)
+WATCH = """() => {
+  window.violations = [];
+  const told = (event) => window.violations.push(event.violatedDirective);
+  document.addEventListener("securitypolicyviolation", told);
+}"""
+COUNT = """() => Object.fromEntries(
+  ["SCRIPT", "LINK", "META", "FORM", "NOSCRIPT", "TITLE", "TEXTAREA", "A"].map(
+    (tag) => [tag, document.querySelectorAll(tag).length]))"""
+UNKNOWN = """(known) => [...document.querySelectorAll("*")]
+  .map((one) => one.tagName).filter((tag) => !known.includes(tag))"""
+
+
+async def test_stored_payloads_are_shown_as_text(page: Page, gateway: Gateway) -> None:
+    """As values and as names of fields, in list and inspector: no element, no dialog, no violation."""
+    assert len(PAYLOADS) == 30
+    await page.set_viewport_size({"width": 1360, "height": 1400})
+    await gateway.publish("harmless", {"value": "x"})
+    await opened(page, gateway, "harmless")
+    await page.evaluate(WATCH)
+    before = await page.evaluate(COUNT)
+    await gateway.publish("harmless", *({"value": one, one: one} for one in PAYLOADS))
+    await expect(rows(page)).to_have_count(31)
+    await page.get_by_role("button", name="Columns", exact=True).click()
+    found = await page.locator(".row").evaluate_all("rows => rows.map((row) => row.children[2].textContent)")
+    assert set(PAYLOADS) <= set(found)
+    for place in range(1, 31, 5):
+        await page.locator(".row:visible").nth(place).click()
+        shown = page.get_by_role("complementary", name="Entry").locator("pre").first
+        assert await shown.evaluate("element => element.textContent") in PAYLOADS
+    await _check(page, before)
+
+
+async def test_names_are_shown_as_text(page: Page, gateway: Gateway) -> None:
+    """Of streams, groups and consumers, whoever made them."""
+    # A name has no slash and no control characters.
+    names = [one for one in PAYLOADS if "/" not in one and one.isprintable()][:8]
+    await gateway.publish("named", {"n": "1"})
+    for name in names:
+        await gateway.http.put(f"/v1/streams/{_quoted(name)}", json={})
+        await gateway.http.put(f"/v1/streams/named/groups/{_quoted(name)}", json={"start": "0"})
+    group = f"/v1/streams/named/groups/{_quoted(names[0])}/consumers"
+    for name in names:
+        assert (await gateway.http.put(f"{group}/{_quoted(name)}")).is_success
+    await opened(page, gateway, "named", f"groups/{_quoted(names[0])}")
+    await page.evaluate(WATCH)
+    before = await page.evaluate(COUNT)
+    for name in names:
+        await expect(page.get_by_role("link", name=name, exact=True)).to_have_count(2)
+        await expect(page.get_by_role("rowheader", name=name, exact=True)).to_have_count(3)
+    await (
+        page.get_by_role("region", name="List of streams")
+        .get_by_role("link", name=names[0], exact=True)
+        .click()
+    )
+    await expect(page.get_by_role("heading", level=1, name=names[0], exact=True)).to_be_visible()
+    await _check(page, before, links=0)
+
+
+def _quoted(name: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in name.encode())
+
+
+async def _check(page: Page, before: dict[str, int], links: int | None = None) -> None:
+    assert await page.evaluate(UNKNOWN, list(KNOWN)) == []
+    after = await page.evaluate(COUNT)
+    if links is not None:
+        # One a group, which is another view's now.
+        before, after = before | {"A": 0}, after | {"A": 0}
+    assert after == before
+    assert await page.evaluate("() => window.violations") == []
+
+
+async def test_the_policy_refuses_what_the_page_would_never_do(
+    page: Page, gateway: Gateway, wrong: list[str]
+) -> None:
+    """Even a script of the page cannot make markup of a string, or talk to another host."""
+    await opened(page, gateway, "harmless")
+    refused = """async () => {
+      const tried = [];
+      try { document.body.innerHTML = "<b>x</b>" } catch { tried.push("markup") }
+      try { await fetch("http://127.0.0.2:9/") } catch { tried.push("fetch") }
+      return tried;
+    }"""
+    assert await page.evaluate(refused) == ["markup", "fetch"]
+    assert sum("Trusted" in line or "Content Security Policy" in line for line in wrong) >= 2
+    wrong.clear()
