@@ -1,6 +1,6 @@
 """A document's programs: found by their names, written out, and run as the reader would run them.
 
-Knows: fenced `python` blocks whose first line is a comment with the file's name.
+Knows: fenced `python` and `js` blocks whose first line is a comment with the file's name.
 Must never know: what the programs do.
 """
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-_BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(?:python\n#|js\n//) (\S+\.(?:py|mjs))\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def programs(document: str) -> dict[str, str]:
@@ -18,8 +18,9 @@ def programs(document: str) -> dict[str, str]:
 
 
 def start(directory: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Run `python <name> <arguments>` in the directory; what it prints goes to a file beside it."""
+    """Run `python <name> <arguments>` in the directory, or `node`; what it prints goes to a file beside it."""
+    program = "node" if name.endswith(".mjs") else sys.executable
     with (directory / f"{name}.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, name, *arguments], cwd=directory, stdout=log, stderr=subprocess.STDOUT
+            [program, name, *arguments], cwd=directory, stdout=log, stderr=subprocess.STDOUT
         )

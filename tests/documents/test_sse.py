@@ -1,0 +1,100 @@
+"""docs/sse.md: its workers as they stand there, killed, and left alone by a gateway that stops."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.documents.programs import programs, start
+from tests.server import Server
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "sse.md").read_text()
+WORKERS = ("sse_worker.py", "sse_worker.mjs")
+ENTRIES = "/v1/streams/orders/entries"
+GROUP = "/v1/streams/orders/groups/billing"
+found_s_max = 30.0
+
+# They note each order when it is done, and do not return while there is a file `hold`.
+TASKS = {
+    "tasks.py": """
+import pathlib
+import time
+
+
+def work(fields):
+    with open("done", "a") as done:
+        done.write(fields["order"] + "\\n")
+    while pathlib.Path("hold").exists():
+        time.sleep(0.01)
+""",
+    "tasks.mjs": """
+import { appendFileSync, existsSync } from "node:fs";
+
+export async function work(fields) {
+  appendFileSync("done", fields.order + "\\n");
+  while (existsSync("hold")) await new Promise((over) => setTimeout(over, 10));
+}
+""",
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path / "weir-data") as server:
+        yield server
+
+
+def _until(holds: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + found_s_max
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_a_worker_is_short(name: str) -> None:
+    """Under forty lines, its imports and its description included."""
+    assert len(programs(DOCUMENT)[name].splitlines()) < 40
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_a_worker_goes_on_after_every_death(server: Server, tmp_path: Path, name: str) -> None:
+    """Its own: what it had not acknowledged comes again. The gateway's: it comes back by itself."""
+    for file, text in {**TASKS, name: programs(DOCUMENT)[name]}.items():
+        (tmp_path / file).write_text(text)
+    (tmp_path / "hold").touch()
+    done = tmp_path / "done"
+    arguments = (name, server.url, "orders", "billing", "worker-1")
+    with httpx.Client(base_url=server.url) as http:
+        _publish(http, "first")
+        worker = start(tmp_path, *arguments)
+        try:
+            _until(lambda: done.exists() and done.read_text(), "the first entry is worked on")
+        finally:
+            worker.kill()
+            worker.wait()
+        worker = start(tmp_path, *arguments)
+        try:
+            _until(lambda: done.read_text() == "first\nfirst\n", "the entry comes again")
+            (tmp_path / "hold").unlink()
+            _until(lambda: _pending(http) == 0, "it is acknowledged")
+            server.stop()
+            server.start()
+        finally:
+            _publish(http, "second")
+            _until(lambda: done.read_text().endswith("second\n"), "the worker comes back")
+            _until(lambda: _pending(http) == 0, "everything is acknowledged")
+            worker.kill()
+            worker.wait()
+    assert done.read_text() == "first\nfirst\nsecond\n"
+
+
+def _publish(http: httpx.Client, order: str) -> None:
+    http.post(ENTRIES, json={"fields": {"order": order}}).raise_for_status()
+
+
+def _pending(http: httpx.Client) -> int:
+    return int(http.get(GROUP).json()["pending"])
