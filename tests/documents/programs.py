@@ -18,7 +18,7 @@ def programs(document: str) -> dict[str, str]:
 
 
 def start(directory: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Run `python <name> <arguments>` in the directory, or `node`; what it prints goes to a file beside it."""
+    """Run a program with Python or Node in the directory; what it prints goes to a file beside it."""
     program = "node" if name.endswith(".mjs") else sys.executable
     with (directory / f"{name}.log").open("ab") as log:
         return subprocess.Popen(
