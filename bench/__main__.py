@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-BENCHES = ("versus", "single", "growth", "threads", "rewrite")
+BENCHES = ("versus", "single", "growth", "threads", "rewrite", "push")
 
 
 def main() -> None:
