@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,6 +34,9 @@ from engine.storage.memory import MemoryStorage
 from engine.waiters import Waiter, Waiters
 
 waiters_max: Final = 20_000
+# Plain reads answered at a time. What 10 000 make of their answers, all in one cycle of the loop, would hold
+# everybody else up for most of a second.
+_answered_at_once_max: Final = 200
 housekeeping_interval_s: Final = 1.0
 # Cold texts are compressed so many at a time, in a thread.
 _pack_texts_min: Final = 32
@@ -74,6 +78,8 @@ class Engine:
         self._writer = Writer(log, fsync)
         self._rewriter = Rewriter(keyspace, self._writer, clock, growth)
         self._waiters: Waiters[_Ticket] = Waiters()
+        # Plain reads that a turn has woken and that are not run again yet, in order of arrival.
+        self._late: dict[Waiter[_Ticket], None] = {}
         # The position of the last frame that touched a stream, while it may not be safe; of all streams for
         # those of which none is kept.
         self._touched: dict[str, int] = {}
@@ -149,6 +155,7 @@ class Engine:
         """Answer all reads that wait, and those that would from now on, with `draining`. What was served
         already is answered as usual.
         """
+        self._serve_late(len(self._late))
         self._ending = True
         for waiter in self._waiters.everyone():
             self._answer(waiter, errors.closing(), 0)
@@ -343,13 +350,39 @@ class Engine:
     def _serve(self, signalled: Mapping[str, None], now_ms: int) -> None:
         """Run the parked reads of the signalled streams again, in order of arrival, those that may find
         something; then those of the streams to which that brought dead letters.
+
+        Plain reads take nothing from each other, so many of them are answered a few at a time, in the same
+        order; a group's are all served now, for others may read from it in the next turn.
         """
         while signalled and self._waiters:
             woken: dict[str, None] = {}
+            room = 0 if self._late else _answered_at_once_max
             for waiter in self._waiters.of(signalled):
+                if isinstance(waiter.parked.command, XRead):
+                    room -= 1
+                    if room < 0:
+                        self._put_off(waiter)
+                        continue
                 if is_ready(self._keyspace, waiter.parked, now_ms):
                     woken |= self._run_again(waiter, now_ms)
             signalled = woken
+
+    def _put_off(self, waiter: Waiter[_Ticket]) -> None:
+        if not self._late:
+            asyncio.get_running_loop().call_soon(self._serve_late)
+        self._late[waiter] = None
+
+    def _serve_late(self, count_max: int = _answered_at_once_max) -> None:
+        """Run some of those again that were put off: with what there is by now, which is all they waited for
+        and more, unless it was removed meanwhile.
+        """
+        now_ms = self._clock.wall_ms()
+        for waiter in list(islice(self._late, count_max)):
+            del self._late[waiter]
+            if not waiter.gone and is_ready(self._keyspace, waiter.parked, now_ms):
+                self._run_again(waiter, now_ms)
+        if self._late:
+            asyncio.get_running_loop().call_soon(self._serve_late)
 
     def _run_again(self, waiter: Waiter[_Ticket], now_ms: int) -> dict[str, None]:
         """Run a parked read again, and answer it or leave it parked; the streams that it signals."""

@@ -5,12 +5,13 @@ Edge cases 33 to 37, 40, 54 to 57 and 73 of semantics.md chapter 2, and its sect
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
 from engine.runtime.engine import waiters_max
 from tests.engine.clocks import settle
-from tests.engine.conversation import Conversation, read_of
+from tests.engine.conversation import Begun, Conversation, SlowDisk, read_of
 
 NO_GROUP = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option"
 
@@ -329,3 +330,79 @@ async def test_the_number_of_readers_is_bounded(talk: Conversation) -> None:
     await talk.add("s", "1-0")
     replies = await asyncio.gather(*readers)
     assert replies == [read_of("s", "1-0")] * waiters_max
+
+
+# ---- many at once
+
+MANY = 10_000
+
+
+async def many_readers(talk: Conversation) -> list[Begun]:
+    readers = [await talk.begin(*PLAIN) for _ in range(MANY)]
+    while talk.engine.waiting < MANY:
+        await settle()
+    return readers
+
+
+def _note(done: list[int], place: int, _: object) -> None:
+    done.append(place)
+
+
+async def test_ten_thousand_readers_are_answered_a_few_a_turn_and_in_order(talk: Conversation) -> None:
+    """Between two hundred of them everybody else has a turn; all get all, whatever comes meanwhile."""
+    readers = await many_readers(talk)
+    done: list[int] = []
+    for place, reader in enumerate(readers):
+        reader.task.add_done_callback(partial(_note, done, place))
+    await talk.add("s", "1-0")
+    most, turns = 0, 0
+    while len(done) < MANY:
+        before = len(done)
+        await asyncio.sleep(0)
+        most, turns = max(most, len(done) - before), turns + 1
+        if turns == 10:
+            await talk.add("s", "2-0")
+    assert most <= 200
+    assert done == list(range(MANY))
+    assert await readers[0] == read_of("s", "1-0")
+    assert await readers[-1] == read_of("s", "1-0", "2-0")
+    assert talk.engine.waiting == 0
+
+
+async def test_readers_that_were_put_off_may_leave(talk: Conversation) -> None:
+    """They are passed over; and what was deleted before their turn came wakes nobody."""
+    readers = await many_readers(talk)
+    await talk.add("s", "1-0")
+    await readers[-1].give_up()
+    await talk.call("XDEL", "s", "1-0")
+    await settle()
+    await settle()
+    assert sum(reader.done() for reader in readers[:-1]) < MANY - 1
+    await talk.add("s", "2-0")
+    while talk.engine.waiting:
+        await settle()
+    assert await readers[-2] == read_of("s", "2-0")
+
+
+async def test_a_stop_answers_those_who_were_put_off(talk: Conversation) -> None:
+    """With what they were woken for: who asked for what is new and is refused instead would miss it."""
+    readers = await many_readers(talk)
+    await talk.add("s", "1-0")
+    talk.engine.end_waits()
+    for reader in (readers[0], readers[-1]):
+        assert await reader == read_of("s", "1-0")
+
+
+async def test_readers_that_were_put_off_wait_for_the_log_too() -> None:
+    """Their answers show no more than others' do."""
+    disk = SlowDisk()
+    async with Conversation(disk, "always") as talk:
+        readers = await many_readers(talk)
+        disk.hold()
+        adding = await talk.begin("XADD", "s", "1-0", "a", "1")
+        for _ in range(20):
+            await settle()
+        assert not any(reader.done() for reader in readers)
+        disk.let_go()
+        await adding
+        assert await readers[-1] == read_of("s", "1-0")
