@@ -29,7 +29,9 @@ deleted, absent, kept = 1, -1, 2
 
 
 class Prepared(NamedTuple):
-    """An append that nothing can refuse any more. `auto_ms`: the latest that the clock gave, or -1."""
+    """An append that nothing can refuse any more. `auto_ms`: the latest time of an ID that it was given, or
+    -1 where the client named them.
+    """
 
     command: types.XAdd
     ids: Sequence[int]
@@ -110,7 +112,12 @@ def _new_ids(turn: Turn, key: Key | None, command: types.XAdd) -> tuple[Sequence
     for wanted in command.ids:
         last_id = _next_id(turn, last_id, wanted)
         new_ids.append(last_id)
-        auto_ms = ids.ms_of(last_id) if wanted is None else auto_ms
+        if wanted is None:
+            auto_ms = max(auto_ms, ids.ms_of(last_id))
+        elif isinstance(wanted, types.AutoSequence):
+            # No floor keeps a number of a time that the client names from being given again: it is shown only
+            # once it is on disk, as an ID far ahead of the clock is.
+            auto_ms = ids.MS_MAX
     return new_ids, auto_ms
 
 

@@ -59,7 +59,7 @@ class Turn:
         self.records: list[Record] = []
         # Streams whose waiting readers may be served, in the order of their signals.
         self.signalled: dict[str, None] = {}
-        # The highest milliseconds of an ID that the engine made itself, -1 if it made none.
+        # Up to which milliseconds IDs that the engine made have to be promised, -1 if it made none.
         self.auto_ms = -1
         # Dead letters made: stream, group, ID and reason of each.
         self.buried: list[tuple[str, str, int, str]] = []

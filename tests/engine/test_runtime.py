@@ -227,6 +227,19 @@ class TestCrashes:
             assert await again.call("XADD", "s", "*", "a", "1") == f"{NOW_MS}-1"
             assert await again.call("XADD", "new", "*", "a", "1") == f"{NOW_MS}-0"
 
+    @pytest.mark.parametrize("fsync", ["everysec", "no"])
+    async def test_numbers_within_a_time_that_the_client_names_are_never_given_twice(
+        self, fsync: Fsync
+    ) -> None:
+        """No floor covers them, so they are synced before they are shown."""
+        storage = MemoryStorage()
+        async with Conversation(storage, fsync) as talk:
+            assert await talk.call("XADD", "s", "5-*", "a", "1") == "5-0"
+            assert await talk.call("XADD", "s", "5-*", "a", "2") == "5-1"
+            lost = storage.crash()
+        async with Conversation(lost, fsync) as again:
+            assert await again.call("XADD", "s", "5-*", "a", "3") == "5-2"
+
     async def test_ids_far_ahead_of_the_clock_are_synced_before_they_are_shown(self) -> None:
         """No floor can cover them without moving every other stream there."""
         storage = MemoryStorage()
