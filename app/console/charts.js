@@ -38,7 +38,8 @@ const CHARTS = [
 export class Charts {
   constructor() {
     this.charts = CHARTS.map((chart) => {
-      const figure = h("output.figure", { "aria-label": chart.label }, "–");
+      // No live region: a figure that is read out every second helps nobody.
+      const figure = h("span.figure", {}, "–");
       const canvas = h("div.plot", { "aria-hidden": "true" });
       const element = h(
         "section.chart",

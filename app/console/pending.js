@@ -34,7 +34,7 @@ export class PendingList extends EventTarget {
     this.rows = h("tbody");
     this.consumer = h("select", { "aria-label": "Of consumer", onchange: () => this.refresh() }, h("option", { value: "" }, "all consumers"));
     this.idle = h("input", { type: "number", min: 0, placeholder: "idle at least (s)", "aria-label": "Idle at least, in seconds", oninput: () => this.refresh() });
-    this.told = h("span.muted", { "aria-live": "polite" });
+    this.told = h("span.muted");
     this.more = button("Show more", () => {
       this.limit = Math.min(SHOWN_MAX, this.limit + PAGE_COUNT);
       this.refresh();

@@ -10,7 +10,7 @@
 /** @typedef {import("./api.js").Entry} Entry */
 /** @typedef {import("./api.js").Gap} Gap */
 /** @typedef {{phase: "connecting" | "open" | "waiting" | "refused", sinceMs: number, attempt: number,
- *   retryAtMs: number, reason: string}} State */
+ *   retryAtMs: number, lostAtMs: number, reason: string}} State */
 /**
  * What a follower is told. `chars` is the length of the frame, `resumed` after which ID, and how long it was away.
  * @typedef {object} Follower
@@ -81,14 +81,13 @@ export class Connection extends EventTarget {
     super();
     this.url = url;
     /** @type {State} */
-    this.state = { phase: "connecting", sinceMs: Date.now(), attempt: 0, retryAtMs: 0, reason: "" };
+    this.state = { phase: "connecting", sinceMs: Date.now(), attempt: 0, retryAtMs: 0, lostAtMs: 0, reason: "" };
     /** @type {WebSocket | null} */
     this.socket = null;
     /** @type {Map<string, Following>} */
     this.followings = new Map();
     this.serials = 0;
     this.heardAtMs = 0;
-    this.lostAtMs = 0;
     this.pingAtMs = 0;
     this.heartbeatMs = HEARTBEAT_MS_DEFAULT;
     this.goodbye = "";
@@ -165,10 +164,9 @@ export class Connection extends EventTarget {
   /** @param {any} frame */
   welcomed(frame) {
     this.heartbeatMs = Number(frame.heartbeat_ms ?? HEARTBEAT_MS_DEFAULT);
-    const awayMs = this.lostAtMs === 0 ? 0 : Date.now() - this.lostAtMs;
-    this.lostAtMs = 0;
+    const awayMs = this.state.lostAtMs === 0 ? 0 : Date.now() - this.state.lostAtMs;
     this.goodbye = "";
-    this.change({ phase: "open", attempt: 0, reason: "" });
+    this.change({ phase: "open", attempt: 0, lostAtMs: 0, reason: "" });
     for (const following of this.followings.values()) {
       if (awayMs > 0) following.follower.resumed(following.cursor, awayMs);
       this.subscribe(following);
@@ -210,19 +208,21 @@ export class Connection extends EventTarget {
 
   /** @param {number} code @param {string} told */
   lost(code, told) {
-    if (this.lostAtMs === 0) this.lostAtMs = Date.now();
+    // The whole time away counts from the first loss, however often it is tried since.
+    const lostAtMs = this.state.lostAtMs || Date.now();
     this.socket = null;
     for (const following of this.followings.values()) following.subscribed = false;
-    const reason = this.goodbye || REASONS[code] || told || `it was closed with ${code}`;
+    // Why it went is told; that it is not back yet, everybody sees.
+    const reason = this.state.attempt > 0 ? this.state.reason : this.goodbye || REASONS[code] || told || `it was closed with ${code}`;
     if (code >= REFUSED_FROM && code < 5000) {
-      this.change({ phase: "refused", reason });
+      this.change({ phase: "refused", lostAtMs, reason });
       return;
     }
     const attempt = this.state.attempt + 1;
     const mostMs = Math.min(RETRY_MS_MAX, RETRY_MS_MIN * 2 ** attempt);
     // Half of it by chance: a thousand tabs do not come back in the same moment.
     const waitMs = mostMs / 2 + (Math.random() * mostMs) / 2;
-    this.change({ phase: "waiting", attempt, reason, retryAtMs: Date.now() + waitMs });
+    this.change({ phase: "waiting", attempt, lostAtMs, reason, retryAtMs: Date.now() + waitMs });
   }
 
   watch() {

@@ -74,8 +74,16 @@ export class Tail extends EventTarget {
 
   /** The newest entries, then what comes. */
   async toLive() {
+    const seen = firstId(this.rows, true);
     const page = await this.load({ last: PAGE_COUNT });
     if (page === null) return;
+    const first = page.entries[0]?.id;
+    if (seen !== null && first !== undefined && compareIds(seen, first) < 0) {
+      const skipped = notice("info", `What lies between ${seen} and ${first} was skipped.`);
+      this.rows.unshift([skipped]);
+      this.shown.unshift([skipped]);
+      this.dispatchEvent(new Event("rows"));
+    }
     this.atStart = page.entries.length < PAGE_COUNT;
     // An empty stream answers with the place from which everything is new.
     this.follow(page.next ?? "0-0");
@@ -184,9 +192,12 @@ export class Tail extends EventTarget {
 
   /** Another stream of the same name has taken the place of this one: its entries start anew. */
   recreated() {
+    const { mode } = this;
+    if (mode === "past" || mode === "loading") return;
     this.following?.stop();
     this.tell(notice("gap", "The stream was deleted and made anew: what follows is another one, from its beginning."));
     this.follow("0-0");
+    if (mode === "held") this.become("held");
   }
 
   /** @param {Entry[]} entries @param {number} chars */

@@ -7,7 +7,7 @@
 import { say } from "./announce.js";
 import { show } from "./dialogs.js";
 import { button, h, write } from "./dom.js";
-import { clock, duration } from "./format.js";
+import { clock } from "./format.js";
 
 /** @typedef {import("./socket.js").State} State */
 
@@ -96,9 +96,11 @@ function words(state) {
   const nowMs = Date.now();
   if (state.phase === "open") return `Connected since ${clock(state.sinceMs).slice(0, 8)}`;
   if (state.phase === "refused") return `Refused: ${state.reason}`;
-  if (state.phase === "connecting") return state.attempt === 0 ? "Connecting" : `Connecting, attempt ${state.attempt + 1}`;
-  const wait = Math.max(0, state.retryAtMs - nowMs);
-  return `Not connected since ${clock(state.sinceMs).slice(0, 8)}: ${state.reason}; next try in ${duration(Math.ceil(wait / 1000) * 1000)}`;
+  if (state.lostAtMs === 0) return "Connecting";
+  const away = `Not connected since ${clock(state.lostAtMs).slice(0, 8)}: ${state.reason}`;
+  if (state.phase === "connecting") return `${away}; trying`;
+  const waitS = Math.ceil(Math.max(0, state.retryAtMs - nowMs) / 1000);
+  return `${away}; next try in ${waitS} s`;
 }
 
 /** What the browser remembers is a comfort: a page works without. @param {string} name */

@@ -67,7 +67,10 @@ def _fresh(call: Call, found: _File) -> Answer:
     headers = [*_HEADERS, (b"etag", found.tag)]
     asked = call.headers.get(b"if-none-match", b"")
     if found.tag in [tag.strip().removeprefix(b"W/") for tag in asked.split(b",")]:
-        return Answer(304, headers=headers)
+        unchanged = Answer(304, headers=headers, media_type=found.kind)
+        # Its length would be taken for the file's.
+        unchanged.raw_headers = [one for one in unchanged.raw_headers if one[0] != b"content-length"]
+        return unchanged
     return Answer(200, found.body, headers, media_type=found.kind)
 
 

@@ -97,6 +97,27 @@ async def test_a_reader_jumps_into_the_past_and_comes_back(page: Page, gateway: 
     await expect(rows(page, "n1499")).to_be_visible()
 
 
+async def test_scrolling_away_from_the_end_holds_the_list(page: Page, gateway: Gateway) -> None:
+    """What is read does not move away; columns are the reader's choice; skipping says what was skipped."""
+    await gateway.publish("scroll", *({"n": f"n{n:04}", "m": "x"} for n in range(300)))
+    await opened(page, gateway, "scroll")
+    await page.locator(".grid-body").hover()
+    await page.mouse.wheel(0, -3_000)
+    await expect(page.locator(".state")).to_contain_text("Paused at")
+    sight = await rows(page).nth(12).inner_text()
+    await gateway.publish("scroll", *({"n": f"n{n:04}"} for n in range(300, 1_300)))
+    await expect(page.locator(".status")).to_contain_text("new entries here, more wait")
+    assert await rows(page).nth(12).inner_text() == sight
+    await page.get_by_role("button", name="Columns", exact=True).click()
+    await page.get_by_role("checkbox", name="m").uncheck()
+    await page.keyboard.press("Escape")
+    await expect(page.locator(".grid-head .cell")).to_have_text(["ID", "Time", "n", "Other fields"])
+    await page.get_by_role("button", name="Go to now").click()
+    await expect(rows(page, "n1299")).to_be_in_viewport()
+    await page.get_by_role("grid").press("Home")
+    await expect(rows(page, "was skipped")).to_be_in_viewport()
+
+
 async def test_one_connection_follows_whatever_is_looked_at(page: Page, gateway: Gateway) -> None:
     """A tab has one socket, from stream to stream and view to view."""
     sockets: list[str] = []

@@ -36,6 +36,7 @@ async def test_it_keeps_up_with_two_thousand_entries_a_second(page: Page, gatewa
     for _ in range(12):
         await gateway.publish("fast", *map(_entry, range(sent, sent := sent + 1_000)))
     await expect(page.locator(".status")).to_contain_text("10,000 rows kept")
+    await expect(page.locator(".plot canvas")).to_have_count(3)
     heap, nodes = await page.evaluate(HEAP), await page.evaluate(NODES)
     sent = await _publish(gateway, sent, seconds)
     await expect(rows(page, f"last {sent - 1}.")).to_be_visible(timeout=1_000)
@@ -78,7 +79,10 @@ async def test_a_restart_is_told_and_costs_nothing(page: Page, restarted: Gatewa
     )
     connection = page.get_by_role("group", name="Connection")
     await expect(connection).to_contain_text(re.compile(r"Not connected since [\d:]+: .*next try in"))
+    since = (re.search(r"[\d:]{8}", await connection.inner_text()) or [""])[0]
     await expect(page.locator(".state")).to_have_text("Not connected")
+    await expect(connection).to_contain_text(re.compile("trying|next try in 2 s"))
+    await expect(connection).to_contain_text(f"Not connected since {since}: ")
     await asyncio.to_thread(restarted.server.start)
     # Before the page is back.
     await restarted.publish("survive", *({"n": f"meanwhile {n}"} for n in range(20)))

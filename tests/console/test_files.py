@@ -45,6 +45,8 @@ async def test_a_file_is_kept_and_asked_about(http: httpx.AsyncClient, path: str
     again = await http.get(path, headers={"if-none-match": f'"other", W/{answer.headers["etag"]}'})
     assert (again.status_code, again.content) == (304, b"")
     assert again.headers["etag"] == answer.headers["etag"]
+    assert again.headers["content-type"] == answer.headers["content-type"]
+    assert "content-length" not in again.headers
     assert "content-security-policy" in again.headers
 
 

@@ -77,7 +77,6 @@ KNOWN = (
     ),
     *(
         "OPTION",
-        "OUTPUT",
         "P",
         "PRE",
         "SCRIPT",
