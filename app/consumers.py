@@ -56,6 +56,11 @@ class Consumers:
         for event in self._watching.get(stream, ()):
             event.set()
 
+    def wake(self) -> None:
+        """Let everybody who watches look around: the gateway stops."""
+        for stream in self._watching:
+            self.settled(stream)
+
     @contextmanager
     def watch(self, stream: str) -> Iterator[asyncio.Event]:
         """An event that is set each time that something may have been settled."""

@@ -24,6 +24,7 @@ from engine import Gap as EngineGap
 # One piece of an answer: what a client that reads nothing more costs beyond its socket's buffer.
 _piece_count_max: Final = 1_000
 _piece_bytes_max: Final = 256 << 10
+_several_count_max: Final = 100
 # A client that takes nothing for so long is cut.
 stall_s_max: Final = 10.0
 # Clients come back within this time after an end, not all at once.
@@ -134,6 +135,8 @@ class Following:
         self._wanted = wanted
         self._clock = clock
         self._changed = asyncio.Event()
+        # Each entry of several streams has the cursor of all with it.
+        self._count_max = max(_several_count_max, _piece_count_max // len(tails))
 
     @classmethod
     async def begin(cls, feeds: Feeds, wanted: Wanted, clock: Clock) -> "Following":
@@ -184,7 +187,7 @@ class Following:
         found = False
         for place, tail in enumerate(self._tails):
             cursors = [one.cursor for one in self._tails]
-            item = await tail.look(_piece_count_max, _piece_bytes_max)
+            item = await tail.look(self._count_max, _piece_bytes_max)
             if item is not None:
                 found = True
                 await put(self._events(item, place, cursors))

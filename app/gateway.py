@@ -81,7 +81,7 @@ class Gateway:
         self._followers = 0
         self.consumers = Consumers()
         # Who is told when it stops.
-        self.on_drain: list[Callable[[], None]] = []
+        self.on_drain: list[Callable[[], None]] = [self.consumers.wake]
 
     @property
     def engine(self) -> Engine:

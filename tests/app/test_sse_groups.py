@@ -168,7 +168,7 @@ async def test_a_shutdown_is_an_end(world: World, *, full: bool) -> None:
     reader = consume(world, query="max_in_flight=1")
     await settle()
     world.app.gateway.drain()
-    await world.pass_s(1.1)
+    await settle()
     assert reader.of("end") == [{"reason": "draining"}]
     assert reader.over
 
