@@ -25,9 +25,6 @@ export class Inspector extends EventTarget {
     this.stream = "";
     /** @type {HTMLElement | null} */
     this.cameFrom = null;
-    this.element.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
-      if (event.key === "Escape") this.close();
-    });
   }
 
   /** @param {string} stream @param {Entry} entry */

@@ -68,6 +68,7 @@ const LIVE_KEYS = new Set(["/", " ", "g", "l", "e"]);
 
 document.addEventListener("keydown", (event) => {
   const target = /** @type {HTMLElement} */ (event.target);
+  if (event.key === "Escape" && !document.querySelector("dialog[open]")) page.inspector.close();
   if (!top.keysOn || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (target.closest("input, textarea, select, [contenteditable]")) return;
   // Space presses what has the focus.

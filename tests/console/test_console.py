@@ -13,6 +13,7 @@ from tests.console.conftest import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+CHARTS = ("Rate", "Lag", "Latency")
 AXE = Path(__file__).parents[1] / "sdk" / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -242,6 +243,18 @@ async def test_streams_and_groups_are_made_trimmed_and_deleted(page: Page, gatew
     await page.get_by_label("Type made here to go on").fill("made here")
     await delete.click()
     await expect(page.get_by_text("This stream does not exist now")).to_be_visible()
+
+
+async def test_charts_tell_rate_lag_and_latency(page: Page, gateway: Gateway) -> None:
+    """Figures beside the lines, for who cannot see these."""
+    await gateway.call("PUT", "charts/groups/team", {"start": "0"})
+    await opened(page, gateway, "charts")
+    figure = {name: page.get_by_role("region", name=f"{name}:").locator(".figure") for name in CHARTS}
+    await expect(figure["Latency"]).to_have_text("–")
+    await gateway.publish("charts", *({"n": str(n)} for n in range(7)))
+    await expect(figure["Latency"]).to_have_text(re.compile(r"^[\d.]+ m?s · [\d.]+ m?s$"))
+    await expect(figure["Lag"]).to_have_text("7")
+    await expect(figure["Rate"]).to_have_text(re.compile(r"^[1-9][\d.]*/s$"))
 
 
 async def test_the_keyboard_reaches_everything(page: Page, gateway: Gateway) -> None:
