@@ -15,7 +15,6 @@ shares the text. There is no index: IDs and borders are found in the text itself
 where it is needed at all; a range over a whole node is the text as it stands.
 """
 
-import threading
 from typing import Final
 
 import zstandard
@@ -24,17 +23,13 @@ from engine import entries
 
 # The level that shrinks entries to a tenth at a few tenths of a microsecond each (performance.md).
 _zstd_level: Final = 1
-_of_thread: Final = threading.local()
-# The event loop's alone, for the same reason as `_compressor`.
+# The event loop's alone, as `new_compressor` says of its kind.
 _decompressor: Final = zstandard.ZstdDecompressor()
 
 
-def _compressor() -> zstandard.ZstdCompressor:
-    """This thread's own: a context in two threads at once corrupts what it gives."""
-    if not hasattr(_of_thread, "compressor"):
-        _of_thread.compressor = zstandard.ZstdCompressor(level=_zstd_level, write_checksum=False)
-    compressor: zstandard.ZstdCompressor = _of_thread.compressor
-    return compressor
+def new_compressor() -> zstandard.ZstdCompressor:
+    """For one thread alone: a context in two threads at once corrupts what it gives."""
+    return zstandard.ZstdCompressor(level=_zstd_level, write_checksum=False)
 
 
 class Tally:
@@ -68,12 +63,14 @@ class Text:
         plain = self._plain
         return _decompressor.decompress(self._packed or b"") if plain is None else plain
 
-    def packed(self) -> bytes:
-        """The joined entries under zstd. May be called from any thread while the plain form is held."""
+    def packed(self, compressor: zstandard.ZstdCompressor | None = None) -> bytes:
+        """The joined entries under zstd. May be called from any thread while the plain form is held; who has
+        many to pack has a compressor.
+        """
         if self._packed is not None:
             return self._packed
         # The library leaves a buffer as long as the plain text behind the bytes that it gives: copy those.
-        return bytes(memoryview(_compressor().compress(self.plain())))
+        return bytes(memoryview((compressor or new_compressor()).compress(self.plain())))
 
     def keep_packed(self, packed: bytes) -> None:
         """From here on hold only the compressed form, which `packed()` gave."""

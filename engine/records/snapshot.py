@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
+from zstandard import ZstdCompressor
+
 from engine import entries
 from engine.blocks import Snapshot
 from engine.groups import Group, Pending, Policy
 from engine.keyspace import SETTINGS_DEFAULT, Key, Keyspace, PublishAnswer, Retention
-from engine.nodes import OpenNode, SealedNode, Text
+from engine.nodes import OpenNode, SealedNode, Text, new_compressor
 from engine.records.changes import (
     Configure,
     CreateGroup,
@@ -164,21 +166,22 @@ def _restore_open(name: str, node: OpenNode) -> RestoreOpenNode:
 
 def _records_of(held: _HeldStream) -> Iterator[Record]:
     yield from held.before
+    compressor = new_compressor()
     for node in held.nodes.values():
-        yield _restore_node(held.name, node)
+        yield _restore_node(held.name, node, compressor)
     yield from held.after
     for group in held.groups:
         yield from group.before
         yield from _restore_pending(held.name, group)
 
 
-def _restore_node(name: str, node: SealedNode) -> RestoreNode:
+def _restore_node(name: str, node: SealedNode, compressor: ZstdCompressor) -> RestoreNode:
     """The node without its deleted entries: what is deleted shall be in no file that comes after."""
     text = node.text
     if node.deleted:
         live = [each for place, each in enumerate(node.texts()) if not node.deleted >> place & 1]
         text = Text(b",".join(live))
-    return RestoreNode(name, node.first, node.last, node.count, node.live, b"", text.packed())
+    return RestoreNode(name, node.first, node.last, node.count, node.live, b"", text.packed(compressor))
 
 
 def _restore_pending(stream: str, group: _HeldGroup) -> Iterator[RestorePending]:

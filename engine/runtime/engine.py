@@ -23,7 +23,7 @@ from engine.commands.types import Command, XAdd, XRead, XReadGroup
 from engine.errors import EngineError
 from engine.keyspace import Caps, Keyspace, caps_default
 from engine.log import Log, LogRefused, Recovery
-from engine.nodes import Text
+from engine.nodes import Text, new_compressor
 from engine.records import encode, replay
 from engine.replies import GroupRead, Reply, StreamsRead
 from engine.runtime.rewriting import Growth, Rewriter, Rewritten, growth_default
@@ -491,12 +491,13 @@ def _nothing(parked: Parked) -> Reply:
 
 
 def _packed(texts: list[Text]) -> list[bytes]:
-    return [text.packed() for text in texts]
+    compressor = new_compressor()
+    return [text.packed(compressor) for text in texts]
 
 
 def _pack(texts: list[Text]) -> None:
-    for text in texts:
-        text.keep_packed(text.packed())
+    for text, packed in zip(texts, _packed(texts), strict=True):
+        text.keep_packed(packed)
 
 
 def _load(keyspace: Keyspace, log: Log, tell: Tell) -> None:
@@ -509,8 +510,9 @@ def _load(keyspace: Keyspace, log: Log, tell: Tell) -> None:
             replay(keyspace, payload)
         except (ValueError, LookupError, AssertionError) as error:
             raise LogRefused("log", f"payload {number} does not fit what is before it: {error!r}") from error
-        _pack(keyspace.cold)
-        keyspace.cold.clear()
+        if len(keyspace.cold) >= _pack_texts_min:
+            _pack(keyspace.cold)
+            keyspace.cold.clear()
 
 
 def _storage(data: Path | Storage | None) -> Storage:
