@@ -310,7 +310,7 @@ class Session:
         if not tail.ready:
             return []
         tail.paused = False
-        tail.taking = tail.ready.popleft()
+        tail.taking = tail.ready.pop(0)
         return [Take(tail.key, tail.taking, tail.room, page_bytes_max)]
 
     def took(self, key: int, item: Page | Gap | None, cursor: int, *, caught_up: bool) -> Effects:

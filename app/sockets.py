@@ -133,6 +133,8 @@ class GuardedSocket(WebSocketsSansIOProtocol):
     def listen(self, listener: Listener) -> None:
         """From now on messages go there; before, nothing is read."""
         self._listener = listener
+        # Some kilobytes of a handshake that is over.
+        del self.request, self.response
         self._read_on()
 
     @property

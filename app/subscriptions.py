@@ -4,7 +4,6 @@ Knows: what is left of a credit, who holds what, which read comes next.
 Must never know: frames on their way, what else there is on the socket, asyncio.
 """
 
-from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -57,7 +56,7 @@ class Following(Subscription):
         self.streams = tuple(frame.streams)
         self.ref: Ref = frame.ref
         self.behind = set(self.streams)
-        self.ready: deque[str] = deque()
+        self.ready: list[str] = []
         self.taking: str | None = None
 
 

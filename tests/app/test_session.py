@@ -271,6 +271,22 @@ def test_streams_of_one_subscription_take_turns(world: World) -> None:
     assert pushed == ["long", "short", "long", "long"]
 
 
+def test_a_stream_that_is_ready_twice_is_taken_once(world: World) -> None:
+    """However often it is said while another takes its turn."""
+    world.add("a", 2)
+    world.add("b", 2)
+    world.tell("subscribe", sub="t", streams={"a": "0", "b": "0"}, batch_max=2)
+    world.come_back(world.under_way[0])
+    key = world.session.key_of("t")
+    for _ in range(3):
+        world.do(world.session.ready(key, "b"))
+    takes = []
+    while world.under_way:
+        takes.append(world.under_way[0])
+        world.come_back(world.under_way[0])
+    assert [one.stream for one in takes if isinstance(one, Take)] == ["a", "b"]
+
+
 def test_a_gap_costs_no_credit(world: World) -> None:
     """It is told with what is known of it."""
     world.add("s", 2)
