@@ -2,6 +2,8 @@
 
 import json
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -431,6 +433,7 @@ def publish_megabytes(http: httpx.Client, count: int) -> None:
         add(http, "s", *[value] * 100)
 
 
+@pytest.mark.alone
 def test_a_reader_that_stalls_is_gone_and_nobody_notices(patient: Server) -> None:
     """Within 15 s, with 4004, at no more than 2 MiB; the others get everything meanwhile. What never left for
     a stalled consumer goes back at once.
@@ -473,6 +476,7 @@ def test_a_reader_that_stalls_is_gone_and_nobody_notices(patient: Server) -> Non
             raw.socket.close()
 
 
+@pytest.mark.alone
 def test_a_stalled_reader_that_wakes_up_is_told(patient: Server) -> None:
     """4004 comes behind what was sent before."""
     with httpx.Client(base_url=patient.url, timeout=30) as http, Raw(patient.port, 64 << 10) as raw:
@@ -483,6 +487,7 @@ def test_a_stalled_reader_that_wakes_up_is_told(patient: Server) -> None:
         assert raw.close_code() == 4004
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "flood",
     [masked(0x9, b"x" * 20), masked(0xA, b""), masked(0x0, b"", fin=False)],
@@ -516,6 +521,28 @@ def test_a_flood_ends_and_nobody_notices(patient: Server, flood: bytes) -> None:
         assert sorted(latency_s)[98] < 0.25
         assert raw.close_code() in (4005, -1)
     assert resident_bytes(patient) - before < 32 << 20
+
+
+@pytest.mark.parametrize("how", ["killed", "closed"])
+def test_what_never_left_for_a_dead_worker_goes_back(patient: Server, how: str) -> None:
+    """It had stopped reading, and is gone before the gateway lost patience: only frames that had not left
+    whole are given back, the others are its history.
+    """
+    with httpx.Client(base_url=patient.url, timeout=30) as http:
+        publish_megabytes(http, 4)
+        with Raw(patient.port, receive_bytes=64 << 10) as raw:
+            raw.handshake()
+            raw.send("consume", sub="w", consumer="c", credit=1_000, batch_max=5, **WORK)
+            eventually(lambda: len(pending(http)) > 20, "it was given something")
+            time.sleep(0.5)
+            if how == "killed":
+                raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        eventually(lambda: any(owner is None for owner, _ in pending(http)), "given back", 5)
+        rows = pending(http)
+        assert {count for owner, count in rows if owner is None} == {0}
+        assert {count for owner, count in rows if owner == "c"} == {1}
+        released = [owner for owner, _ in rows]
+        assert released == sorted(released, key=lambda owner: owner is None), "the last that were sent"
 
 
 def test_too_many_sockets_are_refused(tmp_path: Path) -> None:
