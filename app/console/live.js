@@ -223,7 +223,7 @@ export class Live {
   /** @param {number} behindMs */
   sentence(behindMs) {
     const { tail } = this;
-    const kept = tail.test === null ? `${plural(tail.rows.length, "row")} kept` : `${count(tail.shown.length)} of ${plural(tail.rows.length, "row")} shown`;
+    const kept = tail.test === null ? `${plural(tail.rows.length, "row")} kept` : `${plural(tail.shown.length, "row")} shown`;
     if (tail.mode === "held") {
       const more = tail.starved ? " here, more wait in the stream" : "";
       return `${plural(tail.waiting, "new entry", "new entries")}${more} · ${kept}`;

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from app.main import create_app
 from app.settings import Settings
@@ -32,7 +32,9 @@ _OWN = re.compile(r"(http|ws)://127\.0\.0\.1:\d+/")
 _BY_BROWSER = re.compile(
     r"net::ERR_|the server responded with a status of|closed before|Unexpected response code"
 )
-wait_ms_max = 10_000.0
+# Nothing takes that long; a machine that runs four test processes on two cores may.
+wait_ms_max = 20_000.0
+expect.set_options(timeout=wait_ms_max)
 
 
 @pytest.fixture
