@@ -77,8 +77,7 @@ class Gateway:
         self.backups = Backups(settings, clock)
         self._engine: Engine | None = None
         self._feeds: Feeds | None = None
-        self._waits: set[asyncio.Future[Any]] = set()
-        self._followers = 0
+        self._waits = 0
         self.consumers = Consumers()
         # Who is told when it stops.
         self.on_drain: list[Callable[[], None]] = [self.consumers.wake]
@@ -116,36 +115,37 @@ class Gateway:
             self._engine.end_waits()
 
     def follow(self) -> None:
-        """Count one more connection that follows streams among the reads that wait, until `unfollow`.
+        """Count one more read that waits, or connection that follows streams, until `unfollow`.
 
         Raises `too_many_waiters`.
         """
-        if len(self._waits) + self._followers >= self.settings.waiters_max:
-            raise _too_many_waiters()
-        self._followers += 1
+        if self._waits >= self.settings.waiters_max:
+            raise Refusal("too_many_waiters", "too many reads wait already: try again later")
+        self._waits += 1
 
     def unfollow(self) -> None:
         """One less."""
-        self._followers -= 1
+        self._waits -= 1
 
     async def wait(self, work: Coroutine[Any, Any, T], receive: Receive) -> T:
         """Run a read that may wait. It ends with the client's connection and with the gateway's drain.
 
         Raises ClientLeft, `draining`, `too_many_waiters`.
         """
-        if len(self._waits) + self._followers >= self.settings.waiters_max:
+        try:
+            self.follow()
+        except Refusal:
             work.close()
-            raise _too_many_waiters()
+            raise
         waiting = asyncio.ensure_future(work)
         leaving = asyncio.ensure_future(left(receive))
-        self._waits.add(waiting)
         try:
             await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
                 await _ended(waiting)
                 raise ClientLeft
         finally:
-            self._waits.discard(waiting)
+            self.unfollow()
             waiting.cancel()
             leaving.cancel()
         try:
@@ -154,10 +154,6 @@ class Gateway:
             if error.code == "draining":
                 raise draining() from None
             raise
-
-
-def _too_many_waiters() -> Refusal:
-    return Refusal("too_many_waiters", "too many reads wait already: try again later")
 
 
 def draining() -> Refusal:

@@ -13,7 +13,7 @@ from engine.commands import own, types
 from engine.commands.deadletters import Dead, bury, takes_letters
 from engine.commands.entries import Prepared, prepare, store
 from engine.commands.introspection import group_info, stream_info
-from engine.commands.turn import Turn
+from engine.commands.turn import Turn, id_frame_bytes
 from engine.groups import Group
 from engine.keyspace import Key, Retention
 from engine.records import (
@@ -27,9 +27,8 @@ from engine.records import (
 )
 from engine.replies import Added, Buried, GroupInfo, Published, StreamPage
 
-# What a record of entries of one delivery time takes beside its names, and each entry of it, at most.
+# What a record of entries of one delivery time takes beside its names, at most.
 _run_bytes: Final = 32
-_transferred_bytes: Final = 25
 
 
 def ensure_stream(turn: Turn, command: own.EnsureStream) -> bool:
@@ -136,7 +135,7 @@ def _transfer(turn: Turn, command: own.RemoveConsumer, group: Group, heir: str) 
     rows = [(entry_id, one) for entry_id, one in group.owned_longest_first() if one.consumer is given]
     runs = [list(together) for _, together in groupby(rows, key=lambda row: row[1].delivery_time_ms)]
     names = len((command.stream + command.group + heir).encode())
-    if len(runs) * (names + _run_bytes) + len(rows) * _transferred_bytes > turn.frame_bytes_left:
+    if len(runs) * (names + _run_bytes) + len(rows) * id_frame_bytes > turn.frame_bytes_left:
         raise errors.too_many_to_transfer(command.consumer, len(rows))
     turn.seen(command.stream, command.group, heir)
     for run in runs:

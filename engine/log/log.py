@@ -303,6 +303,7 @@ class Log:
 
     def prepare_segment(self) -> Prepared:
         """Make the file in which the log may go on. Blocks; an `OSError` leaves the log as it is."""
+        self._check_poison()
         number = next_number(self._storage, self._manifest)
         return prepare_segment(self._storage, number, self._new_salt(), room_bytes=2 * self._reserve_bytes)
 

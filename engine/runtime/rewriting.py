@@ -134,7 +134,11 @@ class Rewriter:
     async def _rewrite(self) -> None:
         prepared = await self._on_files(self._log.prepare_segment)
         # One turn: what is before the position is in the snapshot, what is behind it in the new segment.
-        position = self._writer.start_segment(prepared)
+        try:
+            position = self._writer.start_segment(prepared)
+        except LogPoisoned:
+            prepared.handle.close()
+            raise
         capture = Capture(self._keyspace)
         reservation_ms = self._writer.reserved_ms
         try:

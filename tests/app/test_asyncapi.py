@@ -13,7 +13,7 @@ import pytest
 
 from app import asyncapi, frames
 from app.settings import Settings
-from tests.app.test_session import World, working
+from tests.app.conversing import World, working
 
 SPECIFICATION: Final = (
     Path(__file__).parents[1] / "sdk" / "node_modules" / "@asyncapi" / "specs" / "schemas" / "3.0.0.json"

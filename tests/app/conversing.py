@@ -1,0 +1,187 @@
+"""A session and what it talks to, without a socket: a keyspace whose answers come when a test says so.
+
+Knows: frames, effects, the engine's pure commands. Must never know: what is being tested.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from app.auth import Action
+from app.effects import Ask, Claim, Close, Effect, Leave, Open, Read, Send, SessionLimits, Submit, Take
+from app.errors import Refusal
+from app.feeds import Page
+from app.session import Session
+from app.wire.publish import EntryLimits
+from engine import Cursor, EngineError, Entries, GroupRead, XAdd, XRange, entries, ids
+from engine.commands import Parked, execute, execute_all
+from engine.keyspace import Keyspace
+
+Json = dict[str, Any]
+LIMITS: Final = SessionLimits(
+    subscriptions_max=4,
+    streams_max=6,
+    ids_max=100,
+    batch_max=100,
+    entries=EntryLimits(entries_max=100, entry_bytes_max=1_000, fields_max=10, depth_max=16),
+)
+
+
+def payload(data: bytes) -> Json:
+    """The JSON of a frame on the wire: unmasked, whole, with the length that it has."""
+    assert data[0] == 0x81
+    length, at = data[1], 2
+    if length >= 126:
+        at = 4 if length == 126 else 10
+        length = int.from_bytes(data[2:at], "big")
+    assert len(data) == at + length
+    frame: Json = json.loads(data[at:])
+    return frame
+
+
+def anything(_action: Action, _stream: str) -> bool:
+    """What the open policy allows."""
+    return True
+
+
+class World:
+    """A session, and what it talks to: a keyspace, whose answers come when the test says so."""
+
+    def __init__(self, may: Callable[[Action, str], bool] = anything) -> None:
+        self.keyspace = Keyspace()
+        self.now_ms = 1_000
+        self.session = Session(LIMITS, may, "r-1", depth_max=16)
+        self.sent: list[Json] = []
+        self.closed: Close | None = None
+        self.under_way: list[Effect] = []
+        self.cursors: dict[tuple[int, str], int] = {}
+        self.unwritten: list[Send] = []
+
+    # ---- what a test does
+
+    def say(self, op: str, **members: Any) -> list[Json]:
+        """Send a frame, let everything come back, and tell what was sent."""
+        before = len(self.sent)
+        self.tell(op, **members)
+        self.settle()
+        return self.sent[before:]
+
+    def tell(self, op: str, **members: Any) -> None:
+        self.do(self.session.receive(json.dumps({"op": op, **members}).encode()))
+
+    def add(self, stream: str, count: int = 1) -> None:
+        """Publish past the session."""
+        bodies = [entries.body([("n", str(number))]) for number in range(count)]
+        self.run(XAdd(stream=stream, bodies=bodies))
+        self.wake()
+
+    def run(self, command: Any) -> Any:
+        self.now_ms += 1
+        return execute(self.keyspace, command, self.now_ms).reply
+
+    def do(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.sent.append(payload(effect.data))
+                self.unwritten.append(effect)
+            elif isinstance(effect, Close):
+                self.closed = effect
+            elif isinstance(effect, Leave):
+                self.under_way = [one for one in self.under_way if not self.drops(one, effect.key)]
+                self.end_reads(effect.key)
+            else:
+                self.under_way.append(effect)
+
+    def drops(self, effect: Effect, key: int) -> bool:
+        return isinstance(effect, Take | Open) and effect.key == key
+
+    def end_reads(self, key: int) -> None:
+        for effect in [one for one in self.under_way if isinstance(one, Read) and one.key == key]:
+            self.under_way.remove(effect)
+            self.do(self.session.delivered(key, GroupRead(())))
+
+    def settle(self) -> None:
+        """Let everything come back that does not wait."""
+        while any(self.come_back(effect) for effect in list(self.under_way)):
+            pass
+
+    def wake(self) -> None:
+        for key, stream in list(self.cursors):
+            if self.behind(key, stream):
+                self.do(self.session.ready(key, stream))
+
+    def behind(self, key: int, stream: str) -> bool:
+        found = self.run(XRange(stream=stream, start=self.cursors[key, stream] + 1, end=ids.ID_MAX, count=1))
+        return bool(found.count)
+
+    def come_back(self, effect: Effect) -> bool:
+        """Whether an answer was there; each way back is one event of the session."""
+        if effect not in self.under_way:
+            return False
+        self.under_way.remove(effect)
+        match effect:
+            case Submit(token, commands):
+                self.now_ms += 1
+                replies, _ = execute_all(self.keyspace, commands, self.now_ms)
+                self.do(self.session.done(token, replies))
+                self.wake()
+            case Open(key, streams, _):
+                self.opened(key, streams)
+            case Claim(key, _):
+                self.do(self.session.owned(key))
+            case Ask(ref, command):
+                self.do(self.session.asked(ref, b'{"result":%b}' % command))
+            case Take():
+                self.took(effect)
+            case Read(key, command):
+                reply = self.run(command)
+                if isinstance(reply, Parked):
+                    self.under_way.append(effect)
+                    return False
+                if isinstance(reply, EngineError):
+                    reply = Refusal(reply.code, reply.detail)
+                self.do(self.session.delivered(key, reply))
+        return True
+
+    def opened(self, key: int, streams: Any) -> None:
+        places = {}
+        for stream, after in streams.items():
+            stored = self.keyspace.find(stream)
+            latest = stored.stream.last_id if stored is not None else 0
+            self.cursors[key, stream] = latest if after is Cursor.LATEST else after
+            places[stream] = (self.cursors[key, stream], not self.behind(key, stream))
+        self.do(self.session.opened(key, places))
+
+    def took(self, effect: Take) -> None:
+        key, stream = effect.key, effect.stream
+        after = self.cursors[key, stream]
+        found = self.run(XRange(stream=stream, start=after + 1, end=ids.ID_MAX, count=effect.count_max))
+        assert isinstance(found, Entries)
+        item = Page(stream, after, found) if found.count else None
+        if item is not None:
+            self.cursors[key, stream] = item.last_id
+        self.do(
+            self.session.took(key, item, self.cursors[key, stream], caught_up=not self.behind(key, stream))
+        )
+
+    # ---- what a test looks at
+
+    def pushed(self, sub: str) -> list[str]:
+        frames = [one for one in self.sent if one["op"] == "entries" and one["sub"] == sub]
+        return [entry["id"] for frame in frames for entry in frame["entries"]]
+
+    def texts(self, stream: str) -> list[str]:
+        stored = self.keyspace.find(stream)
+        if stored is None:
+            return []
+        found = stored.stream.range(0, ids.ID_MAX)
+        return [entry["id"] for entry in json.loads(b"[%b]" % found.json())]
+
+
+def ops(sent: Sequence[Json]) -> list[str]:
+    return [one["op"] for one in sent]
+
+
+def working(world: World, entries: int = 3, **more: Any) -> None:
+    world.add("s", entries)
+    world.say("consume", sub="w", stream="s", group="g", consumer="c", create="0", **more)
