@@ -83,10 +83,11 @@ class Capture:
         """The records, in order. The keyspace may change between any two."""
         try:
             yield from self._settled
+            compressor = new_compressor()
             for name in self._names:
                 self._hold(name)
                 while self._held:
-                    yield from _records_of(self._held.pop())
+                    yield from _records_of(self._held.pop(), compressor)
         finally:
             self.close()
 
@@ -164,9 +165,8 @@ def _restore_open(name: str, node: OpenNode) -> RestoreOpenNode:
 # --- reading what is held -----------------------------------------------------------------------------------
 
 
-def _records_of(held: _HeldStream) -> Iterator[Record]:
+def _records_of(held: _HeldStream, compressor: ZstdCompressor) -> Iterator[Record]:
     yield from held.before
-    compressor = new_compressor()
     for node in held.nodes.values():
         yield _restore_node(held.name, node, compressor)
     yield from held.after
