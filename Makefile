@@ -7,7 +7,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-SOURCES := app cli engine tests bench .ci
+SOURCES := app cli engine pipeline tests bench .ci
 SDK := tests/sdk
 TOOLS := $(VENV)/tools
 

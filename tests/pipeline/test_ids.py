@@ -1,0 +1,52 @@
+"""IDs of the pipeline: text and pairs agree, and keys sort as the gateway does."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline import ids
+from pipeline.errors import PipelineError
+
+halves = st.integers(0, ids.HALF_MAX)
+entry_ids = st.builds(ids.EntryId, halves, halves)
+
+
+@given(entry_ids)
+def test_an_id_is_read_as_it_was_written(one: ids.EntryId) -> None:
+    assert ids.parse(str(one)) == one
+
+
+@given(entry_ids, entry_ids)
+def test_the_zero_padded_key_sorts_as_the_ids_do(one: ids.EntryId, other: ids.EntryId) -> None:
+    assert (ids.key(one) < ids.key(other)) == (one < other)
+    assert ids.is_after(str(one), str(other)) == (one > other)
+
+
+@given(entry_ids)
+def test_nothing_lies_between_an_id_and_the_next(one: ids.EntryId) -> None:
+    if one == ids.LAST:
+        with pytest.raises(PipelineError, match="WEIR_LAST_ID"):
+            ids.next_id(one)
+    else:
+        following = ids.next_id(one)
+        assert following > one
+        assert ids.previous_id(following) == one
+
+
+def test_nothing_comes_before_the_beginning() -> None:
+    assert ids.previous_id(ids.ZERO) == ids.ZERO
+
+
+def test_an_id_without_sequence_takes_the_one_asked_for() -> None:
+    assert ids.parse("7") == (7, 0)
+    assert ids.parse("7", missing_seq=9) == (7, 9)
+    assert ids.canonical("007-01") == "7-1"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-", "1-", "-1", "1-2-3", "1 -2", "+1-0", "1_0-0", "١-0", f"{1 << 64}-0"]
+)
+def test_what_is_no_id_is_refused_with_its_text(text: str) -> None:
+    with pytest.raises(PipelineError, match="WEIR_MALFORMED_ID") as told:
+        ids.parse(text)
+    assert repr(text) in str(told.value)
