@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from app import sse
-from app.consumers import Key, Place
+from app.consumers import Consumer
 from app.following import Put, retry_ms
 from app.gateway import Gateway
 from app.wire import tail as wire
@@ -19,6 +19,7 @@ from app.wire.claims import delivered
 from engine import (
     Cursor,
     Delivered,
+    EndWait,
     GiveBack,
     GroupRead,
     PendingList,
@@ -47,20 +48,21 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     claim_min_idle_ms: int
 
     @property
-    def key(self) -> Key:
-        """Whose place it is."""
-        return (self.stream, self.group, self.consumer)
+    def whose(self) -> Consumer:
+        """Whose entries they are."""
+        return Consumer(self.stream, self.group, self.consumer)
 
 
 class Consuming:
     """The source of one consumer's entries: its own pending ones first, then released ones, then new ones."""
 
-    def __init__(self, gateway: Gateway, asked: Asked, place: Place) -> None:
+    def __init__(self, gateway: Gateway, asked: Asked) -> None:
         self._gateway = gateway
         self._engine = gateway.engine
         self._clock = gateway.clock
         self._asked = asked
-        self._place = place
+        self._place = gateway.consumers.take(asked.whose, self._replace)
+        self._replaced = False
         # Sent and, as far as is known, neither acknowledged nor gone to others.
         self._in_flight: set[int] = set()
         self._silent_since = gateway.clock.monotonic()
@@ -68,15 +70,30 @@ class Consuming:
     @classmethod
     async def begin(cls, gateway: Gateway, asked: Asked) -> "Consuming":
         """Take the consumer's place, once another connection has left it."""
-        return cls(gateway, asked, await gateway.consumers.take(asked.key))
+        source = cls(gateway, asked)
+        try:
+            await asyncio.wait((source._place.alone,))
+        except BaseException:
+            source.close()
+            raise
+        return source
+
+    def _replace(self) -> None:
+        """Another connection reads as this consumer now."""
+        self._replaced = True
+        self._place.stop()
 
     def stop(self, pumping: asyncio.Future[None]) -> None:
         """End it; not by cancelling, for what is being delivered at this moment would be nobody's to see."""
         self._place.stop()
 
     def close(self) -> None:
-        """It has ended."""
-        self._gateway.consumers.leave(self._asked.key, self._place)
+        """It has ended. The consumer was there until now, though it may have waited for room all the time."""
+        asked = self._asked
+        self._engine.submit(
+            [EndWait(streams=[asked.stream], group=asked.group, consumer=asked.consumer)], lambda _: None
+        )
+        self._place.leave()
 
     async def run(self, put: Put) -> None:
         """History, then what is released and what is new, never more in flight than was asked for."""
@@ -94,7 +111,7 @@ class Consuming:
                     over = not found.entries and not found.more
                     cursor = Cursor.NEW if over else max([cursor, *(one.id for one in found.entries)])
                 await self._beat(put)
-        if self._place.replaced:
+        if self._replaced:
             await put(wire.end("replaced", retry_ms()))
 
     # --- reading --------------------------------------------------------------------------------------------
@@ -124,7 +141,7 @@ class Consuming:
         try:
             if not self._place.until.done():
                 await put(text)
-                taken = self._place.replaced or not self._place.until.done()
+                taken = self._replaced or not self._place.until.done()
         finally:
             given = [one.id for one in found.entries]
             if taken:

@@ -103,6 +103,7 @@ class Gateway:
         self._engine = engine
         self._feeds = Feeds(engine)
         engine.on_buried = self.dead_letters.note
+        engine.attended = self.consumers.attended
         if self.phase is Phase.STARTING:
             self.phase = Phase.READY
 

@@ -13,13 +13,14 @@ from typing import Any, Final, Protocol
 
 from app import commands, frames
 from app.calls import Call
+from app.consumers import Consumer, Place
 from app.effects import Ask, Claim, Close, Effect, Effects, Leave, Open, Read, Send, Submit, Take
 from app.errors import Refusal
 from app.feeds import Feeds, Gap, Page, Tail
 from app.gateway import Gateway
 from app.middleware.envelope import as_refusal
 from app.session import Session
-from engine import Engine, EngineError, GroupRead, Reply
+from engine import EndWait, Engine, EngineError, GroupRead, Reply
 
 # What a socket may have asked for without an answer before it is no longer listened to.
 _unanswered_max: Final = 256
@@ -44,12 +45,12 @@ class Link(Protocol):
 
 
 class Hub:
-    """All conversations of a gateway, and who reads as which consumer."""
+    """All conversations of a gateway, and which of them work as consumers."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self.workers: dict[tuple[str, str, str], _Worker] = {}
         self.open: set[Push] = set()
+        self.working: set[Push] = set()
         self._looking: asyncio.TimerHandle | None = None
         gateway.on_drain.append(self.drain)
 
@@ -61,38 +62,14 @@ class Hub:
 
     def look_now_and_then(self) -> None:
         """As long as anybody works."""
-        if self._looking is None and self.workers:
+        if self._looking is None and self.working:
             self._looking = asyncio.get_running_loop().call_later(_look_s, self._look)
 
     def _look(self) -> None:
         self._looking = None
-        for push in list(dict.fromkeys(worker.push for worker in self.workers.values())):
+        for push in list(self.working):
             push.look()
         self.look_now_and_then()
-
-
-class _Worker:
-    """A consumer that one subscription reads as, until it leaves and nothing is under way for it."""
-
-    def __init__(self, push: "Push", key: int, consumer: tuple[str, str, str]) -> None:
-        loop = asyncio.get_running_loop()
-        self.push = push
-        self.key = key
-        self.consumer = consumer
-        self.until: asyncio.Future[None] = loop.create_future()
-        self.ended: asyncio.Future[None] = loop.create_future()
-        self.busy = 0
-
-    def leave(self) -> None:
-        """Read no more."""
-        if not self.until.done():
-            self.until.set_result(None)
-        self.check_ended()
-
-    def check_ended(self) -> None:
-        """It has ended when it left and came back from everything."""
-        if self.until.done() and not self.busy and not self.ended.done():
-            self.ended.set_result(None)
 
 
 class Push:
@@ -113,7 +90,7 @@ class Push:
         self._tails: dict[int, Mapping[str, Tail]] = {}
         # Subscriptions whose streams are about to be followed.
         self._opening: set[int] = set()
-        self._workers: dict[int, _Worker] = {}
+        self._places: dict[int, Place] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # What waits until the socket takes something again.
         self._later: list[Take] = []
@@ -331,63 +308,56 @@ class Push:
     # ---- consumers
 
     def _claim(self, effect: Claim) -> None:
-        worker = _Worker(self, effect.key, effect.consumer)
-        before = self._hub.workers.get(effect.consumer)
-        self._workers[effect.key] = self._hub.workers[effect.consumer] = worker
+        place = self._call.gateway.consumers.take(
+            Consumer(*effect.consumer), partial(self._replaced, effect.key)
+        )
+        self._places[effect.key] = place
+        self._hub.working.add(self)
         self._hub.look_now_and_then()
-        worker.busy += 1
-        if before is None:
-            self._owned(worker)
+        if place.alone.done():
+            self._do(self._session.owned(effect.key))
         else:
-            self._spawn(self._take_over(worker, before))
+            place.alone.add_done_callback(lambda _: self._do(self._session.owned(effect.key)))
 
-    async def _take_over(self, worker: _Worker, before: _Worker) -> None:
-        before.push.revoke(before.key)
-        await before.ended
-        self._owned(worker)
-
-    def _owned(self, worker: _Worker) -> None:
-        worker.busy -= 1
-        worker.check_ended()
-        self._do(self._session.owned(worker.key))
-
-    def revoke(self, key: int) -> None:
+    def _replaced(self, key: int) -> None:
         """Somebody else reads as this consumer now."""
         self._do(self._session.revoke(key, "replaced"))
 
     def _read(self, effect: Read) -> None:
-        worker = self._workers[effect.key]
-        worker.busy += 1
-        self._spawn(self._deliver(effect, worker))
+        place = self._places[effect.key]
+        place.begin()
+        self._spawn(self._deliver(effect, place))
 
-    async def _deliver(self, effect: Read, worker: _Worker) -> None:
+    async def _deliver(self, effect: Read, place: Place) -> None:
         reply: Reply | Refusal
         try:
-            while self._link.paused and not worker.until.done():
+            while self._link.paused and not place.until.done():
                 writable: asyncio.Future[None] = self._loop.create_future()
                 self._writable.append(writable)
                 await writable
-            if worker.until.done():
+            if place.until.done():
                 reply = GroupRead(())
             else:
-                reply = await self._engine.execute(effect.command, until=worker.until)
+                reply = await self._engine.execute(effect.command, until=place.until)
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
             reply = as_refusal(error, self._call.request_id)
-        worker.busy -= 1
         self._do(self._session.delivered(effect.key, reply))
-        worker.check_ended()
+        place.end()
 
     def _leave(self, effect: Leave) -> None:
         key = effect.key
         self._opening.discard(key)
         tails = self._tails.pop(key, None)
-        worker = self._workers.pop(key, None)
+        place = self._places.pop(key, None)
         if tails is not None:
             _close_all(tails)
-        elif worker is not None:
-            if self._hub.workers.get(worker.consumer) is worker:
-                del self._hub.workers[worker.consumer]
-            worker.leave()
+        elif place is not None:
+            if not self._places:
+                self._hub.working.discard(self)
+            # It was there until now, though it may have waited for credit all the time.
+            stream, group, name = place.consumer
+            self._engine.submit([EndWait(streams=[stream], group=group, consumer=name)], lambda _: None)
+            place.leave()
             self._wake_writers()
 
 

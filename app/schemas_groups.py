@@ -58,7 +58,10 @@ class GroupPolicy(Struct, omit_defaults=True, forbid_unknown_fields=True):
     consumer_timeout_ms: (
         Annotated[
             Timeout | None,
-            Meta(description="consumers not seen for so long are removed, what they hold is released"),
+            Meta(
+                description="consumers that have not read or been connected for so long are removed, and "
+                "what they hold is released"
+            ),
         ]
         | UnsetType
     ) = UNSET

@@ -126,7 +126,8 @@ class KeepHouse(Command, frozen=True, kw_only=True):
 
 
 class EndWait(Command, frozen=True, kw_only=True):
-    """The gateway's own: a read of the group has waited in vain, or gave up. Reply: True.
+    """The gateway's own: a read of the group has waited in vain or gave up, or whoever read as the
+    consumer has left. Reply: True.
 
     Where the group has a `consumer_timeout_ms` it counts from now: the consumer was there until now.
     """

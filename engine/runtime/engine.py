@@ -8,7 +8,7 @@ Must never know: what any command means, where commands come from, frames.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -86,6 +86,9 @@ class Engine:
         self._touched_max = _touched_max
         # Told of each turn's dead letters: stream, group, ID and reason.
         self.on_buried: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
+        # Tells which (group, consumer) of a stream somebody reads as who has no read parked: none of them is
+        # silent.
+        self.attended: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
         self._deadline: asyncio.TimerHandle | None = None
         self._housekeeping: asyncio.TimerHandle | None = None
         self._packer = ThreadPoolExecutor(1, "weir-pack")
@@ -455,9 +458,10 @@ class Engine:
         return self._run_own(KeepHouse(waiting=self._waiting_for, since_ms=self._started_ms)) is True
 
     def _waiting_for(self, stream: str) -> set[tuple[str, str]]:
-        """Which (group, consumer) wait for entries of the stream."""
+        """Which (group, consumer) wait for entries of the stream, or for room for them."""
         commands = (waiter.parked.command for waiter in self._waiters.of((stream,)))
-        return {(one.group, one.consumer) for one in commands if isinstance(one, XReadGroup)}
+        parked = {(one.group, one.consumer) for one in commands if isinstance(one, XReadGroup)}
+        return parked.union(self.attended(stream))
 
     def _run_own(self, command: Command) -> object:
         """Run what nobody asked for; its reply, None if the log takes no writes at present."""

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from tests.app.eventsource import Event, Parser
 from tests.app.sockets import Client, Json, Raw, masked, talking
 from tests.server import Server
 
@@ -48,7 +49,7 @@ def add(http: httpx.Client, stream: str, *values: int | str) -> list[str]:
 
 
 def pending(http: httpx.Client) -> list[tuple[str | None, int]]:
-    rows = http.get("/v1/streams/s/groups/g/pending?count=1000").json()["pending"]
+    rows = http.get(f"{GROUP}/pending?count=1000").json()["pending"]
     return [(row["consumer"], row["delivery_count"]) for row in rows]
 
 
@@ -59,6 +60,15 @@ def eventually(holds: Any, what: str, within_s: float = 15.0) -> None:
         time.sleep(0.01)
 
 
+def pending_ids(http: httpx.Client) -> list[str]:
+    return [row["id"] for row in http.get(f"{GROUP}/pending?count=1000").json()["pending"]]
+
+
+def consumers(http: httpx.Client) -> list[str]:
+    return [one["name"] for one in http.get(f"{GROUP}/consumers").json()["consumers"]]
+
+
+GROUP: Final = "/v1/streams/s/groups/g"
 WORK: Final[Json] = {"stream": "s", "group": "g", "create": "0"}
 
 # ---- conversations
@@ -245,9 +255,10 @@ def test_released_entries_come_first(server: Server, client: Client, http: httpx
     client.ask("consume", sub="w", consumer="c", credit=1, **WORK)
     client.entries(1)
     with talking(server) as other:
-        client.send("nack", sub="w", ids=[first])
+        # While it reads it would be the next itself.
         client.send("unsubscribe", sub="w", ref=1)
         assert client.until("ok")
+        http.post(f"{GROUP}/nack", json={"ids": [first], "mode": "fail"})
         other.ask("consume", sub="w", consumer="d", **WORK)
         assert first in [entry["id"] for entry in other.entries(1)]
         assert second
@@ -268,6 +279,44 @@ def test_a_second_consume_replaces_the_first(server: Server, client: Client, htt
         other.send("consume", sub="again", consumer="c", **WORK)
         assert {"op": "revoked", "sub": "w", "reason": "replaced"} in other.until("entries")
     assert client.ask("ping") == {"op": "pong"}
+
+
+def events_of(answer: httpx.Response) -> Iterator[Event]:
+    parser = Parser()
+    for piece in answer.iter_raw():
+        yield from parser.feed(piece)
+
+
+def test_server_sent_events_and_the_socket_replace_each_other(client: Client, http: httpx.Client) -> None:
+    """A consumer has one reader, whatever that reads over: the one before is told, and hands over."""
+    add(http, "s", 1)
+    client.ask("consume", sub="w", consumer="c", **WORK)
+    assert client.entries(1)[0].get("delivery_count", 1) == 1
+    with http.stream("GET", "/v1/streams/s/groups/g/consumers/c/stream") as answer:
+        events = events_of(answer)
+        assert client.until("revoked")[-1] == {"op": "revoked", "sub": "w", "reason": "replaced"}
+        assert json.loads(next(events).data)["delivery_count"] == 2
+        client.send("consume", sub="again", consumer="c", **WORK)
+        assert client.entries(1)[0]["delivery_count"] == 3
+        assert [(one.name, json.loads(one.data)) for one in events] == [("end", {"reason": "replaced"})]
+    add(http, "s", 2)
+    assert "delivery_count" not in client.entries(1)[0]
+
+
+def test_a_worker_without_credit_is_not_silent(server: Server, http: httpx.Client) -> None:
+    """It works on what it was given, however long that takes: its silence begins when it has left."""
+    add(http, "s", 1, 2)
+    with talking(server) as client:
+        client.ask("consume", sub="w", consumer="busy", credit=1, **WORK)
+        client.entries(1)
+        client.until("paused")
+        http.post(f"{GROUP}/consumers/gone/read", json={"count": 1})
+        http.patch(GROUP, json={"consumer_timeout_ms": 50})
+        eventually(lambda: consumers(http) == ["busy"], "who reads nothing more is removed")
+        assert pending(http) == [("busy", 1), (None, 1)]
+        client.ask("ack", sub="w", ids=[pending_ids(http)[0]])
+        assert client.entries(1)[0]["delivery_count"] == 2
+    eventually(lambda: consumers(http) == [], "it has left")
 
 
 @pytest.mark.parametrize(

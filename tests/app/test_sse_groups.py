@@ -159,6 +159,43 @@ async def test_a_second_connection_of_a_consumer_ends_the_first(world: World) ->
     assert (first.ids, second.ids) == (["1-0"], ["1-0", "2-0"])
 
 
+async def test_a_consumer_that_works_on_what_it_has_is_not_silent(world: World) -> None:
+    """However long, and though no read of its waits; its silence begins when it has left."""
+    await begin(world)
+    await world.http.patch(GROUP, json={"consumer_timeout_ms": 5_000})
+    await world.add("1-0")
+    reader = consume(world, query="max_in_flight=1")
+    await settle()
+    for _ in range(12):
+        await world.pass_s(1)
+    assert await pending(world) == [["1-0", "c", 1]]
+    await reader.leave()
+    await world.pass_s(4)
+    assert await pending(world) == [["1-0", "c", 1]]
+    await world.pass_s(2)
+    assert await pending(world) == [["1-0", "", 1]]
+
+
+async def test_a_third_connection_waits_for_both_before_it(world: World) -> None:
+    """Also where the second never got to read, since the first was still at it."""
+    await begin(world)
+    first = consume(world)
+    await settle()
+    first.stall()
+    await world.add("1-0")
+    second, third = consume(world), consume(world)
+    await settle()
+    assert (second.status, third.status) == (0, 0)
+    await world.pass_s(stall_s_max + 0.1)
+    for _ in range(1_000):
+        # After ten seconds the log is synced first, in a thread.
+        if not third.events:
+            await let_threads_run()
+    assert second.of("end") == [{"reason": "replaced"}]
+    assert third.ids == ["1-0"]
+    assert await pending(world) == [["1-0", "c", 1]]
+
+
 @pytest.mark.parametrize("full", [False, True])
 async def test_a_shutdown_is_an_end(world: World, *, full: bool) -> None:
     """Whether it waits for entries or for room."""
