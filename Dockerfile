@@ -10,6 +10,8 @@ COPY pyproject.toml LICENSE README.md ./
 COPY app app
 COPY cli cli
 COPY engine engine
+COPY pipeline pipeline
+COPY pyspark_weir pyspark_weir
 RUN python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /wheels . \
  && python -m pip --python /opt/weir install --no-deps --no-index /wheels/*.whl
 

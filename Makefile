@@ -7,12 +7,12 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-SOURCES := app cli engine pipeline tests bench .ci
+SOURCES := app cli engine pipeline pyspark_weir tests bench .ci
 SDK := tests/sdk
 TOOLS := $(VENV)/tools
 
 .DEFAULT_GOAL := help
-.PHONY: help run install dev system test fmt lint types contracts tests prove soak bench lock clean
+.PHONY: help run install spark dev system test fmt lint types contracts tests prove soak bench lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,8 @@ run: $(VENV)/.project  ## start the gateway on 127.0.0.1:8080; more options with
 	@exec $(BIN)/weir serve $(ARGS)
 
 install: $(VENV)/.project  ## make .venv with what running needs
+
+spark: $(VENV)/.spark  ## the same, and what `weir pipeline` needs: Spark, Arrow, a Java; half a gigabyte
 
 dev: $(VENV)/.dev  ## make .venv with what the gate needs as well
 
@@ -46,7 +48,9 @@ contracts: dev  ## who may import whom
 
 tests: dev system $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## pytest on all cores with branch coverage of the engine; for some of them: .venv/bin/pytest -k name
 	@# A file's tests stay together: they share a server. What measures time comes afterwards, by itself.
-	$(BIN)/pytest -m "not alone" --numprocesses=auto --maxprocesses=4 --dist=loadfile --cov --cov-report=
+	@# Those on Spark share one session, whose start is dear, so that they are one process; it has the cores to itself.
+	$(BIN)/pytest -m "not alone and not spark" --numprocesses=auto --maxprocesses=4 --dist=loadfile --cov --cov-report=
+	$(BIN)/pytest -m spark
 	$(BIN)/pytest -m alone --cov --cov-append --cov-report=term --cov-report=json:.coverage.json
 	@$(BIN)/python .ci/module_coverage.py .coverage.json
 
@@ -59,7 +63,7 @@ soak: dev  ## the long proof of durability, as a table beside Redis's figures; m
 bench: dev  ## the benchmarks, beside a real Redis
 	$(BIN)/python -m bench $(ARGS)
 
-system:  ## what the gate needs from outside: redis-server, node, npm, strace, chromium
+system:  ## what the gate needs from outside: redis-server, node, npm, strace, chromium, java
 	@.ci/system-packages "$(PYTHON)" $(VENV)
 
 lock: dev  ## newest versions that pyproject.toml and the .in files allow, with hashes and without hosts
@@ -83,7 +87,14 @@ $(VENV)/.project: pyproject.toml $(VENV)/.locked
 	@$(PIP) install --no-deps --no-build-isolation --no-index --editable .
 	@touch $@
 
-$(VENV)/.dev: requirements-dev.lock $(VENV)/.project
+# PySpark is a source distribution of 450 MB. Pip builds a wheel of it once, which its cache keeps for every
+# environment after this one, and does not download again what a lock's hash finds there.
+$(VENV)/.spark: requirements-spark.lock $(VENV)/.project
+	@echo "installing what requirements-spark.lock names; the first time, Spark takes a few minutes"
+	@$(PIP) install --require-hashes --no-build-isolation -r requirements-spark.lock
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock $(VENV)/.spark
 	@echo "installing what requirements-dev.lock names"
 	@$(PIP) install --require-hashes --no-build-isolation -r requirements-dev.lock
 	@touch $@

