@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from fastapi import FastAPI
 
-from app import examples, examples_groups, operations, operations_groups, schemas
+from app import examples, examples_groups, operations, operations_groups, schemas, schemas_bulk
 from app.errors import CODES, slug
 from app.operation import Example, Json, Operation
 from app.settings import Settings
@@ -124,7 +124,7 @@ def document(api: FastAPI, settings: Settings) -> bytes:
         for told in methods.values():
             _show(_OPERATIONS[told["operationId"]], told)
     named = [kind for told in _OPERATIONS.values() for kind in (told.answer, told.body) if kind is not None]
-    kinds = dict.fromkeys([*named, schemas.NewEntries, schemas.Place])
+    kinds = dict.fromkeys([*named, schemas.NewEntries, schemas.Place, schemas_bulk.Columns])
     _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     described["components"] = {"schemas": {**components, "Problem": problem_schema()}}
     for name, schema in _named_schemas(described):
@@ -264,17 +264,17 @@ def _show(told: Operation, described: Json) -> None:
     """Put the examples in: FastAPI would drop what is null in them."""
     for status in (told.status, *told.also):
         content = described["responses"][str(status)].get("content", {})
-        if JSON in content:
-            content[JSON].update(_answers(told, status))
+        for media, kind in content.items():
+            kind.update(_answers(told, status, media))
     if "requestBody" in described:
         described["requestBody"]["content"][JSON].update(_bodies(told))
 
 
-def _answers(told: Operation, status: int) -> Json:
+def _answers(told: Operation, status: int, media: str) -> Json:
     examples = {
         key: _with_summary(example)
         for key, example in told.examples.items()
-        if (example.status or told.status) == status
+        if (example.status or told.status) == status and example.media == media
     }
     return {"examples": examples} if examples else {}
 

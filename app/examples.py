@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from app.operation import Example
+from app.wire.media import COLUMNS
 
 EXAMPLES: Final[Mapping[str, Mapping[str, Example]]] = {
     "startRewrite": {
@@ -448,6 +449,19 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Example]]] = {
                 "entries": [{"id": "1526919035120-0", "fields": {"item": "plum"}}],
                 "next": "1526919035120-0",
                 "more": False,
+            },
+        ),
+        "columns": Example(
+            summary="A page of columns",
+            given={"after": "1526919030474-0", "end": "1526919035120-0"},
+            media=COLUMNS,
+            answer={
+                "ms": [1526919030474, 1526919035120],
+                "seq": [1, 0],
+                "n": [2, 2],
+                "kd": ["item", "quantity"],
+                "k": [0, 1, 0, 1],
+                "v": ["pear", "1", "plum", "12"],
             },
         ),
     },

@@ -16,6 +16,7 @@ from app.feeds import Feeds
 from app.letters import DeadLetters
 from app.redis import Limits as CommandLimits
 from app.settings import Settings
+from app.wire.columns import ColumnsLimits
 from app.wire.publish import EntryLimits
 from app.wire.read import ReadLimits
 from engine import Clock, Engine, EngineError
@@ -65,6 +66,7 @@ class Gateway:
             bytes_max=settings.answer_bytes_max,
             wait_ms_max=settings.wait_ms_max,
         )
+        self.columns_limits = ColumnsLimits(settings.columns_count_max, settings.answer_bytes_max)
         self.command_limits = CommandLimits(
             entry_bytes_max=settings.entry_bytes_max,
             entry_fields_max=settings.entry_fields_max,

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from app.wire.media import JSON
+
 Json = dict[str, Any]
 
 
@@ -15,6 +17,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
     """A request and its answer, both as they are: a test sends each one to a gateway with a known content.
 
     `given` are path and query parameters by name; a path parameter that is not given has its usual value.
+    `media` is what is accepted.
     """
 
     summary: str
@@ -22,6 +25,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
     body: Any = None
     given: Mapping[str, Any] = {}
     status: int | None = None
+    media: str = JSON
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):

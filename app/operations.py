@@ -21,6 +21,7 @@ from app.operation import (
     word,
 )
 from app.operation import entry_id as an_id
+from app.wire.media import COLUMNS
 
 _ENCODINGS: Final = {
     "Upstash-Encoding": "`base64`: strings of the answer are base64",
@@ -48,8 +49,9 @@ _RANGE: Final[Mapping[str, Json]] = {
 _WHERE: Final = {
     "Weir-Next-Id": "where to go on: `after=<next>`, in reverse `end=(<next>`",
     "Weir-More": "whether a limit, not the end, ended the page",
-    "Weir-First-Available": "with a gap, with `after` and `end`, and on exports: the first entry there is",
-    "Weir-Generation": "with `after` and `end`, and on exports: new each time that the stream is created",
+    "Weir-First-Available": "with a gap, with `after` and `end`, on exports and columns: the first entry",
+    "Weir-Generation": "with `after` and `end`, on exports and columns: new each time the stream is created",
+    "Weir-Removed-Upto": "on columns: a cursor other than 0-0 below it has missed entries",
 }
 _LINES: Final = {
     "application/x-ndjson": {
@@ -59,6 +61,8 @@ _LINES: Final = {
         }
     }
 }
+
+_COLUMNS: Final = {COLUMNS: {"schema": {"$ref": "#/components/schemas/Columns"}}}
 
 _TAIL: Final[Mapping[str, Json]] = {
     "last": number("from so many entries back; not with `after`", least=1, maximum=10_000),
@@ -244,12 +248,14 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         query=_RANGE,
         headers={"Prefer": "`wait=<seconds>`, where the query has no `wait`"},
         answer_headers=_WHERE,
-        media={**_LINES, **EVENTS},
+        media={**_LINES, **_COLUMNS, **EVENTS},
         description=(
             "A range (`start`, `end`, or times), what comes after a cursor (`after`, with `wait` for what "
             "is not there yet), or the newest (`last`). With `Accept: application/x-ndjson` a range of any "
             "length, one entry a line, as fast as it is read; its end is fixed when it starts. With "
-            "`Accept: text/event-stream` it is `tailStream`."
+            "`Accept: text/event-stream` it is `tailStream`. With `Accept: "
+            "application/vnd.weir.columns+json` a page of flat lists, for readers of millions of entries: at "
+            "most 100000 of them, and 4 MiB unless `max_bytes` says otherwise; docs/bulk.md has the whole of it."
         ),
         refusals=("malformed_id", "gap", "too_many_waiters", "not_acceptable"),
     ),

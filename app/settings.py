@@ -92,6 +92,12 @@ class Settings(BaseSettings):
         100, ge=1, le=1_000_000, description="entries of an answer that names no count"
     )
     count_max: int = Field(10_000, ge=1, le=1_000_000, description="entries of any answer")
+    columns_count_max: int = Field(
+        100_000,
+        ge=1,
+        le=10_000_000,
+        description="entries of a page of columns, where `count_max` is not meant",
+    )
 
     rewrite_growth_percent: int = Field(
         100,

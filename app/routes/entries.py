@@ -1,5 +1,6 @@
 """Publishing and reading the entries of one stream."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Final
@@ -11,8 +12,9 @@ from app.errors import Refusal, not_implemented
 from app.routes import tail
 from app.routes.streams import change
 from app.routing import Routes
-from app.wire import export, media, options, publish, query, removals
+from app.wire import columns, export, media, options, publish, query, removals
 from app.wire import read as reading
+from app.wire.columns import Columns, ColumnsPage
 from app.wire.export import Export
 from app.wire.media import Preferences
 from app.wire.options import Demands
@@ -20,6 +22,7 @@ from engine import Added, Edges, Entries, Gap, XRange, ids
 
 routes: Final = Routes()
 
+_FORMS: Final = (media.JSON, media.NDJSON, media.EVENTS, media.COLUMNS)
 _PRODUCER_HEADERS: Final = (b"weir-producer", b"weir-epoch", b"weir-chunk")
 
 
@@ -73,9 +76,11 @@ async def read_entries(call: Call) -> Answer:
     """Read a range of entries, or those after a cursor, waiting for them if told to (XRANGE, XREVRANGE,
     XREAD).
     """
-    accept = media.accepted(call.headers.get(b"accept", b""), (media.JSON, media.NDJSON, media.EVENTS))
+    accept = media.accepted(call.headers.get(b"accept", b""), _FORMS)
     if accept == media.NDJSON:
         return await _export(call)
+    if accept == media.COLUMNS:
+        return await _columns(call)
     if accept == media.EVENTS:
         return await tail.events(call)
     wanted = reading.parse(call.names["stream"], call.query, call.wishes.wait_s, call.gateway.read_limits)
@@ -83,6 +88,32 @@ async def read_entries(call: Call) -> Answer:
     headers = _where(page.next, page.edges, page.gap)
     headers.append((b"weir-more", b"true" if page.more else b"false"))
     return Answer(200, page.body, headers)
+
+
+async def _columns(call: Call) -> Answer:
+    wanted = columns.parse(call.names["stream"], call.query, call.gateway.columns_limits)
+    wanted.begin(await call.transaction(wanted.commands()))
+    while not wanted.done:
+        # Others come between two slices.
+        await asyncio.sleep(0)
+        wanted.go_on(await call.transaction(wanted.commands()))
+    made = await _as_columns(wanted, Columns(wanted.fields))
+    if made.spoilt:
+        made = await _as_columns(wanted, Columns(wanted.fields, binary=True))
+    headers = _where(max(wanted.cursor, ids.ID_MIN), wanted.edges, None)
+    headers.append((b"weir-more", b"true" if wanted.more else b"false"))
+    if wanted.edges is not None:
+        headers.append((b"weir-removed-upto", ids.text(wanted.edges.removed_upto).encode()))
+    return Answer(200, made.body(), headers, media_type=media.COLUMNS.encode())
+
+
+async def _as_columns(wanted: ColumnsPage, made: Columns) -> Columns:
+    for text in wanted.texts:
+        made.add(text)
+        if made.spoilt:
+            break
+        await asyncio.sleep(0)
+    return made
 
 
 async def _export(call: Call) -> Answer:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from app.errors import Refusal, invalid, not_implemented
+from app.errors import Refusal, invalid
 from engine import ids
 
 idempotency_key_bytes_max: Final = 255
@@ -18,7 +18,7 @@ idempotency_key_bytes_max: Final = 255
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 EVENTS: Final = "text/event-stream"
-NOT_BUILT: Final = ("application/vnd.weir.columns+json",)
+COLUMNS: Final = "application/vnd.weir.columns+json"
 
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 _QUALITY: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
@@ -53,25 +53,23 @@ def content_type(header: bytes, coding: bytes) -> MediaType:
 
 
 def check_accepts_json(header: bytes) -> None:
-    """Refuse with 501 what the contract has and this version has not, with 406 what nobody has."""
+    """Refuse an Accept that nothing here satisfies. Raises `not_acceptable`."""
     accepted(header, (JSON,))
 
 
 def accepted(header: bytes, offered: Sequence[str]) -> str:
     """Which of the offered media types an Accept likes best, the first one where it does not say.
 
-    Raises `not_implemented` where it likes best what is not built yet, `not_acceptable`.
+    Raises `not_acceptable`.
     """
     if not header or header == b"*/*":
         return offered[0]
     best, quality_best = "", 0.0
     for piece in header.decode("latin-1").lower().split(","):
         name, quality = piece.partition(";")[0].strip(), _quality(piece)
-        meant = name if name in NOT_BUILT else _meant(name, offered)
+        meant = _meant(name, offered)
         if meant and quality > quality_best:
             best, quality_best = meant, quality
-    if best in NOT_BUILT:
-        raise not_implemented(f"an answer as {best}")
     if not best:
         raise Refusal("not_acceptable", f"what can be given is {', '.join(offered)}")
     return best

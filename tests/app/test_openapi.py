@@ -60,6 +60,7 @@ class Sent(NamedTuple):
     operation: Operation
     key: str
     status: int
+    media: str
     answer: Any
 
 
@@ -67,9 +68,9 @@ def _examples() -> Iterator[Sent]:
     for operation in OPERATIONS.values():
         for status, answer in operation.told["responses"].items():
             if status.startswith("2"):
-                shown = answer.get("content", {}).get("application/json", {}).get("examples", {})
-                for key, example in shown.items():
-                    yield Sent(operation, key, int(status), example["value"])
+                for media, content in answer.get("content", {}).items():
+                    for key, example in content.get("examples", {}).items():
+                        yield Sent(operation, key, int(status), media, example["value"])
 
 
 EXAMPLES = list(_examples())
@@ -84,7 +85,9 @@ async def orders(request: pytest.FixtureRequest) -> AsyncIterator[App]:
     await engine.close()
 
 
-def _request(http: httpx.AsyncClient, operation: Operation, key: str) -> httpx.Request:
+def _request(
+    http: httpx.AsyncClient, operation: Operation, key: str, media: str = "application/json"
+) -> httpx.Request:
     path, query = operation.path, {}
     for parameter in operation.told.get("parameters", []):
         examples = parameter.get("examples", {})
@@ -98,7 +101,8 @@ def _request(http: httpx.AsyncClient, operation: Operation, key: str) -> httpx.R
             query[parameter["name"]] = str(value).lower() if isinstance(value, bool) else value
     bodies = operation.told.get("requestBody", {}).get("content", {}).get("application/json", {})
     body = bodies.get("examples", {}).get(key, {}).get("value")
-    return http.build_request(operation.method.upper(), path, params=query, json=body)
+    accept = {"accept": media}
+    return http.build_request(operation.method.upper(), path, params=query, json=body, headers=accept)
 
 
 @pytest.mark.parametrize(
@@ -107,11 +111,11 @@ def _request(http: httpx.AsyncClient, operation: Operation, key: str) -> httpx.R
 async def test_an_example_is_true(orders: App, sent: Sent) -> None:
     """Its status and its answer, up to the generation, which is random; and the shapes of both are kept."""
     async with client_of(orders) as http:
-        answer = await http.send(_request(http, sent.operation, sent.key))
+        answer = await http.send(_request(http, sent.operation, sent.key, sent.media))
     assert answer.status_code == sent.status, answer.text
     found = _settled(answer.json())
     assert found == _settled(sent.answer)
-    schema = sent.operation.told["responses"][str(sent.status)]["content"]["application/json"]["schema"]
+    schema = sent.operation.told["responses"][str(sent.status)]["content"][sent.media]["schema"]
     assert list(_faults(found, schema, "")) == []
     body = sent.operation.told.get("requestBody", {}).get("content", {}).get("application/json", {})
     if sent.key in body.get("examples", {}):

@@ -141,7 +141,7 @@ async def test_an_answer_stops_at_its_bytes(five: httpx.AsyncClient) -> None:
 async def test_wrong_questions_are_refused(
     five: httpx.AsyncClient, query: str, status: int, code: str
 ) -> None:
-    """400 malformed, 422 impossible, 501 not built; the place is named."""
+    """400 malformed, 422 impossible; the place is named."""
     answer = await five.get(f"{ENTRIES}?{query}")
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     if code in ("malformed_id", "invalid"):
@@ -155,7 +155,7 @@ async def test_wrong_questions_are_refused(
         ("application/json", 200),
         ("text/html,application/xhtml+xml,*/*;q=0.8", 200),
         ("application/x-ndjson", 200),
-        ("application/vnd.weir.columns+json, */*;q=0.1", 501),
+        ("application/vnd.weir.columns+json, */*;q=0.1", 200),
         ("application/json, text/event-stream;q=0.5", 200),
         ("image/png", 406),
         ("application/json;q=0", 406),
@@ -164,7 +164,7 @@ async def test_wrong_questions_are_refused(
 async def test_what_cannot_be_given_is_never_given_as_something_else(
     five: httpx.AsyncClient, accept: str, status: int
 ) -> None:
-    """Columns are 501 for now, the impossible 406."""
+    """The impossible is 406."""
     assert (await five.get(ENTRIES, headers={"accept": accept})).status_code == status
 
 

@@ -1,0 +1,278 @@
+"""Pages of columns: the same entries as the JSON form, as flat lists, in slices, with where to go on."""
+
+import base64
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.wire import columns
+from app.wire.columns import Columns, ColumnsLimits
+from engine import Command, Delete, Engine, EngineError, Reply, Trim, XAdd, XTrim, entries, ids
+
+ENTRIES = "/v1/streams/s/entries"
+COLUMNS = "application/vnd.weir.columns+json"
+ACCEPT = {"accept": COLUMNS}
+Pair = tuple[str, str | bytes]
+Row = tuple[str, list[Pair]]
+
+
+def rows(page: Any) -> list[Row]:
+    """The entries that columns stand for."""
+    assert set(page) <= {"ms", "seq", "n", "kd", "k", "v", "b64"}
+    names, values = page["kd"], page["v"]
+    if page.get("b64"):
+        names = [base64.b64decode(name).decode() for name in names]
+        values = [base64.b64decode(value) for value in values]
+    assert len(page["ms"]) == len(page["seq"]) == len(page["n"])
+    assert len(page["k"]) == len(values) == sum(page["n"])
+    assert len(set(names)) == len(names)
+    pairs = iter(zip(page["k"], values, strict=True))
+    return [
+        (f"{ms}-{seq}", [(names[place], value) for place, value in islice(pairs, n)])
+        for ms, seq, n in zip(page["ms"], page["seq"], page["n"], strict=True)
+    ]
+
+
+async def page_of(http: httpx.AsyncClient, query: str) -> tuple[list[Row], httpx.Headers]:
+    answer = await http.get(f"{ENTRIES}?{query}", headers=ACCEPT)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == COLUMNS
+    return rows(msgspec.json.decode(answer.content)), answer.headers
+
+
+async def page_by_page(http: httpx.AsyncClient, query: str, after: str = "0") -> list[Row]:
+    """A range as a client reads it."""
+    found: list[Row] = []
+    while True:
+        page, headers = await page_of(http, f"after={after}&{query}")
+        found += page
+        after = headers["weir-next-id"]
+        if headers["weir-more"] == "false":
+            return found
+
+
+@pytest.fixture
+async def five(http: httpx.AsyncClient) -> httpx.AsyncClient:
+    """A stream with 1-0 to 5-0."""
+    given_rows = [{"id": f"{n}-0", "fields": {"n": str(n), "even": str(n % 2 == 0)}} for n in range(1, 6)]
+    await http.post(ENTRIES, json={"entries": given_rows})
+    return http
+
+
+async def test_entries_are_flat_lists(five: httpx.AsyncClient) -> None:
+    """IDs in halves, how many fields each entry has, and for each field its name's place and its value."""
+    answer = await five.get(f"{ENTRIES}?after=3-0", headers=ACCEPT)
+    assert answer.json() == {
+        "ms": [4, 5],
+        "seq": [0, 0],
+        "n": [2, 2],
+        "kd": ["n", "even"],
+        "k": [0, 1, 0, 1],
+        "v": ["4", "True", "5", "False"],
+    }
+
+
+async def test_the_headers_tell_where_to_go_on(five: httpx.AsyncClient) -> None:
+    """Next, more, what is there, what is gone, and which of its name the stream is."""
+    generation = (await five.get("/v1/streams/s")).json()["generation"]
+    await five.post("/v1/streams/s/trim", json={"maxlen": 4})
+    page, headers = await page_of(five, "after=2-0&end=4-0&count=1")
+    assert [entry_id for entry_id, _ in page] == ["3-0"]
+    told = {name: headers[f"weir-{name}"] for name in ("next-id", "more", "first-available", "removed-upto")}
+    assert told == {"next-id": "3-0", "more": "true", "first-available": "2-0", "removed-upto": "1-0"}
+    assert headers["weir-generation"] == generation
+    page, headers = await page_of(five, "after=3-0&end=4-0")
+    assert ([entry_id for entry_id, _ in page], headers["weir-more"]) == (["4-0"], "false")
+
+
+@pytest.mark.parametrize(
+    ("query", "following"),
+    [
+        ("after=9-0", "9-0"),
+        ("after=2-0&end=2-0", "2-0"),
+        ("after=4-0&end=2-0", "4-0"),
+        ("start=6", "5-18446744073709551615"),
+    ],
+)
+async def test_an_empty_range_answers_with_where_it_began(
+    five: httpx.AsyncClient, query: str, following: str
+) -> None:
+    """Behind the end, between nothing, backwards: no entries, nothing more."""
+    page, headers = await page_of(five, query)
+    assert (page, headers["weir-next-id"], headers["weir-more"]) == ([], following, "false")
+
+
+async def test_a_missing_stream_is_empty(http: httpx.AsyncClient) -> None:
+    """As in every read; it has no generation."""
+    page, headers = await page_of(http, "after=3-1&end=9")
+    assert (page, headers["weir-next-id"], headers["weir-more"]) == ([], "3-1", "false")
+    assert "weir-generation" not in headers
+
+
+async def test_an_end_ahead_of_the_stream_is_its_end(five: httpx.AsyncClient) -> None:
+    """Nothing more: what comes later is another read."""
+    page, headers = await page_of(five, "after=4-0&end=99")
+    assert ([entry_id for entry_id, _ in page], headers["weir-next-id"]) == (["5-0"], "5-0")
+    assert headers["weir-more"] == "false"
+
+
+async def test_deleted_entries_are_passed_over(five: httpx.AsyncClient) -> None:
+    """Page by page nothing comes twice, and nothing is missed, whatever is gone between."""
+    for gone in ("2-0", "4-0"):
+        await five.delete(f"{ENTRIES}/{gone}")
+    for query in ("count=1", "count=2", "max_bytes=1", "end=5-0&count=1", "end=4-0&max_bytes=60"):
+        found = [entry_id for entry_id, _ in await page_by_page(five, query)]
+        assert found == ["1-0", "3-0", "5-0"][: 2 if "4-0" in query else 3]
+
+
+async def test_a_gap_is_a_refusal_where_that_was_asked_for(five: httpx.AsyncClient) -> None:
+    """410 for a cursor before what was trimmed; `after=0` is never one, nor is a range's start."""
+    await five.post("/v1/streams/s/trim", json={"maxlen": 2})
+    failed = await five.get(f"{ENTRIES}?after=1-0&on_gap=fail", headers=ACCEPT)
+    assert (failed.status_code, failed.json()["code"], failed.json()["first_available"]) == (
+        410,
+        "gap",
+        "4-0",
+    )
+    for query in ("after=0&on_gap=fail", "after=3-0&on_gap=fail", "start=1-0&on_gap=fail", "after=1-0"):
+        page, headers = await page_of(five, query)
+        assert [entry_id for entry_id, _ in page] == ["4-0", "5-0"]
+        assert headers["weir-removed-upto"] == "3-0"
+
+
+async def test_only_named_fields_are_given(five: httpx.AsyncClient) -> None:
+    """An entry that has none of them is there without any."""
+    await five.post(ENTRIES, json={"id": "6-0", "fields": {"other": "x"}})
+    await five.post(ENTRIES, json={"id": "7-0", "fields": [["n", "7"], ["x", "1"], ["n", "8"]]})
+    page, _ = await page_of(five, "after=4-0&fields=n,none")
+    assert page == [("5-0", [("n", "5")]), ("6-0", []), ("7-0", [("n", "7"), ("n", "8")])]
+
+
+async def test_what_is_not_utf8_makes_the_page_base64(http: httpx.AsyncClient) -> None:
+    """All of its names and values; a page of text alone, or of base64 that stands for text, is text."""
+    await http.post(ENTRIES, json={"id": "1-0", "fields": {"t": "é"}})
+    text = base64.b64encode("ü".encode()).decode()
+    await http.post(ENTRIES, json={"id": "2-0", "fields": {"t": text, "b": "/wA="}, "encoding": "base64"})
+    page, _ = await page_of(http, "after=0")
+    assert page == [("1-0", [("t", "é".encode())]), ("2-0", [("t", "ü".encode()), ("b", b"\xff\0")])]
+    page, _ = await page_of(http, "after=0&fields=t")
+    assert page == [("1-0", [("t", "é")]), ("2-0", [("t", "ü")])]
+
+
+async def test_ids_are_whole_however_large(http: httpx.AsyncClient) -> None:
+    """Both halves have 64 bits."""
+    largest = f"{ids.MS_MAX}-{ids.SEQUENCE_MAX}"
+    await http.post(ENTRIES, json={"id": largest, "fields": {"a": "1"}})
+    page, headers = await page_of(http, f"after={ids.MS_MAX}-0")
+    assert (page, headers["weir-next-id"]) == ([(largest, [("a", "1")])], largest)
+
+
+async def test_head_tells_the_same(five: httpx.AsyncClient) -> None:
+    """Without the body."""
+    got = await five.get(f"{ENTRIES}?after=0", headers=ACCEPT)
+    head = await five.head(f"{ENTRIES}?after=0", headers=ACCEPT)
+    assert (head.status_code, head.content) == (200, b"")
+    fleeting = ("weir-request-id", "date")
+    told = [
+        {name: value for name, value in one.headers.items() if name not in fleeting} for one in (got, head)
+    ]
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("after=$", 400, "malformed_id"),
+        ("after=x", 400, "malformed_id"),
+        ("reverse=true", 422, "invalid"),
+        ("last=3", 422, "invalid"),
+        ("after=0&wait=5", 422, "invalid"),
+        ("count=0", 422, "invalid"),
+        ("count=100001", 422, "invalid"),
+        ("max_bytes=8388609", 422, "invalid"),
+        ("after=0&start=0", 422, "invalid"),
+        ("contu=1", 400, "unknown_parameter"),
+    ],
+)
+async def test_wrong_questions_are_refused(
+    five: httpx.AsyncClient, query: str, status: int, code: str
+) -> None:
+    """What does not go with columns too."""
+    answer = await five.get(f"{ENTRIES}?{query}", headers=ACCEPT)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("change", [XTrim(stream="s", trim=Trim(maxlen=3)), Delete(streams=["s"])])
+async def test_a_page_ends_before_what_a_trim_took(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, change: Command
+) -> None:
+    """Slices of one page have others' turns between them: the read that goes on is told of the gap."""
+    monkeypatch.setattr(columns, "slice_bytes_max", 1)
+    bodies = [entries.body([("n", str(n))]) for n in range(10)]
+    await engine.execute(XAdd(stream="s", bodies=bodies, ids=[ids.make(n, 0) for n in range(1, 11)]))
+    page = columns.parse("s", b"after=0", ColumnsLimits(100, 1 << 20))
+
+    async def replies() -> list[Reply]:
+        answered = await engine.transaction(page.commands())
+        return [reply for reply in answered if not isinstance(reply, EngineError)]
+
+    page.begin(await replies())
+    page.go_on(await replies())
+    assert (len(page.texts), page.done) == (2, False)
+    await engine.execute(change)
+    page.go_on(await replies())
+    assert (len(page.texts), page.done, page.more, page.cursor) == (2, True, True, ids.make(2, 0))
+
+
+names = st.text(max_size=5)
+values = st.text(max_size=8) | st.binary(max_size=8)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(names, values), min_size=1, max_size=4), min_size=1, max_size=8),
+    st.integers(1, 4),
+    st.none() | st.lists(names, min_size=1, max_size=3),
+)
+def test_columns_stand_for_the_same_entries(
+    given_entries: Sequence[Sequence[Pair]], slice_length: int, fields: Sequence[str] | None
+) -> None:
+    """Whatever fields they have, in however many slices, all of them or some."""
+    texts = [entries.stored(ids.make(n, n), entries.body(pairs)) for n, pairs in enumerate(given_entries)]
+
+    def made(*, binary: bool) -> Columns:
+        page = Columns(fields, binary=binary)
+        for at in range(0, len(texts), slice_length):
+            page.add(b",".join(texts[at : at + slice_length]))
+        return page
+
+    page = made(binary=False)
+    spoilt = page.spoilt
+    found = rows(msgspec.json.decode((made(binary=True) if spoilt else page).body()))
+    wanted = [
+        (
+            f"{n}-{n}",
+            [(name, _raw(value)) for name, value in pairs if fields is None or name in fields],
+        )
+        for n, pairs in enumerate(given_entries)
+    ]
+    assert [(one, [(name, _raw(value)) for name, value in pairs]) for one, pairs in found] == wanted
+    assert spoilt == any(not _is_text(value) for _, pairs in wanted for _, value in pairs)
+
+
+def _raw(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
