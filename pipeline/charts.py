@@ -11,7 +11,6 @@ import html
 import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC
 from itertools import accumulate
 from pathlib import Path
@@ -30,9 +29,8 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 from matplotlib.typing import ColorType, RcKeyType
 
 from pipeline.durations import shown
-from pipeline.errors import OptionError
+from pipeline.series import Bar, Line, Spread, checked
 
-SUFFIXES: Final = (".png", ".svg", ".html")
 # More cannot be told apart; those with most to show stay, and the title says how many do not.
 lines_max: Final = 8
 bars_max: Final = 24
@@ -76,37 +74,6 @@ _PAGE: Final = """<!doctype html>
 <style>body{{margin:2rem;font-family:sans-serif;background:#fff}}svg{{max-width:100%;height:auto}}</style>
 </head><body>{drawing}</body></html>
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line: `at_ms` are times in order (milliseconds since 1970 UTC); a None in `values` is a break."""
-
-    name: str
-    at_ms: Sequence[int]
-    values: Sequence[float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar: its parts by name, stacked in the order of the first bar that has them. `note` stands at its
-    end.
-    """
-
-    name: str
-    parts: Mapping[str, float]
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """How durations are spread: buckets as first value, last value (milliseconds), count. `marks` are upright
-    lines, by name.
-    """
-
-    name: str
-    buckets: Sequence[tuple[int, int, int]]
-    marks: Mapping[str, float] = field(default_factory=dict)
 
 
 def lines(path: Path, found: Sequence[Line], *, title: str, value: str) -> None:
@@ -238,13 +205,6 @@ def _duration_axis(axes: Axes, greatest: int) -> None:
         ticks, [shown(ms).replace(".0", "").replace(" 0s", "").replace(" 0m", "") for ms in ticks]
     )
     axes.xaxis.set_minor_locator(NullLocator())
-
-
-def checked(path: Path) -> Path:
-    """The path, if a chart can be written under such a name. Raises OptionError."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise OptionError(f"--plot {path}: a chart's name ends in {', '.join(SUFFIXES)}")
-    return path
 
 
 def _titled(title: str, found: int, shown_number: int) -> str:

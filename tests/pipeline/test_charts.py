@@ -8,6 +8,7 @@ import pytest
 from pipeline import charts
 from pipeline.errors import OptionError
 from pipeline.histogram import Histogram
+from pipeline.series import SUFFIXES, Bar, Line, Spread, checked
 
 MINUTE_MS = 60_000
 NOON_MS = 1_700_049_600_000  # 2023-11-15 12:00 UTC
@@ -22,8 +23,8 @@ def _texts(path: Path) -> list[str]:
     return ["".join(one.itertext()).strip() for one in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def _line(name: str, *values: float | None) -> charts.Line:
-    return charts.Line(name, [NOON_MS + n * MINUTE_MS for n in range(len(values))], values)
+def _line(name: str, *values: float | None) -> Line:
+    return Line(name, [NOON_MS + n * MINUTE_MS for n in range(len(values))], values)
 
 
 def test_axes_are_named_with_their_units(tmp_path: Path) -> None:
@@ -31,10 +32,10 @@ def test_axes_are_named_with_their_units(tmp_path: Path) -> None:
     path = tmp_path / "a.svg"
     charts.lines(path, [_line("orders", 1, None, 3)], title="Orders", value="price (EUR)")
     assert {"Orders", "time (UTC)", "price (EUR)", "orders", "12:00"} <= set(_texts(path))
-    charts.bars(path, [charts.Bar("s/g", {"unread": 5}, "2h 5m")], title="Behind", value="entries")
+    charts.bars(path, [Bar("s/g", {"unread": 5}, "2h 5m")], title="Behind", value="entries")
     assert {"Behind", "entries", "s/g", "2h 5m"} <= set(_texts(path))
     histogram = Histogram.of([3, 70, 2_000])
-    spread = charts.Spread("s", histogram.bars(), {"p50": 70.0})
+    spread = Spread("s", histogram.bars(), {"p50": 70.0})
     charts.spreads(path, [spread], title="Delay", value="delay")
     told = _texts(path)
     assert {"Delay", "delay (logarithmic above 1 ms)", "entries (%)", "at most so long (%)"} <= set(told)
@@ -45,15 +46,15 @@ def test_axes_are_named_with_their_units(tmp_path: Path) -> None:
 def test_a_name_is_no_markup_whatever_it_looks_like(tmp_path: Path, name: str) -> None:
     """It stands in the legend as it is; what cannot be printed is spelled."""
     expected = name.replace("\x1b", "\\u001b")
-    for suffix in charts.SUFFIXES:
+    for suffix in SUFFIXES:
         path = tmp_path / f"a{suffix}"
         charts.lines(path, [_line(name, 1, 2)], title=name, value=name)
         assert path.stat().st_size > 1_000
     assert _texts(tmp_path / "a.svg").count(expected) == 3
     assert "<script>" not in (tmp_path / "a.html").read_text()
-    charts.bars(tmp_path / "b.svg", [charts.Bar(name, {name: 1, "x": 2}, name)], title="t", value="v")
+    charts.bars(tmp_path / "b.svg", [Bar(name, {name: 1, "x": 2}, name)], title="t", value="v")
     assert _texts(tmp_path / "b.svg").count(expected) == 3
-    charts.spreads(tmp_path / "c.svg", [charts.Spread(name, [(0, 0, 1)], {name: 0})], title="t", value="v")
+    charts.spreads(tmp_path / "c.svg", [Spread(name, [(0, 0, 1)], {name: 0})], title="t", value="v")
     assert expected in _texts(tmp_path / "c.svg")
 
 
@@ -72,7 +73,7 @@ def test_the_largest_are_shown_and_the_rest_is_counted(tmp_path: Path) -> None:
     told = _texts(tmp_path / "a.svg")
     assert f"Many (the {charts.lines_max} largest of 50)" in told
     assert [one for one in told if one.startswith("s")] == [f"s{n}" for n in range(49, 41, -1)]
-    some = [charts.Bar(f"g{n}", {"unread": n}) for n in range(50)]
+    some = [Bar(f"g{n}", {"unread": n}) for n in range(50)]
     charts.bars(tmp_path / "b.svg", some, title="Many", value="v")
     assert [one for one in _texts(tmp_path / "b.svg") if one.startswith("g")] == [
         f"g{n}" for n in range(49, 49 - charts.bars_max, -1)
@@ -85,9 +86,9 @@ def test_nothing_is_said_to_be_nothing(tmp_path: Path) -> None:
     for draw in (charts.lines, charts.bars, charts.spreads):
         draw(path, [], title="Empty", value="v")
         assert "nothing to show" in _texts(path)
-    charts.spreads(path, [charts.Spread("s", [])], title="No values", value="v")
+    charts.spreads(path, [Spread("s", [])], title="No values", value="v")
     charts.lines(path, [_line("s", None)], title="No values", value="v")
-    charts.bars(path, [charts.Bar("s", {})], title="No values", value="v")
+    charts.bars(path, [Bar("s", {})], title="No values", value="v")
 
 
 def test_the_same_numbers_are_the_same_file(tmp_path: Path) -> None:
@@ -99,8 +100,8 @@ def test_the_same_numbers_are_the_same_file(tmp_path: Path) -> None:
 
 def test_the_name_of_the_file_says_which_kind(tmp_path: Path) -> None:
     """PNG, SVG, or a page that a browser opens, without anything from elsewhere."""
-    for suffix in charts.SUFFIXES:
-        charts.bars(tmp_path / f"a{suffix}", [charts.Bar("s", {"x": 1})], title="t", value="v")
+    for suffix in SUFFIXES:
+        charts.bars(tmp_path / f"a{suffix}", [Bar("s", {"x": 1})], title="t", value="v")
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
     page = (tmp_path / "a.html").read_text()
     assert page.startswith("<!doctype html>")
@@ -113,7 +114,7 @@ def test_the_name_of_the_file_says_which_kind(tmp_path: Path) -> None:
 def test_another_kind_is_refused_before_anything_is_counted(tmp_path: Path, name: str) -> None:
     """By name, with the kinds there are."""
     with pytest.raises(OptionError, match=r"\.png, \.svg, \.html"):
-        charts.checked(tmp_path / name)
+        checked(tmp_path / name)
 
 
 def test_a_chart_takes_the_place_of_the_last_one(tmp_path: Path) -> None:
