@@ -21,6 +21,7 @@ from pipeline.manifest import (
     write_about,
     write_manifest,
 )
+from pipeline.parquet import SCHEMA
 from pipeline.place import Place
 
 ARCHIVE: Final = "9b2c7a52-7a0e-4f62-9d28-111111111111"
@@ -28,15 +29,6 @@ GENERATION: Final = "00000000000000aa"
 SHARD: Final = "g0"
 ABOUT: Final = About(
     v=VERSION, archive=ARCHIVE, format="parquet", columns=("stream", "date"), gateways=(SHARD,)
-)
-SCHEMA: Final = pa.schema(
-    [
-        ("id", pa.string()),
-        ("ms", pa.int64()),
-        ("seq", pa.int64()),
-        ("ts", pa.timestamp("us", "UTC")),
-        ("fields", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
-    ]
 )
 
 
@@ -46,8 +38,8 @@ def table(entry_ids: Sequence[str], value: bytes = b"1") -> pa.Table:
     return pa.table(
         {
             "id": list(entry_ids),
-            "ms": [one.ms for one in halves],
-            "seq": [one.seq for one in halves],
+            "ms": [_bigint(one.ms) for one in halves],
+            "seq": [_bigint(one.seq) for one in halves],
             "ts": [datetime.fromtimestamp(one.ms / 1000, UTC) for one in halves],
             "fields": [[{"name": "n", "value": value}]] * len(halves),
         },
@@ -123,3 +115,7 @@ def _by_day(entry_ids: Sequence[str]) -> Mapping[str, list[str]]:
         day = datetime.fromtimestamp(ids.parse(entry_id).ms / 1000, UTC).date().isoformat()
         days.setdefault(day, []).append(entry_id)
     return days
+
+
+def _bigint(half: int) -> int | None:
+    return half if half <= ids.BIGINT_MAX else None
