@@ -1,0 +1,50 @@
+"""Offsets: one place is one text, and what is no offset of ours is told."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline import offsets
+from pipeline.errors import PipelineError
+from pipeline.offsets import Position
+
+entry_ids = st.builds(lambda ms, seq: f"{ms}-{seq}", st.integers(0, 1 << 63), st.integers(0, 1 << 63))
+positions = st.builds(Position, entry_ids, st.text("abcdef0123456789", max_size=16), st.none() | entry_ids)
+places = st.dictionaries(st.text("gab/09ü", min_size=1), positions)
+
+
+@given(places, st.randoms())
+def test_the_order_in_which_streams_are_found_is_not_seen(found: dict[str, Position], random: object) -> None:
+    shuffled = dict(sorted(found.items(), key=lambda _: random.random()))  # type: ignore[attr-defined]
+    # As Spark writes it.
+    assert json.dumps(offsets.encode(found)) == json.dumps(offsets.encode(shuffled))
+    assert offsets.text(found) == offsets.text(shuffled)
+
+
+@given(places)
+def test_an_offset_is_read_as_it_was_written(found: dict[str, Position]) -> None:
+    written = json.dumps(offsets.encode(found))
+    assert offsets.decode(json.loads(written)) == found
+    assert json.dumps(offsets.encode(offsets.decode(json.loads(written)))) == written
+
+
+def test_the_form_is_the_one_that_checkpoints_hold() -> None:
+    found = {"g1/clicks": Position("0-0", "d4e5f6"), "g0/orders": Position("1700000099999-9", "a1b2c3")}
+    expected = '{"v":1,"s":{"g0/orders":["1700000099999-9","a1b2c3"],"g1/clicks":["0-0","d4e5f6"]}}'
+    assert offsets.text(found) == expected
+    assert offsets.parts("g0/orders:eu") == ("g0", "orders:eu")
+
+
+@pytest.mark.parametrize(
+    "foreign", [{}, {"v": 1}, {"v": 1, "s": {"a": []}}, {"v": 1, "s": {"a": 5}}, {"topic": 1}]
+)
+def test_an_offset_of_another_source_is_refused(foreign: dict[str, object]) -> None:
+    with pytest.raises(PipelineError, match=r"WEIR_CHECKPOINT.*its own"):
+        offsets.decode(foreign)
+
+
+def test_an_offset_of_another_version_is_refused() -> None:
+    with pytest.raises(PipelineError, match=r"WEIR_CHECKPOINT.*version 2"):
+        offsets.decode({"v": 2, "s": {}})
