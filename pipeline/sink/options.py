@@ -22,48 +22,39 @@ Knows: their names, defaults and limits. Must never know: what follows from them
     retryTimeoutMs              60000           how long a request is tried again
 """
 
-import difflib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
 from pipeline.errors import OptionError
-from pipeline.gateway.access import Access, request_timeout_ms_default, retry_timeout_ms_default
+from pipeline.gateway.access import Access
+from pipeline.options import COMMON, SOURCE, Given, Option, accesses
 from pipeline.sink.chunks import chunk_rows_default, chunk_rows_max
 from pipeline.sink.keys import KeyMode, key_window_default, key_window_max
 from pipeline.sink.rows import NullFields, RowOptions
 
 in_flight_max: Final = 16
-epoch_max: Final = (1 << 53) - 1
 _rate_max: Final = 10_000_000
-_timeout_ms_max: Final = 3_600_000
 
-_NAMED_URL: Final = re.compile(r"([A-Za-z0-9_.-]+)=(.*)")
-_NAMES: Final = (
-    "gateway.urls",
-    "url",
-    "stream",
-    "keyMode",
-    "keyColumn",
-    "keyWindow",
-    "jobId",
-    "epoch",
-    "explicitIds",
-    "nullFields",
-    "chunkRows",
-    "maxInFlight",
-    "ordered",
-    "maxEntriesPerSecond",
-    "commitMarker",
-    "allowTruncate",
-    "tokenFile",
-    "tokenEnv",
-    "requestTimeoutMs",
-    "retryTimeoutMs",
+SINK: Final = (
+    *COMMON,
+    Option("stream", ("topic",)),
+    Option("keyMode"),
+    Option("keyColumn"),
+    Option("keyWindow"),
+    Option("jobId"),
+    Option("epoch"),
+    Option("explicitIds"),
+    Option("nullFields"),
+    Option("chunkRows"),
+    Option("maxInFlight"),
+    Option("ordered"),
+    Option("maxEntriesPerSecond"),
+    Option("commitMarker"),
+    Option("allowTruncate"),
 )
-# What Spark itself takes from a writer's options, and hands on.
-_SPARKS: Final = frozenset({"checkpointlocation", "path", "queryname"})
+# What Spark takes from a writer's options itself, and hands on.
+_SPARKS: Final = ("checkpointLocation", "queryName")
 
 
 @dataclass(frozen=True)
@@ -86,25 +77,25 @@ class SinkOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "SinkOptions":
         """From what was given to Spark, in any case of letters. Raises OptionError."""
-        given = _Given(options)
+        given = Given(options, SINK, also={"reading": SOURCE}, ignored=_SPARKS)
         made = cls(
-            access=given.access(),
+            access=_one(accesses(given)),
             rows=RowOptions(
                 stream=given.text("stream"),
-                null_fields=cast("NullFields", given.one_of("nullFields", ("skip", "empty", "fail"))),
-                explicit_ids=given.flag("explicitIds", default=True),
+                null_fields=cast("NullFields", given.word("nullFields", ("skip", "empty", "fail"), "skip")),
+                explicit_ids=given.boolean("explicitIds", default=True),
                 key_column=given.text("keyColumn"),
             ),
-            key_mode=cast("KeyMode", given.one_of("keyMode", ("position", "content", "none"))),
-            key_window=given.integer("keyWindow", 1, key_window_max) or key_window_default,
+            key_mode=cast("KeyMode", given.word("keyMode", ("position", "content", "none"), "position")),
+            key_window=given.integer("keyWindow", key_window_default, most=key_window_max),
             job_id=given.text("jobId"),
-            epoch=given.integer("epoch", 0, epoch_max) or 0,
-            chunk_rows=given.integer("chunkRows", 1, chunk_rows_max) or chunk_rows_default,
-            in_flight=given.integer("maxInFlight", 1, in_flight_max) or 1,
-            ordered=given.flag("ordered", default=False),
-            entries_per_s=given.integer("maxEntriesPerSecond", 1, _rate_max),
+            epoch=given.integer("epoch", 0, least=0),
+            chunk_rows=given.integer("chunkRows", chunk_rows_default, most=chunk_rows_max),
+            in_flight=given.integer("maxInFlight", 1, most=in_flight_max),
+            ordered=given.boolean("ordered", default=False),
+            entries_per_s=given.maybe_integer("maxEntriesPerSecond", most=_rate_max),
             commit_marker=given.text("commitMarker"),
-            allow_truncate=given.flag("allowTruncate", default=False),
+            allow_truncate=given.boolean("allowTruncate", default=False),
         )
         if made.ordered and made.in_flight > 1:
             raise OptionError(
@@ -113,57 +104,7 @@ class SinkOptions:
         return made
 
 
-class _Given:
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._values = {name.lower(): value for name, value in options.items()}
-        known = {name.lower(): name for name in _NAMES}
-        for name in self._values.keys() - known.keys() - _SPARKS:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {known[close[0]]}?" if close else f"there are {', '.join(_NAMES)}"
-            raise OptionError(f"the sink has no option {name}: {hint}")
-
-    def text(self, name: str) -> str | None:
-        value = self._values.get(name.lower())
-        if value is not None and not value:
-            raise OptionError(f"{name} is empty: give a value, or leave it out")
-        return value
-
-    def one_of(self, name: str, words: tuple[str, ...]) -> str:
-        """One of the words; the first where nothing was given."""
-        value = (self.text(name) or words[0]).lower()
-        if value not in words:
-            raise OptionError(f"{name}={value}: it is {', '.join(words[:-1])} or {words[-1]}")
-        return value
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        value = (self.text(name) or str(default)).lower()
-        if value not in ("true", "false"):
-            raise OptionError(f"{name}={value}: it is true or false")
-        return value == "true"
-
-    def integer(self, name: str, least: int, most: int) -> int | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        if not (value.isascii() and value.isdigit() and least <= int(value) <= most):
-            raise OptionError(f"{name}={value}: it is a whole number from {least} to {most}")
-        return int(value)
-
-    def access(self) -> Access:
-        name, url = "gateway", self.text("gateway.urls") or self.text("url")
-        if url is None:
-            raise OptionError("gateway.urls is missing: the gateway to write to, like http://127.0.0.1:8080")
-        if named := _NAMED_URL.fullmatch(url):
-            name, url = named.groups()
-        if "," in url:
-            raise OptionError("gateway.urls names several gateways: a sink writes to one")
-        request_ms = self.integer("requestTimeoutMs", 1, _timeout_ms_max)
-        retry_ms = self.integer("retryTimeoutMs", 0, _timeout_ms_max)
-        return Access(
-            name,
-            url,
-            token_file=self.text("tokenFile"),
-            token_env=self.text("tokenEnv"),
-            request_timeout_ms=request_timeout_ms_default if request_ms is None else request_ms,
-            retry_timeout_ms=retry_timeout_ms_default if retry_ms is None else retry_ms,
-        )
+def _one(found: tuple[Access, ...]) -> Access:
+    if len(found) > 1:
+        raise OptionError("gateway.urls names several gateways: a sink writes to one")
+    return found[0]
