@@ -1,0 +1,31 @@
+"""Spark's data source `weir`: which reader and which writer there is for what.
+
+Knows: Spark's interface. Must never know: options, schemas, gateways.
+
+What reads and what writes is imported when it is asked for: a worker that writes loads no reader.
+"""
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.types import StructType
+
+
+class WeirDataSource(DataSource):
+    """`spark.read.format("weir")`, `df.write.format("weir")`, and the same as streams."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "weir"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
+        from pipeline.sink.writer import batch_writer  # noqa: PLC0415 - what reads does not load it
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's
+    ) -> DataSourceStreamWriter:
+        from pipeline.sink.writer import stream_writer  # noqa: PLC0415 - the same
+
+        return stream_writer(self.options, schema, overwrite=overwrite)
