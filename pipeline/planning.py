@@ -23,7 +23,7 @@ tasks_max: Final = 64
 class Range:
     """Entries of one stream, `(after, end]`; `count` and `bytes` are what the gateway says lies in it.
 
-    `generation` is the stream's; `first` its first entry, where the range begins with the stream itself.
+    `generation` is the stream's; `floor` the highest ID that was gone from its front when this was planned.
     """
 
     gateway: str
@@ -33,7 +33,7 @@ class Range:
     count: int
     bytes: int = 0
     generation: str = ""
-    first: str | None = None
+    floor: str = ids.BEGINNING
 
     @property
     def name(self) -> tuple[str, str]:
@@ -94,7 +94,6 @@ def cut(one: Range, cuts: Sequence[str]) -> list[Range]:
             end=end,
             count=_share(one.count, pieces, place),
             bytes=_share(one.bytes, pieces, place),
-            first=one.first if place == 0 else None,
         )
         for place, (after, end) in enumerate(pairwise(edges))
     ]

@@ -68,7 +68,7 @@ def page(  # noqa: PLR0913 - one page has so many bounds
         next_id=response.headers.get("weir-next-id", after),
         more=response.headers.get("weir-more") == "true",
         generation=response.headers.get("weir-generation", ""),
-        first_available=response.headers.get("weir-first-available"),
+        removed_upto=response.headers.get("weir-removed-upto", "0-0"),
     )
 
 

@@ -97,7 +97,8 @@ class ColumnsPage:
     field names, `name_index` which of them each field has, `values` each field's value; all three run through
     all entries. Where `base64` is set, names and values are base64 of their bytes, because one is not UTF-8.
 
-    The next page is what comes after `next_id`; `more`: whether there is one.
+    The next page is what comes after `next_id`; `more`: whether there is one. `removed_upto`: the highest ID
+    that was gone from the stream's front when the page was begun.
     """
 
     ms: Sequence[int]
@@ -110,7 +111,7 @@ class ColumnsPage:
     next_id: str
     more: bool
     generation: str = ""
-    first_available: str | None = None
+    removed_upto: str = "0-0"
 
     def __len__(self) -> int:
         return len(self.ms)

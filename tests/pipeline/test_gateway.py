@@ -237,7 +237,7 @@ class TestCalls:
             "weir-next-id": "1-0",
             "weir-more": "true",
             "weir-generation": "ab",
-            "weir-first-available": "1-0",
+            "weir-removed-upto": "0-5",
         }
         link = Link(httpx.Response(200, json=columns, headers=headers))
         with opened(link) as gateway:
@@ -245,7 +245,7 @@ class TestCalls:
         request = link.requests[0]
         assert request.url.raw_path == b"/v1/streams/a%20b/entries?after=0-0&end=9-9&fields=a&on_gap=fail"
         assert request.headers["accept"].startswith("application/vnd.weir.columns+json")
-        assert (page.next_id, page.more, page.generation, page.first_available) == ("1-0", True, "ab", "1-0")
+        assert (page.next_id, page.more, page.generation, page.removed_upto) == ("1-0", True, "ab", "0-5")
         assert (list(page.ms), page.base64, len(page)) == ([1], False, 1)
 
     def test_lists_are_read_to_their_end(self) -> None:

@@ -107,9 +107,9 @@ def test_a_hundred_small_streams_share_two_tasks() -> None:
 
 
 def test_cuts_outside_of_the_range_are_left_out() -> None:
-    one = Range("g0", "s", after="5-0", end="9-0", count=4, first="6-0")
+    one = Range("g0", "s", after="5-0", end="9-0", count=4, floor="4-0")
     pieces = planning.cut(one, ["5-0", "7-0", "9-0", "3-0", "7-0"])
-    assert [(piece.after, piece.end, piece.first) for piece in pieces] == [
-        ("5-0", "7-0", "6-0"),
-        ("7-0", "9-0", None),
+    assert [(piece.after, piece.end, piece.floor) for piece in pieces] == [
+        ("5-0", "7-0", "4-0"),
+        ("7-0", "9-0", "4-0"),
     ]

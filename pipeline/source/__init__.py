@@ -1,0 +1,1 @@
+"""Reading streams as data frames, in batches and as streams."""
