@@ -1,0 +1,202 @@
+"""Sends entries of an archive, or of a gateway, to a gateway once more: none lost, none twice.
+
+Knows: Spark, the plan, the target. Must never know: how options are written, what is printed.
+
+Each slice of the plan is one write with keys by position, whose epoch is the slice's number. A replay that
+was killed goes on with the slice in which it was; the gateway knows the chunks of it that it has.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
+
+from pipeline import gateway as calls
+from pipeline import ids
+from pipeline.errors import DataLoss, OptionError
+from pipeline.gateway import Access, Gateway, PlanQuery
+from pipeline.jobs import replay_plan
+from pipeline.jobs.replay_plan import Done, Form, Plan, Span, Targets, Wanted
+from pipeline.jobs.replay_read import FromArchive, FromGateway, Piece, Source, targeted
+from pipeline.manifest import Archive
+from pipeline.place import Place
+
+_PAIR: Final = StructType(
+    [StructField("name", StringType(), nullable=False), StructField("value", BinaryType(), nullable=False)]
+)
+_ROWS: Final = StructType(
+    [
+        StructField("stream", StringType(), nullable=False),
+        StructField("id", StringType(), nullable=False),
+        StructField("fields", ArrayType(_PAIR, containsNull=False), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A slice that is stored: how many of how many, and entries likewise."""
+
+    slices: int
+    slices_all: int
+    rows: int
+    rows_all: int
+
+
+def planned(source: FromArchive | FromGateway, wanted: Wanted, targets: Targets, form: Form) -> Plan:
+    """What a replay would send, as things are. Raises PipelineError."""
+    if isinstance(source, FromArchive):
+        place = Place.of(source.root)
+        spans = replay_plan.archive_spans(Archive.read(place), place, wanted, targets)
+    else:
+        spans = list(gateway_spans(source.access, wanted, targets, form.slice_rows))
+    return replay_plan.make(spans, form)
+
+
+def begun(state: Place, make: Callable[[], Plan], form: Form, target: Access) -> Plan:
+    """The plan that was begun in this state, or a new one, written down. Raises OptionError where the one
+    begun is another's, or where the target could not take the IDs that are to be kept.
+    """
+    plan = replay_plan.load(state)
+    if plan is not None:
+        replay_plan.expect_same(plan, form)
+        return plan
+    plan = make()
+    if plan.keep_ids:
+        _expect_room(plan, target)
+    replay_plan.save(state, plan)
+    return plan
+
+
+def run(
+    spark: SparkSession,
+    plan: Plan,
+    *,
+    source: Source,
+    target: Access,
+    state: Place,
+    per_s: int | None = None,
+) -> Iterator[Step]:
+    """Send what is not yet sent, slice by slice; `per_s` entries a second at most. Raises PipelineError, and
+    what Spark raises.
+    """
+    done = replay_plan.load_done(state)
+    share = _share(spark, plan, per_s)
+    while done.slices < len(plan.slices):
+        number = done.slices
+        spans = plan.slices[number]
+        _write(_frame(spark, plan, source, spans), plan, number, target, share)
+        done = Done(number + 1, done.rows + sum(span.rows for span in spans))
+        replay_plan.save_done(state, done)
+        yield Step(done.slices, len(plan.slices), done.rows, plan.rows)
+
+
+def gateway_spans(access: Access, wanted: Wanted, targets: Targets, slice_rows: int) -> Iterator[Span]:
+    """Ranges of a gateway's streams as they are now, about `slice_rows` entries at a time. Raises DataLoss
+    where the range begins with entries that were trimmed away; Refused, Unavailable.
+    """
+    with Gateway(access) as gateway:
+        names = dict.fromkeys(wanted.streams, wanted.after) if wanted.streams else _found(gateway, wanted)
+        if not names:
+            return
+        end = {} if wanted.end is None else dict.fromkeys(names, wanted.end)
+        whole = calls.plan(gateway, PlanQuery(streams=names, end=end))
+        if whole.missing:
+            raise OptionError(f"the gateway has no stream {', '.join(sorted(whole.missing))}")
+        ends = {name: one.end for name, one in whole.streams.items() if one.count}
+        after: dict[str, str] = {}
+        for name, one in whole.streams.items():
+            if wanted.after != ids.BEGINNING and ids.is_after(one.removed_upto, wanted.after):
+                raise DataLoss(
+                    f"stream {name}: entries up to {one.removed_upto} are gone, the replay was to begin "
+                    f"after {wanted.after}; begin there, or replay an archive"
+                )
+            if name in ends:
+                # Not 0-0: what is trimmed from now on is to be noticed.
+                first = str(ids.previous_id(ids.parse(one.first or ends[name])))
+                after[name] = ids.later(wanted.after, first)
+        while after:
+            part = calls.plan(gateway, PlanQuery(streams=after, end=ends, max_entries=slice_rows))
+            for name, one in sorted(part.streams.items()):
+                if one.count:
+                    yield Span(
+                        access.name, name, one.generation, one.after, one.end, one.count, targets.of(name)
+                    )
+            after = {
+                name: one.end for name, one in part.streams.items() if one.count and one.end != ends[name]
+            }
+            ends = {name: ends[name] for name in after}
+
+
+def _found(gateway: Gateway, wanted: Wanted) -> dict[str, str]:
+    return {one["name"]: wanted.after for one in calls.streams(gateway) if wanted.has(one["name"])}
+
+
+def _expect_room(plan: Plan, target: Access) -> None:
+    """A kept ID has to come after all that the target has had."""
+    with Gateway(target) as gateway:
+        for name, after in plan.first_ids().items():
+            there = calls.stream(gateway, name)
+            if there is not None and ids.is_after(there["last_id"], after):
+                raise OptionError(
+                    f"{name} at {target.url} has had entries up to {there['last_id']}, the replay would "
+                    f"begin after {after}: with --keep-ids the target is empty or behind; choose another "
+                    "with --to"
+                )
+
+
+def _share(spark: SparkSession, plan: Plan, per_s: int | None) -> int | None:
+    """What each of the tasks that run side by side may send a second."""
+    if per_s is None:
+        return None
+    return max(1, per_s // min(plan.tasks, spark.sparkContext.defaultParallelism))
+
+
+def _frame(spark: SparkSession, plan: Plan, source: Source, spans: Sequence[Span]) -> DataFrame:
+    """The entries of a slice: as many partitions as the plan has tasks, each in order."""
+    tasks: list[list[Piece]] = [[] for _ in range(plan.tasks)]
+    for piece in source.pieces(spans):
+        tasks[plan.task_of[piece.span.target]].append(piece)
+    rows = spark.range(0, plan.tasks, 1, plan.tasks).mapInArrow(_reader(source, tasks), _ROWS)
+    if plan.keep_ids:
+        return rows
+    fields = sf.col("fields")
+    if plan.orig_field:
+        name = sf.lit(plan.orig_field).alias("name")
+        orig = sf.struct(name, sf.col("id").cast("binary").alias("value"))
+        fields = sf.concat(fields, sf.array(orig))
+    return rows.select("stream", fields.alias("fields"))
+
+
+def _reader(
+    source: Source, tasks: Sequence[Sequence[Piece]]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                for piece in tasks[number]:
+                    yield from targeted(source.batches(piece), piece.span.target)
+
+    return read
+
+
+def _write(frame: DataFrame, plan: Plan, number: int, target: Access, share: int | None) -> None:
+    options: dict[str, str | None] = {
+        "gateway.urls": f"{target.name}={target.url}",
+        "tokenFile": target.token_file,
+        "tokenEnv": target.token_env,
+        "requestTimeoutMs": str(target.request_timeout_ms),
+        "retryTimeoutMs": str(target.retry_timeout_ms),
+        "keyMode": "position",
+        "jobId": plan.job,
+        "epoch": str(number),
+        "chunkRows": str(plan.chunk_rows),
+        "ordered": "true",
+        "maxEntriesPerSecond": None if share is None else str(share),
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    frame.write.format("weir").mode("append").options(**given).save()

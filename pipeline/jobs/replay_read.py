@@ -1,0 +1,162 @@
+"""The entries of a replay's ranges, read by the task that sends them: from an archive or from a gateway.
+
+Knows: Parquet files, pages of entries. Must never know: which ranges there are, where entries go.
+
+What is read does not pass through a shuffle: a task reads the ranges of its own targets one after the other,
+so that it sends the same entries in the same order at each run.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline import gateway as calls
+from pipeline import ids
+from pipeline.gateway import Access, Gateway
+from pipeline.jobs.replay_plan import Span, clusters
+from pipeline.manifest import Archive, File, ManifestError
+from pipeline.parquet import IdRun, opened
+from pipeline.place import Place
+from pipeline.source.decode import Form
+
+PAIR: Final = pa.struct(
+    [pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
+)
+FIELDS: Final = pa.list_(pa.field("element", PAIR, nullable=False))
+# What a source gives of each entry.
+SCHEMA: Final = pa.schema(
+    [pa.field("id", pa.string(), nullable=False), pa.field("fields", FIELDS, nullable=False)]
+)
+_rows_at_once: Final = 20_000
+_bytes_at_once: Final = 4 << 20
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range, and the files that hold it where it comes from an archive."""
+
+    span: Span
+    files: tuple[File, ...] = ()
+
+
+class Source(Protocol):
+    """Where a replay reads. It travels to tasks as a pickle."""
+
+    @property
+    def address(self) -> str:
+        """What it is called in the plan."""
+        ...
+
+    def pieces(self, spans: Sequence[Span]) -> list[Piece]:
+        """On the driver: what tasks need to find the ranges. Raises PipelineError where they are gone."""
+        ...
+
+    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """On a worker: the entries, ascending, as SCHEMA. Raises PipelineError."""
+        ...
+
+
+@dataclass(frozen=True)
+class FromArchive:
+    """An archive, at a path or an address."""
+
+    root: str
+
+    @property
+    def address(self) -> str:
+        return Place.of(self.root).address
+
+    def pieces(self, spans: Sequence[Span]) -> list[Piece]:
+        archive = Archive.read(Place.of(self.root))
+        found: list[Piece] = []
+        for span in spans:
+            files = archive.files([span.key], after=span.after, end=span.end, generation=span.generation)
+            if not files:
+                raise ManifestError(
+                    f"the archive no longer holds {span.stream} from {span.after} to {span.end}, which the "
+                    "replay was to send: restore it from a copy"
+                )
+            found.append(Piece(span, tuple(files)))
+        return found
+
+    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        place = Place.of(self.root)
+        for group in clusters(piece.files):
+            for batch in _rows(place, group):
+                yield from _within(batch, piece.span)
+
+
+@dataclass(frozen=True)
+class FromGateway:
+    """The streams of a gateway, as they are when they are read."""
+
+    access: Access
+
+    @property
+    def address(self) -> str:
+        return self.access.url
+
+    def pieces(self, spans: Sequence[Span]) -> list[Piece]:
+        return [Piece(span) for span in spans]
+
+    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        span, form = piece.span, Form(schema=SCHEMA, format="entries")
+        after, more = span.after, True
+        with Gateway(self.access) as gateway:
+            while more:
+                page = calls.page(
+                    gateway,
+                    span.stream,
+                    after=after,
+                    end=span.end,
+                    count=_rows_at_once,
+                    max_bytes=_bytes_at_once,
+                    fail_on_gap=True,
+                )
+                if len(page):
+                    yield form.batch(page, self.access.name, span.stream)
+                after, more = page.next_id, page.more
+
+
+def _rows(place: Place, group: Sequence[File]) -> Iterator[pa.RecordBatch]:
+    """The rows of files in order; where their ranges overlap they are read whole and sorted."""
+    if len(group) == 1:
+        with opened(place, group[0].path) as file:
+            yield from file.iter_batches(_rows_at_once, columns=["id", "fields"])
+        return
+    tables = []
+    for one in group:
+        with opened(place, one.path) as file:
+            tables.append(file.read(columns=["id", "fields"]))
+    together = pa.concat_tables(tables).combine_chunks()
+    run = IdRun.of(together.column("id").combine_chunks())
+    yield from together.take(pa.array(np.lexsort((run.seq, run.ms)))).to_batches(_rows_at_once)
+
+
+def _within(batch: pa.RecordBatch, span: Span) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch that are in the range."""
+    if not batch.num_rows:
+        return
+    run = IdRun.of(batch.column("id"))
+    wrong = run.first_disorder()
+    if wrong is not None:
+        raise ManifestError(
+            f"{span.stream} of the archive is out of order at {wrong}: verify tells which file; restore it"
+        )
+    start, stop = run.up_to(ids.parse(span.after)), run.up_to(ids.parse(span.end))
+    if stop > start:
+        part = batch.slice(start, stop - start)
+        yield pa.RecordBatch.from_arrays(
+            [part.column("id"), part.column("fields").cast(FIELDS)], schema=SCHEMA
+        )
+
+
+def targeted(batches: Iterable[pa.RecordBatch], target: str) -> Iterator[pa.RecordBatch]:
+    """Batches with the stream that they go to before their other columns."""
+    schema = pa.schema([pa.field("stream", pa.string(), nullable=False), *SCHEMA])
+    for batch in batches:
+        names = pa.repeat(pa.scalar(target), batch.num_rows)
+        yield pa.RecordBatch.from_arrays([names, *batch.columns], schema=schema)
