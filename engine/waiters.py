@@ -1,19 +1,20 @@
 """Parked reads: per stream, first come first served, deadlines as numbers.
 
-Knows: who waits for which streams, in which order, and until when (monotonic seconds).
+Knows: who waits for which streams, in which order, until when (monotonic seconds), and that reads of one kin
+find something or nothing alike: where the first has nothing none behind it is asked.
 Must never know: futures, tasks, sockets, and what a read would find.
 """
 
-from collections.abc import Iterable
-from heapq import heapify, heappop, heappush
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, Generic, TypeVar
 
 from engine.commands import Parked
 
 T = TypeVar("T")
 
-# So many entries of waiters that are gone, or were moved, may lie in the heap beside as many as there are
-# waiters.
+# So many entries of waiters that are gone may lie in the heap beside as many as there are waiters.
 _stale_entries_max: Final = 1024
 
 
@@ -22,80 +23,174 @@ class Waiter(Generic[T]):
     run again.
     """
 
-    __slots__ = ("deadline", "gone", "parked", "retry_at", "serial", "ticket")
+    __slots__ = ("deadline", "gone", "parked", "place", "serial", "ticket")
 
-    def __init__(self, parked: Parked, ticket: T, deadline: float, retry_at: float | None) -> None:
+    def __init__(self, parked: Parked, ticket: T, deadline: float) -> None:
         self.parked = parked
         self.ticket = ticket
         self.deadline = deadline
-        self.retry_at = retry_at
         self.gone = False
-        # That of its entry among those that come due: an older entry is of a time that no longer counts.
+        # The order of arrival.
+        self.place = 0
+        # That of its entry among what comes due, 0 before it has one.
         self.serial = 0
+
+
+class Lane(Generic[T]):
+    """Parked reads of one kin. `retry_at` is when the first of them may find something without any write."""
+
+    __slots__ = ("kin", "retry_at", "serial", "streams", "waiters")
+
+    def __init__(self, kin: Hashable, streams: tuple[str, ...]) -> None:
+        self.kin = kin
+        self.streams = streams
+        self.waiters: OrderedDict[Waiter[T], None] = OrderedDict()
+        self.retry_at: float | None = None
+        self.serial = 0
+
+    def first(self) -> Waiter[T] | None:
+        """Who has waited longest."""
+        return next(iter(self.waiters), None)
 
 
 class Waiters(Generic[T]):
     """All parked reads."""
 
-    __slots__ = ("_all", "_by_serial", "_by_stream", "_due", "_serial")
+    __slots__ = ("_all", "_by_serial", "_due", "_lanes", "_lanes_of", "_place", "_plain", "_serial")
 
     def __init__(self) -> None:
         self._all: dict[Waiter[T], None] = {}
-        self._by_stream: dict[str, dict[Waiter[T], None]] = {}
-        # (when, serial): an entry whose serial no waiter has any more is passed over when it comes up, and
+        # Reads without kin, by stream.
+        self._plain: dict[str, dict[Waiter[T], None]] = {}
+        self._lanes: dict[Hashable, Lane[T]] = {}
+        self._lanes_of: dict[str, dict[Hashable, Lane[T]]] = {}
+        self._place = 0
+        # (when, serial): an entry whose serial nobody has any more is passed over when it comes up, and
         # thrown out when there are too many. It holds no waiter, so none outlives its answer here.
         self._due: list[tuple[float, int]] = []
-        self._by_serial: dict[int, Waiter[T]] = {}
+        self._by_serial: dict[int, Waiter[T] | Lane[T]] = {}
         self._serial = 0
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def park(self, waiter: Waiter[T]) -> None:
-        """Put the waiter at the end of each of its streams' queues; one that waited loses its places."""
+    def park(self, waiter: Waiter[T]) -> Lane[T] | None:
+        """Put the waiter at the end of each of its streams' queues, and give its lane if it has kin; one that
+        waited loses its places.
+        """
         self._all[waiter] = None
-        for stream in waiter.parked.streams:
-            queue = self._by_stream.setdefault(stream, {})
-            queue.pop(waiter, None)
-            queue[waiter] = None
-        due = waiter.deadline if waiter.retry_at is None else min(waiter.deadline, waiter.retry_at)
-        self._by_serial.pop(waiter.serial, None)
-        self._serial = waiter.serial = self._serial + 1
-        self._by_serial[waiter.serial] = waiter
-        heappush(self._due, (due, waiter.serial))
-        if len(self._due) > 2 * len(self._all) + _stale_entries_max:
-            self._due = [entry for entry in self._due if entry[1] in self._by_serial]
-            heapify(self._due)
+        self._place = waiter.place = self._place + 1
+        if not waiter.serial:
+            self._come_due(waiter, waiter.deadline)
+        parked = waiter.parked
+        if parked.kin is None:
+            for stream in parked.streams:
+                queue = self._plain.setdefault(stream, {})
+                queue.pop(waiter, None)
+                queue[waiter] = None
+            return None
+        lane = self._lanes.get(parked.kin)
+        if lane is None:
+            lane = self._lanes[parked.kin] = Lane(parked.kin, parked.streams)
+            for stream in parked.streams:
+                self._lanes_of.setdefault(stream, {})[parked.kin] = lane
+        lane.waiters.pop(waiter, None)
+        lane.waiters[waiter] = None
+        return lane
 
     def remove(self, waiter: Waiter[T]) -> None:
         """Forget the waiter: it was served, it gave up, or its time is over."""
         waiter.gone = True
         self._all.pop(waiter, None)
         self._by_serial.pop(waiter.serial, None)
-        for stream in waiter.parked.streams:
-            queue = self._by_stream.get(stream)
-            if queue is not None:
+        parked = waiter.parked
+        if parked.kin is None:
+            for stream in parked.streams:
+                queue = self._plain.get(stream, {})
                 queue.pop(waiter, None)
                 if not queue:
-                    del self._by_stream[stream]
+                    self._plain.pop(stream, None)
+            return
+        lane = self._lanes.get(parked.kin)
+        if lane is not None and lane.waiters.pop(waiter, waiter) is None and not lane.waiters:
+            self._remove_lane(lane)
 
-    def of(self, streams: Iterable[str]) -> list[Waiter[T]]:
-        """Those that wait for one of `streams`, stream by stream, in order of arrival; each once."""
-        return list(dict.fromkeys(waiter for stream in streams for waiter in self._by_stream.get(stream, ())))
+    def _remove_lane(self, lane: Lane[T]) -> None:
+        del self._lanes[lane.kin]
+        self._by_serial.pop(lane.serial, None)
+        for stream in lane.streams:
+            lanes = self._lanes_of.get(stream, {})
+            lanes.pop(lane.kin, None)
+            if not lanes:
+                self._lanes_of.pop(stream, None)
+
+    def plain(self, stream: str) -> Sequence[Waiter[T]]:
+        """Those without kin that wait for the stream, in order of arrival."""
+        return tuple(self._plain.get(stream, ()))
+
+    def lanes(self, stream: str) -> Sequence[Lane[T]]:
+        """Those of one kin each that wait for the stream."""
+        return tuple(self._lanes_of.get(stream, {}).values())
+
+    def in_turn(self, stream: str, is_ready: Callable[[Waiter[T]], bool]) -> Iterator[Waiter[T]]:
+        """Those with kin that wait for the stream and are ready, in order of arrival, however many lanes they
+        stand in. Before the next is asked for each has to be removed or parked again; who is parked meanwhile
+        is not among them.
+        """
+        upto = self._place
+        fronts = [
+            (first.place, at, lane) for at, lane in enumerate(self.lanes(stream)) if (first := lane.first())
+        ]
+        heapify(fronts)
+        while fronts:
+            place, at, lane = fronts[0]
+            first = lane.first()
+            if first is not None and place < first.place <= upto:
+                heapreplace(fronts, (first.place, at, lane))
+            elif first is None or first.place > upto or not is_ready(first):
+                heappop(fronts)
+            else:
+                yield first
+                assert lane.first() is not first, "it was removed or parked again"
 
     def everyone(self) -> list[Waiter[T]]:
         """All of them, for the end."""
         return list(self._all)
 
+    # --- what comes due -------------------------------------------------------------------------------------
+
+    def retry(self, lane: Lane[T], at: float | None) -> None:
+        """Let the lane come due at this time, if it does not sooner."""
+        if at is not None and lane.waiters and (lane.retry_at is None or at < lane.retry_at):
+            lane.retry_at = at
+            self._come_due(lane, at)
+
+    def _come_due(self, one: Waiter[T] | Lane[T], when: float) -> None:
+        self._by_serial.pop(one.serial, None)
+        self._serial = one.serial = self._serial + 1
+        self._by_serial[one.serial] = one
+        heappush(self._due, (when, one.serial))
+        if len(self._due) > 2 * len(self._by_serial) + _stale_entries_max:
+            self._due = [entry for entry in self._due if entry[1] in self._by_serial]
+            heapify(self._due)
+
     def next_due(self) -> float | None:
-        """When the next waiter's deadline or retry comes up."""
+        """When the next waiter's deadline or lane's retry comes up."""
         while self._due and self._due[0][1] not in self._by_serial:
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
-    def due(self, now: float) -> list[Waiter[T]]:
-        """Those whose deadline or retry has come, earliest first; each is given once."""
-        found: list[Waiter[T]] = []
-        while (due := self.next_due()) is not None and due <= now:
-            found.append(self._by_serial.pop(heappop(self._due)[1]))
-        return found
+    def due(self, now: float, waiters_max: int) -> tuple[list[Waiter[T]], list[Lane[T]]]:
+        """The waiters whose deadline has come, so many at most, and the lanes whose retry has; each is given
+        once, earliest first.
+        """
+        waiters: list[Waiter[T]] = []
+        lanes: list[Lane[T]] = []
+        while len(waiters) < waiters_max and (due := self.next_due()) is not None and due <= now:
+            one = self._by_serial.pop(heappop(self._due)[1])
+            if isinstance(one, Lane):
+                one.retry_at = None
+                lanes.append(one)
+            else:
+                waiters.append(one)
+        return waiters, lanes

@@ -36,6 +36,7 @@ __all__ = [
     "execute_all",
     "is_ready",
     "read_streams_max",
+    "retry_at_ms",
     "streams_of",
 ]
 
@@ -202,6 +203,13 @@ def is_ready(keyspace: Keyspace, parked: Parked, now_ms: int) -> bool:
     """Whether a parked read may find something by now."""
     assert isinstance(parked.command, types.XRead | types.XReadGroup), "only reads are parked"
     return reading.is_ready(Turn(keyspace, now_ms), parked.command)
+
+
+def retry_at_ms(keyspace: Keyspace, parked: Parked, now_ms: int) -> int | None:
+    """When (wall clock) a parked read may find something without any write, None for never."""
+    if isinstance(parked.command, types.XReadGroup):
+        return reading.retry_at_ms(Turn(keyspace, now_ms), parked.command)
+    return None
 
 
 def streams_of(command: Command) -> tuple[str, ...] | None:

@@ -160,7 +160,7 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Parked:
         elif delivered.more:
             unfinished.append(name)
     if not found and command.block_ms is not None:
-        return _parked(turn, command)
+        return _parked(command)
     return GroupRead(found, unfinished)
 
 
@@ -327,16 +327,25 @@ def _one_more(delivery_count: int) -> int:
     return min(delivery_count + 1, delivery_count_max)
 
 
-def _parked(turn: Turn, command: types.XReadGroup) -> Parked:
+def _parked(command: types.XReadGroup) -> Parked:
     assert command.block_ms is not None, "only a read that waits is parked"
     streams = tuple(name for name, _ in command.streams)
-    retry_at_ms = None
+    return Parked(command, streams, command.block_ms, (streams, command.group, command.claim_min_idle_ms))
+
+
+def retry_at_ms(turn: Turn, command: types.XReadGroup) -> int | None:
+    """When (wall clock) a parked read may find something without any write, None for never."""
     wait_ms = command.claim_min_idle_ms
-    if wait_ms is not None:
-        due_ms = [_claim_due_ms(turn, turn.keyspace.keys[name], command.group, wait_ms) for name in streams]
-        look_again_ms = turn.now_ms + max(wait_ms, _claim_retry_ms_min)
-        retry_at_ms = min(look_again_ms if due is None else due for due in due_ms)
-    return Parked(command, streams, command.block_ms, retry_at_ms)
+    if wait_ms is None:
+        return None
+    keys = [turn.keyspace.find(name) for name, _ in command.streams]
+    due_ms = [
+        _claim_due_ms(turn, key, command.group, wait_ms)
+        for key in keys
+        if key and command.group in key.groups
+    ]
+    look_again_ms = turn.now_ms + max(wait_ms, _claim_retry_ms_min)
+    return min([look_again_ms if due is None else due for due in due_ms], default=look_again_ms)
 
 
 def _claim_due_ms(turn: Turn, key: Key, group: str, wait_ms: int) -> int | None:

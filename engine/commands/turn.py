@@ -5,6 +5,7 @@ to wake.
 Must never know: what any command means, asyncio, disk, wire formats.
 """
 
+from collections.abc import Hashable
 from typing import Final, TypeVar
 
 import msgspec
@@ -26,13 +27,13 @@ id_frame_bytes: Final = 25
 class Parked(msgspec.Struct, frozen=True):
     """A read that found nothing and may wait: the command to run again, every cursor in it resolved.
 
-    `retry_at_ms` is when (wall clock) it may find something without any write, None for never.
+    Reads of one `kin` find something or nothing alike; None has none.
     """
 
     command: Command
     streams: tuple[str, ...]
     block_ms: int
-    retry_at_ms: int | None = None
+    kin: Hashable = None
 
 
 class Turn:

@@ -8,6 +8,7 @@ Must never know: what any command means, where commands come from, frames.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple
 
 from engine import errors
 from engine.clock import Clock
-from engine.commands import READS, Parked, Turn, execute, execute_all, is_ready, streams_of
+from engine.commands import READS, Parked, Turn, execute, execute_all, is_ready, retry_at_ms, streams_of
 from engine.commands.own import EndWait, KeepHouse, Publish
 from engine.commands.types import Command, XAdd, XRead, XReadGroup
 from engine.errors import EngineError
@@ -31,12 +32,14 @@ from engine.runtime.writer import Fsync, Writer
 from engine.storage import Storage
 from engine.storage.file import FileStorage
 from engine.storage.memory import MemoryStorage
-from engine.waiters import Waiter, Waiters
+from engine.waiters import Lane, Waiter, Waiters
 
 waiters_max: Final = 20_000
 # Plain reads answered at a time. What 10 000 make of their answers, all in one cycle of the loop, would hold
 # everybody else up for most of a second.
 _answered_at_once_max: Final = 200
+# Reads of groups served at a time: each changes the group, and has its frame.
+_served_at_once_max: Final = 100
 housekeeping_interval_s: Final = 1.0
 # Cold texts are compressed so many at a time, in a thread.
 _pack_texts_min: Final = 32
@@ -80,6 +83,10 @@ class Engine:
         self._waiters: Waiters[_Ticket] = Waiters()
         # Plain reads that a turn has woken and that are not run again yet, in order of arrival.
         self._late: dict[Waiter[_Ticket], None] = {}
+        # Streams whose groups' readers are not all served yet, and who came to read from a group meanwhile.
+        self._unserved: dict[str, None] = {}
+        self._behind: deque[asyncio.Future[None]] = deque()
+        self._serving = False
         # The position of the last frame that touched a stream, while it may not be safe; of all streams for
         # those of which none is kept.
         self._touched: dict[str, int] = {}
@@ -90,6 +97,7 @@ class Engine:
         # silent.
         self.attended: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
         self._deadline: asyncio.TimerHandle | None = None
+        self._deadline_at: float | None = None
         self._housekeeping: asyncio.TimerHandle | None = None
         self._packer = ThreadPoolExecutor(1, "weir-pack")
         # The directory, where the engine opened it itself.
@@ -201,6 +209,8 @@ class Engine:
         `until`, once done, ends a wait as its time would: who cannot afford to miss what was given uses that.
         Raises EngineError.
         """
+        if self._serving and isinstance(command, XReadGroup):
+            await self._come_behind()
         now_ms = self._clock.wall_ms()
         self._admit((command,))
         start = self._writer.staged_upto
@@ -224,6 +234,8 @@ class Engine:
 
         A refusal stands in the place of its reply and does not end the transaction.
         """
+        if self._serving and any(isinstance(command, XReadGroup) for command in commands):
+            await self._come_behind()
         self._admit(commands)
         start = self._writer.staged_upto
         replies, turn = execute_all(self._keyspace, commands, self._clock.wall_ms())
@@ -243,6 +255,8 @@ class Engine:
         except EngineError as refusal:
             done([refusal])
             return
+        while self._unserved and any(isinstance(command, XReadGroup) for command in commands):
+            self._serve_groups(self._clock.wall_ms())
         start = self._writer.staged_upto
         replies, turn = execute_all(self._keyspace, commands, self._clock.wall_ms())
         position = self._commit(turn, start) or max(map(self._depends_on, commands), default=0)
@@ -325,8 +339,8 @@ class Engine:
             raise errors.too_many_waiters()
         ticket: _Ticket = asyncio.get_running_loop().create_future()
         deadline = self._clock.monotonic() + parked.block_ms / 1000
-        waiter = Waiter(parked, ticket, deadline, self._retry_at(parked))
-        self._waiters.park(waiter)
+        waiter = Waiter(parked, ticket, deadline)
+        self._park(waiter)
         self._set_deadline()
         end = partial(self._end_early, waiter)
         if until is not None:
@@ -345,30 +359,82 @@ class Engine:
             self._answer(waiter, _nothing(waiter.parked), 0)
             self._end_wait(waiter.parked.command)
 
-    def _retry_at(self, parked: Parked) -> float | None:
-        if parked.retry_at_ms is None:
-            return None
-        return self._clock.monotonic() + max(0, parked.retry_at_ms - self._clock.wall_ms()) / 1000
+    def _park(self, waiter: Waiter[_Ticket]) -> None:
+        lane = self._waiters.park(waiter)
+        if lane is not None:
+            self._look_again(lane)
+
+    def _look_again(self, lane: Lane[_Ticket]) -> None:
+        """Have the lane's reads come due when time alone may bring them something."""
+        first = lane.first()
+        now_ms = self._clock.wall_ms()
+        at_ms = None if first is None else retry_at_ms(self._keyspace, first.parked, now_ms)
+        if at_ms is not None:
+            self._waiters.retry(lane, self._clock.monotonic() + max(0, at_ms - now_ms) / 1000)
 
     def _serve(self, signalled: Mapping[str, None], now_ms: int) -> None:
         """Run the parked reads of the signalled streams again, in order of arrival, those that may find
         something; then those of the streams to which that brought dead letters.
 
-        Plain reads take nothing from each other, so many of them are answered a few at a time, in the same
-        order; a group's are all served now, for others may read from it in the next turn.
+        Many of them are served a few at a time. Plain reads take nothing from each other; whoever comes to
+        read from a group meanwhile comes behind those that waited.
         """
-        while signalled and self._waiters:
-            woken: dict[str, None] = {}
-            room = 0 if self._late else _answered_at_once_max
-            for waiter in self._waiters.of(signalled):
-                if isinstance(waiter.parked.command, XRead):
-                    room -= 1
-                    if room < 0:
-                        self._put_off(waiter)
-                        continue
-                if is_ready(self._keyspace, waiter.parked, now_ms):
-                    woken |= self._run_again(waiter, now_ms)
-            signalled = woken
+        if signalled and self._waiters:
+            self._wake(signalled, now_ms)
+            if self._unserved and not self._serving:
+                self._serve_groups(now_ms)
+
+    def _wake(self, signalled: Mapping[str, None], now_ms: int) -> None:
+        room = 0 if self._late else _answered_at_once_max
+        for stream in signalled:
+            for waiter in self._waiters.plain(stream):
+                room -= 1
+                if room < 0:
+                    self._put_off(waiter)
+                elif is_ready(self._keyspace, waiter.parked, now_ms):
+                    self._run_again(waiter, now_ms)
+            if self._waiters.lanes(stream):
+                self._unserved[stream] = None
+
+    def _serve_groups(self, now_ms: int) -> None:
+        room = _served_at_once_max
+
+        def ready(waiter: Waiter[_Ticket]) -> bool:
+            return is_ready(self._keyspace, waiter.parked, now_ms)
+
+        while self._unserved and room > 0:
+            stream = next(iter(self._unserved))
+            del self._unserved[stream]
+            for waiter in self._waiters.in_turn(stream, ready):
+                self._wake(self._run_again(waiter, now_ms), now_ms)
+                room -= 1
+                if not room:
+                    self._unserved[stream] = None
+                    break
+            for lane in self._waiters.lanes(stream):
+                self._look_again(lane)
+        self._set_deadline()
+        if self._unserved and not self._serving:
+            self._serving = True
+            asyncio.get_running_loop().call_soon(self._serve_on)
+
+    def _serve_on(self) -> None:
+        """Serve some more; then let in those that came meanwhile, in their order and a few at a time too."""
+        if self._unserved:
+            self._serve_groups(self._clock.wall_ms())
+        else:
+            for _ in range(min(len(self._behind), _served_at_once_max)):
+                let_in = self._behind.popleft()
+                if not let_in.done():
+                    let_in.set_result(None)
+        self._serving = bool(self._unserved or self._behind)
+        if self._serving:
+            asyncio.get_running_loop().call_soon(self._serve_on)
+
+    async def _come_behind(self) -> None:
+        let_in: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._behind.append(let_in)
+        await let_in
 
     def _put_off(self, waiter: Waiter[_Ticket]) -> None:
         if not self._late:
@@ -399,8 +465,8 @@ class Engine:
         outcome = execute(self._keyspace, command, now_ms)
         position = max(self._stage(outcome.turn, start), self._depends_on(command))
         if isinstance(outcome.reply, Parked):
-            waiter.parked, waiter.retry_at = outcome.reply, self._retry_at(outcome.reply)
-            self._waiters.park(waiter)
+            waiter.parked = outcome.reply
+            self._park(waiter)
             self._set_deadline()
         else:
             self._answer(waiter, outcome.reply, position)
@@ -419,24 +485,26 @@ class Engine:
 
     def _set_deadline(self) -> None:
         due = self._waiters.next_due()
+        if due == self._deadline_at and due is not None:
+            return
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+        self._deadline_at = due
         if due is not None:
             delay = max(0.0, due - self._clock.monotonic())
             self._deadline = asyncio.get_running_loop().call_later(delay, self._pass_deadlines)
 
     def _pass_deadlines(self) -> None:
-        self._deadline = None
+        self._deadline = self._deadline_at = None
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
-        woken: dict[str, None] = {}
-        for waiter in self._waiters.due(now):
-            if waiter.deadline <= now:
-                self._answer(waiter, _nothing(waiter.parked), self._depends_on(waiter.parked.command))
-                self._end_wait(waiter.parked.command)
-            else:
-                woken |= self._run_again(waiter, now_ms)
-        self._serve(woken, now_ms)
+        waiters, lanes = self._waiters.due(now, _answered_at_once_max)
+        for waiter in waiters:
+            self._answer(waiter, _nothing(waiter.parked), self._depends_on(waiter.parked.command))
+            self._end_wait(waiter.parked.command)
+        self._serve({stream: None for lane in lanes for stream in lane.streams}, now_ms)
+        for lane in lanes:
+            self._look_again(lane)
         self._set_deadline()
 
     # --- housekeeping ---------------------------------------------------------------------------------------
@@ -459,7 +527,8 @@ class Engine:
 
     def _waiting_for(self, stream: str) -> set[tuple[str, str]]:
         """Which (group, consumer) wait for entries of the stream, or for room for them."""
-        commands = (waiter.parked.command for waiter in self._waiters.of((stream,)))
+        waiters = (waiter for lane in self._waiters.lanes(stream) for waiter in lane.waiters)
+        commands = (waiter.parked.command for waiter in waiters)
         parked = {(one.group, one.consumer) for one in commands if isinstance(one, XReadGroup)}
         return parked.union(self.attended(stream))
 

@@ -196,6 +196,7 @@ class Model(Turns):
                 lambda model: model._xread(cursors, count, block=True),  # noqa: SLF001 - itself
                 lambda model: key in model.streams and model.streams[key].top > cursor,
                 None,
+                lambda _: None,
             )
         return found or None
 
@@ -233,7 +234,8 @@ class Model(Turns):
                     group, consumer, streams, count=count, block=True, noack=noack, claim=claim
                 ),
                 lambda model: model._has_news(key, group, claim),  # noqa: SLF001 - itself
-                None if claim is None else self._next_claim(key, group, claim),
+                (key, group, claim),
+                lambda model: None if claim is None else model._next_claim(key, group, claim),  # noqa: SLF001
             )
         return found or None
 
@@ -248,7 +250,9 @@ class Model(Turns):
         return bool(left) and (left[0].owner is None or left[0].time + claim <= self.now)
 
     def _next_claim(self, key: str, group: str, claim: int) -> int:
-        stream = self.streams[key]
+        stream = self.streams.get(key)
+        if stream is None or group not in stream.groups:
+            return self.now + max(claim, 100)
         pending = stream.groups[group].in_order_of_delivery()
         times = [one.time for entry_id, one in pending if stream.find(entry_id)]
         # Weir's own: without anything pending it looks again every 100 ms at most.

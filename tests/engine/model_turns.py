@@ -20,23 +20,27 @@ BLOCK_MS: Final = 60_000
 class Parked(Exception):  # noqa: N818 - not an error
     """A read found nothing and waits: what to play again, and when at the latest without any write."""
 
-    def __init__(self, key: str, again: Play, ready: Callable[[Any], bool], retry_at: int | None) -> None:
+    def __init__(
+        self,
+        key: str,
+        again: Play,
+        ready: Callable[[Any], bool],
+        kin: object,
+        due: Callable[[Any], int | None],
+    ) -> None:
         super().__init__()
-        self.key, self.again, self.ready, self.retry_at = key, again, ready, retry_at
+        self.key, self.again, self.ready = key, again, ready
+        # Reads of one kin come due together: `due` tells when (wall clock), None for never.
+        self.kin, self.due = kin, due
 
 
 @dataclass
 class Waiter:
-    """A reader that waits; times are of the monotonic clock."""
+    """A reader that waits; the deadline is of the monotonic clock."""
 
     name: str
     parked: Parked
     deadline: int
-    retry_at: int | None
-    serial: int
-
-    def due(self) -> int:
-        return self.deadline if self.retry_at is None else min(self.deadline, self.retry_at)
 
 
 class Turns:
@@ -48,7 +52,8 @@ class Turns:
         self.waiters: list[Waiter] = []
         self.served: dict[str, Reply] = {}
         self._signals: list[str] = []
-        self._serial = 0
+        # When (monotonic clock) reads of a kin come due.
+        self._retries: dict[object, int] = {}
 
     # --- turns and waiting ----------------------------------------------------------------------------------
 
@@ -71,18 +76,21 @@ class Turns:
 
     def cancel(self, name: str) -> None:
         self.waiters = [waiter for waiter in self.waiters if waiter.name != name]
+        kins = {waiter.parked.kin for waiter in self.waiters}
+        self._retries = {kin: at for kin, at in self._retries.items() if kin in kins}
 
     def pass_ms(self, wall: int, monotonic: int) -> None:
         """Let time pass; whose time is over is answered null, whose claim is due tries again."""
         self.now += wall
         self.monotonic += monotonic
-        while due := [waiter for waiter in self.waiters if waiter.due() <= self.monotonic]:
-            waiter = min(due, key=lambda each: (each.due(), each.serial))
-            if waiter.deadline <= self.monotonic:
-                self.cancel(waiter.name)
-                self.served[waiter.name] = None
-            else:
-                self._again(waiter)
+        for waiter in [each for each in self.waiters if each.deadline <= self.monotonic]:
+            self.cancel(waiter.name)
+            self.served[waiter.name] = None
+        due = sorted((at, kin) for kin, at in self._retries.items() if at <= self.monotonic)
+        for _, kin in due:
+            del self._retries[kin]
+            self._signals += [each.parked.key for each in self.waiters if each.parked.kin == kin][:1]
+        self._serve()
 
     def _play(self, play: Play) -> Reply:
         try:
@@ -93,9 +101,14 @@ class Turns:
             return None
 
     def _park(self, name: str, parked: Parked, deadline: int) -> None:
-        retry_at = None if parked.retry_at is None else self.monotonic + max(0, parked.retry_at - self.now)
-        self._serial += 1
-        self.waiters.append(Waiter(name, parked, deadline, retry_at, self._serial))
+        self.waiters.append(Waiter(name, parked, deadline))
+        self._look_again(parked)
+
+    def _look_again(self, parked: Parked) -> None:
+        due = parked.due(self)
+        if due is not None:
+            at = self.monotonic + max(0, due - self.now)
+            self._retries[parked.kin] = min(at, self._retries.get(parked.kin, at))
 
     def _serve(self) -> None:
         signals, self._signals = self._signals, []
@@ -104,6 +117,9 @@ class Turns:
                 # Weir's own: a reader that can't find anything is not run again.
                 if waiter.parked.ready(self):
                     self._again(waiter)
+            for waiter in self.waiters:
+                if waiter.parked.key == key:
+                    self._look_again(waiter.parked)
 
     def _again(self, waiter: Waiter) -> None:
         self.cancel(waiter.name)

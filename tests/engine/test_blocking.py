@@ -9,9 +9,11 @@ from functools import partial
 
 import pytest
 
+from engine import Cursor, GroupRead, XAdd, XReadGroup
 from engine.runtime.engine import waiters_max
 from tests.engine.clocks import settle
 from tests.engine.conversation import Begun, Conversation, SlowDisk, read_of
+from tests.engine.test_costs import BODY, Calls
 
 NO_GROUP = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option"
 
@@ -406,3 +408,93 @@ async def test_readers_that_were_put_off_wait_for_the_log_too() -> None:
         disk.let_go()
         await adding
         assert await readers[-1] == read_of("s", "1-0")
+
+
+# ---- a group's many readers
+
+
+async def many_group_readers(talk: Conversation, count: int, *options: str) -> list[Begun]:
+    await talk.call("XGROUP", "CREATECONSUMER", "s", "g", "c")
+    readers = [await talk.begin(*group_read("c", "COUNT", "1", *options)) for _ in range(count)]
+    while talk.engine.waiting < count:
+        await settle()
+    return readers
+
+
+@pytest.mark.parametrize("options", [(), ("CLAIM", "5000")])
+async def test_an_entry_costs_the_same_however_many_wait_for_it(
+    talk: Conversation, options: tuple[str, ...]
+) -> None:
+    """Whom it is not for is not asked."""
+    costs = []
+    for count in (10, 5_000):
+        await many_group_readers(talk, count - talk.engine.waiting, *options)
+        with Calls() as calls:
+            talk.engine.submit([XAdd(stream="s", bodies=[BODY])], lambda _: None)
+        costs.append(calls.count)
+        await settle()
+    assert costs[1] < 2 * costs[0], costs
+
+
+async def test_a_batch_is_shared_out_a_few_at_a_time_and_in_order(talk: Conversation) -> None:
+    """Between a hundred of them everybody else has a turn; who comes to read meanwhile comes behind them."""
+    readers = await many_group_readers(talk, MANY)
+    done: list[int] = []
+    for place, reader in enumerate(readers):
+        reader.task.add_done_callback(partial(_note, done, place))
+    ids = [number << 64 for number in range(1, MANY + 2)]
+    talk.engine.submit([XAdd(stream="s", bodies=[BODY] * (MANY + 1), ids=ids)], lambda _: None)
+    assert talk.engine.waiting == MANY - 100
+    late = [await talk.begin(*group_read(name, "COUNT", "1")) for name in "xy"]
+    most = 0
+    while len(done) < MANY:
+        before = len(done)
+        await asyncio.sleep(0)
+        most = max(most, len(done) - before)
+        assert not any(one.done() for one in late)
+    assert most <= 200
+    assert [await reader for reader in readers] == [
+        read_of("s", f"{number}-0") for number in range(1, MANY + 1)
+    ]
+    assert await late[0] == read_of("s", f"{MANY + 1}-0")
+    assert not late[1].done()
+
+
+async def test_readers_within_a_transaction_come_behind_too(talk: Conversation) -> None:
+    """However many are served before it: none of them finds less for it."""
+    await many_group_readers(talk, 300)
+    bodies = [BODY] * 300
+    answers: list[object] = []
+    fresh = XReadGroup(group="g", consumer="x", streams=[("s", Cursor.NEW)])
+    talk.engine.submit([XAdd(stream="s", bodies=bodies)], lambda _: None)
+    transaction = asyncio.ensure_future(talk.engine.transaction([fresh]))
+    talk.engine.submit([fresh], answers.append)
+    assert talk.engine.waiting == 0
+    while not answers:
+        await settle()
+    assert answers == [[GroupRead([], [])]]
+    assert await transaction == [GroupRead([], [])]
+
+
+async def test_readers_that_may_claim_look_again_as_one(talk: Conversation) -> None:
+    """What comes due is the first one's; the others cost nothing, and have it when it is due again."""
+    await talk.add("s", "1-0")
+    await talk.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">")
+    readers = await many_group_readers(talk, 2_000, "CLAIM", "400")
+    for place in range(2):
+        before = await _frames(talk)
+        await talk.pass_ms(399)
+        assert not readers[place].done()
+        await talk.pass_ms(1)
+        assert await readers[place] == [["s", [["1-0", ["a", "1"], 400, place + 1]]]]
+        assert await _frames(talk) - before < 10
+    assert talk.engine.waiting == 1_998
+
+
+async def test_waits_that_end_together_end_a_few_at_a_time(talk: Conversation) -> None:
+    """All of them, with nothing."""
+    readers = await many_group_readers(talk, 1_000)
+    await talk.pass_ms(1_000)
+    while talk.engine.waiting:
+        await settle()
+    assert [await reader for reader in readers] == [None] * 1_000

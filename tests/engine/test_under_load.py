@@ -70,17 +70,17 @@ def test_an_answered_waiter_is_not_kept() -> None:
     """Its deadline still lies ahead, but neither it nor its answer waits for that."""
     waiters: Waiters[set[bytes]] = Waiters()
     parked = Parked(XRead(streams=(("s", 0),)), ("s",), 60_000)
-    quiet = Waiter(parked, {b""}, 1.0, None)
+    quiet = Waiter(parked, {b""}, 1.0)
     waiters.park(quiet)
     answer = {b"a long answer"}
-    answered = Waiter(parked, answer, 60.0, None)
+    answered = Waiter(parked, answer, 60.0)
     waiters.park(answered)
     waiters.remove(answered)
     kept = weakref.ref(answer)
     del answered, answer
     gc.collect()
     assert kept() is None
-    assert waiters.due(99.0) == [quiet]
+    assert waiters.due(99.0, 9) == ([quiet], [])
 
 
 async def test_streams_whose_frames_are_not_safe_cost_each_frame_the_same() -> None:

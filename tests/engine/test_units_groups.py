@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.commands import Parked
-from engine.commands.types import XRead
+from engine.commands.types import Cursor, XRead, XReadGroup
 from engine.groups import Consumer, Group
 from engine.productions import Productions
 from engine.waiters import Waiter, Waiters
@@ -157,56 +157,93 @@ def parked(*streams: str) -> Parked:
     return Parked(XRead(streams=[(name, 0) for name in streams]), streams, 1000)
 
 
+def parked_in(group: str, *streams: str) -> Parked:
+    reading = XReadGroup(group=group, consumer="c", streams=[(name, Cursor.NEW) for name in streams])
+    return Parked(reading, streams, 1000, (streams, group))
+
+
 class TestWaiters:
     def test_first_come_first_served_stream_by_stream(self) -> None:
-        """One that waits for several is given once."""
+        """One that waits for several stands in each queue; who is parked again stands at the end."""
         waiters: Waiters[str] = Waiters()
         first, second, third = (
-            Waiter(parked(*streams), name, 10.0, None)
+            Waiter(parked(*streams), name, 10.0)
             for name, streams in (("first", "xy"), ("second", "y"), ("third", "x"))
         )
         for waiter in (first, second, third):
-            waiters.park(waiter)
-        assert [waiter.ticket for waiter in waiters.of(["y", "x"])] == ["first", "second", "third"]
-        assert [waiter.ticket for waiter in waiters.of(["x"])] == ["first", "third"]
+            assert waiters.park(waiter) is None
+        assert [waiter.ticket for waiter in waiters.plain("y")] == ["first", "second"]
+        assert [waiter.ticket for waiter in waiters.plain("x")] == ["first", "third"]
         waiters.park(first)
-        assert [waiter.ticket for waiter in waiters.of(["x", "y"])] == ["third", "first", "second"]
+        assert [waiter.ticket for waiter in waiters.plain("x")] == ["third", "first"]
+        assert len(waiters) == 3
+
+    def test_lanes_are_served_in_order_of_arrival_over_all_of_them(self) -> None:
+        """Each is asked until its first is not ready; who is parked meanwhile waits for the next time."""
+        waiters: Waiters[str] = Waiters()
+        rows = [
+            ("a", "g", "x"),
+            ("b", "h", "x"),
+            ("c", "g", "x"),
+            ("d", "g", "xy"),
+            ("e", "h", "x"),
+            ("f", "g", "y"),
+        ]
+        for name, group, streams in rows:
+            waiters.park(Waiter(parked_in(group, *streams), name, 10.0))
+        ready = {"a", "b", "c", "d"}
+        asked: list[str] = []
+
+        def is_ready(waiter: Waiter[str]) -> bool:
+            asked.append(waiter.ticket)
+            return waiter.ticket in ready
+
+        served: list[str] = []
+        for waiter in waiters.in_turn("x", is_ready):
+            served.append(waiter.ticket)
+            if waiter.ticket == "a":
+                waiters.park(waiter)
+            else:
+                waiters.remove(waiter)
+        assert served == ["a", "b", "c", "d"]
+        assert asked == ["a", "b", "c", "d", "e"]
+        assert {lane.kin: [one.ticket for one in lane.waiters] for lane in waiters.lanes("x")} == {
+            (("x",), "g"): ["a"],
+            (("x",), "h"): ["e"],
+        }
+        assert [one.ticket for one in waiters.in_turn("y", lambda _: False)] == []
         assert len(waiters) == 3
 
     def test_one_that_is_gone_is_nowhere(self) -> None:
-        """Neither in a queue nor among those that come due."""
+        """Neither in a queue nor among those that come due; its lane goes with it."""
         waiters: Waiters[str] = Waiters()
-        waiter = Waiter(parked("x", "y"), "only", 10.0, None)
-        waiters.park(waiter)
-        waiters.remove(waiter)
-        assert (waiters.of(["x", "y"]), waiters.next_due(), waiters.due(99.0), len(waiters)) == (
-            [],
-            None,
-            [],
-            0,
-        )
+        for one in (parked("x", "y"), parked_in("g", "x", "y")):
+            waiter = Waiter(one, "only", 10.0)
+            lane = waiters.park(waiter)
+            if lane is not None:
+                waiters.retry(lane, 5.0)
+            waiters.remove(waiter)
+            assert (waiters.plain("x"), waiters.lanes("y"), len(waiters)) == ((), (), 0)
+            assert (waiters.next_due(), waiters.due(99.0, 9)) == (None, ([], []))
         assert waiters.everyone() == []
 
-    def test_due_is_the_deadline_or_the_retry(self) -> None:
-        """Whichever comes first, in order."""
+    def test_deadlines_and_retries_come_due_in_order(self) -> None:
+        """So many waiters at a time; a lane once, at the earliest time that was asked for."""
         waiters: Waiters[str] = Waiters()
-        for name, deadline, retry in (("late", 30.0, None), ("soon", 10.0, None), ("retry", 40.0, 5.0)):
-            waiters.park(Waiter(parked("x"), name, deadline, retry))
+        for name, deadline in (("late", 30.0), ("soon", 10.0), ("next", 11.0)):
+            waiters.park(Waiter(parked("x"), name, deadline))
+        lane = waiters.park(Waiter(parked_in("g", "x"), "claims", 40.0))
+        assert lane is not None
+        for at in (9.0, 5.0, 7.0, None):
+            waiters.retry(lane, at)
         assert waiters.next_due() == 5.0
-        assert [waiter.ticket for waiter in waiters.due(4.9)] == []
-        assert [waiter.ticket for waiter in waiters.due(10.0)] == ["retry", "soon"]
+        assert waiters.due(4.9, 9) == ([], [])
+        found, lanes = waiters.due(20.0, 1)
+        assert ([waiter.ticket for waiter in found], lanes) == (["soon"], [lane])
+        assert [waiter.ticket for waiter in waiters.due(20.0, 9)[0]] == ["next"]
+        waiters.retry(lane, 25.0)
+        assert waiters.due(26.0, 9) == ([], [lane])
         assert waiters.next_due() == 30.0
-
-    def test_one_that_was_moved_is_due_at_its_new_time_alone(self) -> None:
-        """The old one says nothing any more."""
-        waiters: Waiters[str] = Waiters()
-        waiter = Waiter(parked("x"), "claims", 40.0, 5.0)
-        waiters.park(waiter)
-        waiter.retry_at = 9.0
-        waiters.park(waiter)
-        assert waiters.due(8.0) == []
-        assert waiters.next_due() == 9.0
-        assert waiters.due(50.0) == [waiter]
 
     def test_those_that_are_gone_are_forgotten_long_before_their_time(self) -> None:
         """Readers are served many times a second, and each would have waited for a minute."""
@@ -214,7 +251,7 @@ class TestWaiters:
         tickets: list[weakref.ref[Ticket]] = []
         for number in range(5_000):
             ticket = Ticket()
-            waiter = Waiter(parked("x"), ticket, 60.0 + number, None)
+            waiter = Waiter(parked("x"), ticket, 60.0 + number)
             waiters.park(waiter)
             waiters.remove(waiter)
             tickets.append(weakref.ref(ticket))
