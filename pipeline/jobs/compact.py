@@ -9,7 +9,7 @@ stopped before its manifest left nothing that has a name; the next one has its n
 """
 
 import fcntl
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -45,11 +45,12 @@ _LOCK: Final = f"{FOLDER}/.compact.lock"
 @dataclass(frozen=True)
 class Rules:
     """Files are brought near `target_bytes`, which those of one stream and day may fill; what was replaced is
-    deleted `grace_ms` later.
+    deleted `grace_ms` later. `follow` brings another log, that of a Delta table, up to the manifests.
     """
 
     target_bytes: int = target_bytes_default
     grace_ms: int = 0
+    follow: Callable[[Place], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,14 @@ def compact(place: Place, rules: Rules, now_ms: int) -> Generator[Step, None, No
     """
     with _alone(place):
         archive = Archive.read(place)
+        if archive.about.format == "delta" and rules.follow is None:
+            raise OptionError(f"{place.address} is a Delta table too, and nobody is there to keep its log")
         _clear_away(place, archive)
         chosen = bins(archive.files(), rules.target_bytes)
         if chosen:
             yield from _joined(place, archive, chosen, now_ms)
+        if rules.follow is not None:
+            rules.follow(place)
         yield from _deleted(place, Archive.read(place), now_ms - rules.grace_ms)
 
 

@@ -1,0 +1,58 @@
+"""What Spark's checkpoint of a streaming query says: whose it is, and which range each batch has.
+
+Knows: the files `metadata` and `offsets/<batch>` that Spark writes, the latter before a batch runs.
+Must never know: Spark itself, what is done with a batch.
+"""
+
+import json
+from typing import Final
+
+from pipeline import offsets
+from pipeline.errors import PipelineError
+from pipeline.offsets import Offsets
+from pipeline.place import Place
+
+_METADATA: Final = "metadata"
+_OFFSETS: Final = "offsets"
+_COMMITS: Final = "commits"
+_VERSION: Final = "v1"
+_NO_OFFSET: Final = "-"
+
+
+def query_id(checkpoint: Place) -> str | None:
+    """The query's ID, which stays through restarts; None where no query has begun. Raises PipelineError."""
+    stored = checkpoint.read(_METADATA)
+    if stored is None:
+        return None
+    try:
+        found = json.loads(stored)["id"]
+    except (ValueError, KeyError, TypeError):
+        found = None
+    if not isinstance(found, str) or not found:
+        raise _strange(checkpoint, _METADATA, "it has no query ID")
+    return found
+
+
+def has_commits(checkpoint: Place) -> bool:
+    """Whether a batch has ever ended."""
+    return any(name.isdigit() for name in checkpoint.names(_COMMITS))
+
+
+def ends(checkpoint: Place, batch: int) -> Offsets:
+    """How far each stream is read when a batch has ended. Raises PipelineError."""
+    name = f"{_OFFSETS}/{batch}"
+    stored = checkpoint.read(name)
+    if stored is None:
+        raise _strange(checkpoint, name, "it is missing")
+    version, _, rest = stored.decode().partition("\n")
+    lines = rest.splitlines()
+    if version != _VERSION or len(lines) != 2 or lines[1] == _NO_OFFSET:
+        raise _strange(checkpoint, name, f"version {version} with {len(lines)} lines")
+    return offsets.decode(json.loads(lines[1]))
+
+
+def _strange(checkpoint: Place, name: str, why: str) -> PipelineError:
+    return PipelineError(
+        "WEIR_CHECKPOINT",
+        f"{checkpoint.address}/{name} is not as Spark writes it ({why}): restore the checkpoint from a copy",
+    )
