@@ -27,10 +27,11 @@ class Send(Effect, frozen=True):
 
 
 class Submit(Effect, frozen=True):
-    """Run these commands as one turn, now; then `done(token, replies)`."""
+    """Run these commands as one turn, now; then `done(token, replies)`, if `synced` once it is on disk."""
 
     token: int
     commands: Sequence[Command]
+    synced: bool = False
 
 
 class Ask(Effect, frozen=True):

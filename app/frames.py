@@ -47,6 +47,13 @@ ClaimIdle = Annotated[
     ),
 ]
 Whole = Annotated[int, Meta(ge=0, le=_integer_max)]
+Durability = Annotated[
+    str,
+    Meta(
+        description="`fsync`: the answer leaves when the entries are on disk, whatever the gateway's policy",
+        extra_json_schema={"enum": ["fsync"]},
+    ),
+]
 
 _ANY: Final = {"type": "string"}
 _FIELDS_SCHEMA: Final = {
@@ -122,6 +129,7 @@ class Publish(ClientFrame, frozen=True, kw_only=True, tag="publish"):
     refs: str | UnsetType = UNSET
     idempotency_key: str | UnsetType = UNSET
     if_last_id: Id | UnsetType = UNSET
+    durability: Durability | UnsetType = UNSET
 
 
 class Subscribe(ClientFrame, frozen=True, kw_only=True, tag="subscribe"):
@@ -477,6 +485,13 @@ def idempotency_key(frame: Publish) -> str | None:
         return media.idempotency_key(key.encode("latin-1"))
     except UnicodeEncodeError:
         raise invalid("/idempotency_key", "it is printable ASCII") from None
+
+
+def synced(frame: Publish) -> bool:
+    """Whether a publish is answered when it is on disk alone."""
+    if frame.durability is not UNSET and frame.durability != "fsync":
+        raise invalid("/durability", "it is `fsync`: there is no other node to wait for")
+    return frame.durability is not UNSET
 
 
 def name(text: str, what: str) -> str:

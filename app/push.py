@@ -199,7 +199,7 @@ class Push:
         self._unanswered += 1
         if self._unanswered == _unanswered_max:
             self._hold()
-        self._engine.submit(effect.commands, partial(self._submitted, effect.token))
+        self._engine.submit(effect.commands, partial(self._submitted, effect.token), synced=effect.synced)
 
     def _submitted(self, token: int, replies: Any) -> None:  # noqa: ANN401 - the engine's, passed on
         self._unanswered -= 1

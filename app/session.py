@@ -144,10 +144,12 @@ class Session:
             return [self._error(ref, found)]
         return [Send(frames.ok_with(ref, found))]
 
-    def _submit(self, commands: Sequence[Command], done: Callable[[Replies], Effects]) -> Submit:
+    def _submit(
+        self, commands: Sequence[Command], done: Callable[[Replies], Effects], *, synced: bool = False
+    ) -> Submit:
         token = next(self._keys)
         self._waiting[token] = done
-        return Submit(token, commands)
+        return Submit(token, commands, synced)
 
     def done(self, token: int, replies: Replies) -> Effects:
         """What the commands of a Submit were answered."""
@@ -177,7 +179,7 @@ class Session:
             )
             return [Send(frames.ok_with(frame.ref, told))]
 
-        return [self._submit([command], done)]
+        return [self._submit([command], done, synced=frames.synced(frame))]
 
     # ---- subscriptions
 

@@ -244,7 +244,7 @@ class Engine:
             await self._writer.safe(position, synced=synced)
         return replies
 
-    def submit(self, commands: Sequence[Command], done: Done) -> None:
+    def submit(self, commands: Sequence[Command], done: Done, *, synced: bool = False) -> None:
         """The same by callback, without a task: the turn runs now, and `done` gets the replies once they may
         leave, at once where that is now.
 
@@ -260,24 +260,27 @@ class Engine:
         start = self._writer.staged_upto
         replies, turn = execute_all(self._keyspace, commands, self._clock.wall_ms())
         position = self._commit(turn, start) or max(map(self._depends_on, commands), default=0)
-        if self._writer.is_safe(position):
+        if self._writer.is_safe(position, synced=synced):
             done(replies)
         else:
-            self._writer.call_when_safe(position, partial(self._submitted, position, replies, done))
+            callback = partial(self._submitted, position, replies, done, synced=synced)
+            self._writer.call_when_safe(position, callback, synced=synced)
 
-    def _submitted(self, position: int, replies: Sequence[Reply | EngineError], done: Done) -> None:
-        if self._writer.is_safe(position):
+    def _submitted(
+        self, position: int, replies: Sequence[Reply | EngineError], done: Done, *, synced: bool
+    ) -> None:
+        if self._writer.is_safe(position, synced=synced):
             done(replies)
         else:
             # Rarely: the log has failed, or IDs have to be promised first. `execute` waits for the same.
-            late = asyncio.ensure_future(self._safe_or_refused(position, replies))
+            late = asyncio.ensure_future(self._safe_or_refused(position, replies, synced=synced))
             late.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
 
     async def _safe_or_refused(
-        self, position: int, replies: Sequence[Reply | EngineError]
+        self, position: int, replies: Sequence[Reply | EngineError], *, synced: bool
     ) -> Sequence[Reply | EngineError]:
         try:
-            await self._writer.safe(position)
+            await self._writer.safe(position, synced=synced)
         except EngineError as refusal:
             return [refusal]
         return replies

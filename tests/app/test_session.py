@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from app.auth import Action
-from app.effects import Close, Leave, Open, Read, Send, Take
+from app.effects import Close, Leave, Open, Read, Send, Submit, Take
 from app.feeds import Gap, Page
 from engine import Claim as ClaimOptions
 from engine import Entries, Trim, XClaim, XTrim, ids
@@ -300,6 +300,13 @@ def test_small_frames(world: World) -> None:
     assert world.say("ping") == [{"op": "pong"}]
 
 
+@pytest.mark.parametrize(("members", "synced"), [({}, False), ({"durability": "fsync"}, True)])
+def test_a_publisher_may_wait_for_the_disk(world: World, members: Json, *, synced: bool) -> None:
+    """For each publish by itself."""
+    world.tell("publish", stream="s", fields={"a": "1"}, **members)
+    assert [one.synced for one in world.under_way if isinstance(one, Submit)] == [synced]
+
+
 def test_a_stopping_gateway_lets_acknowledge(world: World) -> None:
     """`goaway`, nothing new, then 4001 as soon as nothing is held."""
     working(world, 1)
@@ -362,6 +369,7 @@ REFUSED: Final[list[tuple[str, Json, str]]] = [
     ("publish", {"stream": "s", **FIELDS, "maxlen": 1, "refs": "none"}, "refs"),
     ("publish", {"stream": "s", **FIELDS, "idempotency_key": ""}, "Idempotency-Key"),
     ("publish", {"stream": "s", **FIELDS, "idempotency_key": "ł"}, "/idempotency_key"),
+    ("publish", {"stream": "s", **FIELDS, "durability": "replicated:1"}, "/durability"),
     ("publish", {"stream": 1, **FIELDS}, "/stream"),
     ("subscribe", {"sub": "", "streams": {"s": "0"}}, "/sub"),
     ("subscribe", {"sub": "x" * 65, "streams": {"s": "0"}}, "/sub"),

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from engine import Added, Engine, EngineError, Reply, XAdd, XRead
 from engine.storage.memory import MemoryStorage
-from tests.engine.clocks import HandClock
+from tests.engine.clocks import HandClock, let_threads_run, settle
+from tests.engine.conversation import Conversation, SlowDisk
 
 
 class Told(asyncio.Queue[Sequence[Reply | EngineError]]):
@@ -59,3 +60,21 @@ async def test_when_the_log_fails_everybody_is_told() -> None:
         assert isinstance(reply, EngineError)
         assert reply.code == "storage_failed"
     await engine.close()
+
+
+async def test_an_answer_may_wait_for_the_disk_whatever_the_policy() -> None:
+    """Only the one that was asked for."""
+    disk = SlowDisk()
+    async with Conversation(disk, "everysec") as talk:
+        disk.hold()
+        told: list[str] = []
+        first, second = (
+            XAdd(stream="s", bodies=[b',"fields":{"a":"1"}}'], ids=[number]) for number in (1, 2)
+        )
+        talk.engine.submit([first], lambda _: told.append("synced"), synced=True)
+        talk.engine.submit([second], lambda _: told.append("written"))
+        await settle()
+        assert told == ["written"]
+        disk.let_go()
+        while len(told) < 2:
+            await let_threads_run()
