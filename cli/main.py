@@ -13,11 +13,13 @@ import typer
 from cli import backup, groups, log, migrate, publish, read, serve, streams, tail
 from cli.failure import Failure
 from cli.output import plain
+from pipeline.cli.main import jobs
 
 _SERVER: Final = "Server"
 _DATA: Final = "Data on this machine"
 _ENTRIES: Final = "Entries"
 _OPERATIONS: Final = "Streams and groups"
+_SPARK: Final = "On Spark"
 
 cli = typer.Typer(
     name="weir",
@@ -56,6 +58,7 @@ cli.command("trim", rich_help_panel=_OPERATIONS)(streams.trim)
 cli.command("groups", rich_help_panel=_OPERATIONS)(groups.groups)
 cli.command("pending", rich_help_panel=_OPERATIONS)(groups.pending)
 cli.command("claim", rich_help_panel=_OPERATIONS)(groups.claim)
+cli.add_typer(jobs, rich_help_panel=_SPARK)
 
 
 def main() -> None:

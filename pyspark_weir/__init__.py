@@ -2,3 +2,7 @@
 
 Knows: which class it is. Must never know: what it does.
 """
+
+from pipeline.datasource import WeirDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

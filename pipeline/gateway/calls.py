@@ -169,6 +169,16 @@ def trim(gateway: Gateway, name: str, *, minid: str, guard: bool = True, dry_run
     )
 
 
+def move_group(gateway: Gateway, name: str, group: str, entry_id: str) -> Answer:
+    """Have a group stand after `entry_id`, as if it had been given everything up to there; made if missing.
+
+    Answers the group. Raises Refused, Unavailable.
+    """
+    path, about = of_group(name, group), f"group {group} of {name}"
+    gateway.put(path, {"start": entry_id, "mkstream": False}, about=about)
+    return gateway.patch(path, {"last_delivered_id": entry_id}, about=about)
+
+
 def archived_up_to(gateway: Gateway, name: str, entry_id: str) -> Answer:
     """Tell the gateway that everything up to `entry_id` lies in an archive; answers the stream."""
     return gateway.patch(
