@@ -5,8 +5,16 @@ Knows: Spark's interface. Must never know: options, schemas, gateways.
 What reads and what writes is imported when it is asked for: a worker that writes loads no reader.
 """
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
+
+from pipeline.options import SourceOptions, source_options
 
 
 class WeirDataSource(DataSource):
@@ -15,6 +23,26 @@ class WeirDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return "weir"
+
+    def schema(self) -> StructType:
+        from pipeline.schema import schema_of  # noqa: PLC0415 - what writes does not load it
+
+        return schema_of(self._source_options())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from pipeline.source.batch import reader_of  # noqa: PLC0415 - the same
+
+        return reader_of(self._source_options(), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        from pipeline.source.stream import StreamReader  # noqa: PLC0415 - the same
+
+        return StreamReader(self._source_options(), schema)
+
+    def _source_options(self) -> SourceOptions:
+        from pipeline.sink.options import SINK  # noqa: PLC0415 - names for what is told, no more
+
+        return source_options(self.options, also=SINK)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         from pipeline.sink.writer import batch_writer  # noqa: PLC0415 - what reads does not load it

@@ -6,6 +6,7 @@ Must never know: where pages come from, which ranges are read.
 
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -22,12 +23,25 @@ from pipeline.source.texts import typed
 
 # 9999-12-31T23:59:59.999Z; later ones have no timestamp.
 ts_ms_max: Final = 253_402_300_799_999
+# What the gateway adds to a dead letter, behind the fields that the entry had.
+LETTER: Final = MappingProxyType(
+    {
+        "source": "weir-source",
+        "source_id": "weir-id",
+        "group": "weir-group",
+        "consumer": "weir-consumer",
+        "deliveries": "weir-deliveries",
+        "reason": "weir-reason",
+    }
+)
 _KEY_DIGITS: Final = len(str(ids.HALF_MAX))
 
 
 @dataclass(frozen=True)
 class Form:
-    """How entries become rows: `format` is fieldsFormat's; repeated names keep their `dup_fields` value."""
+    """How entries become rows: `format` is fieldsFormat's, or `deadletter`; repeated names keep their
+    `dup_fields` value.
+    """
 
     schema: pa.Schema
     format: str = "map"
@@ -65,6 +79,9 @@ class _Rows:
             if name not in RESERVED:
                 return self._typed(name, one.type)
             name = RESERVED[name]
+        if self._form.format == "deadletter" and name in LETTER:
+            # A letter about a letter has these names twice; the last are its own.
+            return typed(self._fields.of_name(LETTER[name], "last"), one.type)
         return self._entry_column(name, one.type)
 
     def _entry_column(self, name: str, kind: pa.DataType) -> pa.Array:
@@ -100,8 +117,10 @@ class _Rows:
         if self._form.format == "entries":
             pairs = pa.StructArray.from_arrays([fields.keys(), fields.values], fields=list(kind.value_type))
             return pa.ListArray.from_arrays(pa.array(fields.offsets), pairs, type=kind)
+        if self._form.format == "deadletter":
+            fields = fields.without_last(LETTER.values())
         fields = fields.without_repeats(self._form.dup_fields)
-        if self._form.format == "map":
+        if pa.types.is_map(kind):
             return pa.MapArray.from_arrays(pa.array(fields.offsets), fields.keys(), fields.values, type=kind)
         return pa.array(_objects(fields), type=kind)
 

@@ -5,7 +5,7 @@ Must never know: gateways, IDs, Spark.
 """
 
 from binascii import a2b_base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
@@ -85,7 +85,22 @@ class Fields:
         else:
             kept = len(cells) - 1 - np.unique(cells[::-1], return_index=True)[1]
         kept.sort()
-        counts = np.bincount(rows[kept], minlength=len(self.offsets) - 1)
+        return self._only(kept)
+
+    def without_last(self, names: Iterable[str]) -> Self:
+        """Without the last field of each of these names in every entry that has one."""
+        rows = self.rows
+        kept = np.ones(len(self.place), dtype=np.bool_)
+        for name in names:
+            if name in self.names:
+                at = np.flatnonzero(self.place == self.names.index(name))
+                last = np.full(len(self.offsets) - 1, -1, dtype=np.int64)
+                last[rows[at]] = at
+                kept[last[last >= 0]] = False
+        return self._only(np.flatnonzero(kept))
+
+    def _only(self, kept: npt.NDArray[np.int64]) -> Self:
+        counts = np.bincount(self.rows[kept], minlength=len(self.offsets) - 1)
         offsets = np.zeros(len(self.offsets), dtype=np.int32)
         np.cumsum(counts, out=offsets[1:])
         return replace(self, place=self.place[kept], values=self.values.take(pa.array(kept)), offsets=offsets)

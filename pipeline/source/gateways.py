@@ -1,0 +1,252 @@
+"""Several gateways as one: which streams are read at each, and calls of all of them at once.
+
+Knows: that a stream's key is "gateway/stream"; patterns, and the part of all streams that a query has.
+Must never know: offsets, what a plan is for, Spark.
+"""
+
+import re
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from pipeline import gateway as calls
+from pipeline import offsets
+from pipeline.clock import monotonic_s
+from pipeline.errors import PipelineError, Refused
+from pipeline.gateway import Gateway, Plan, PlanQuery, StreamPlan
+from pipeline.options import SourceOptions
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+# Above the wait that was asked for, until the gateway that should answer by then is given up on.
+_wait_s_spare: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Plans by key, and the keys that no stream has."""
+
+    streams: dict[str, StreamPlan] = field(default_factory=dict)
+    missing: frozenset[str] = frozenset()
+
+    @property
+    def count(self) -> int:
+        """Entries of all ranges."""
+        return sum(one.count for one in self.streams.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all ranges."""
+        return sum(one.bytes for one in self.streams.values())
+
+    @property
+    def lag(self) -> int:
+        """Entries that are there, whatever the budget."""
+        return sum(one.lag for one in self.streams.values())
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be planned, by key: after which ID, and up to which one where it stands in `ends`."""
+
+    after: Mapping[str, str]
+    ends: Mapping[str, str] = field(default_factory=dict)
+    max_entries: int | None = None
+    max_bytes: int | None = None
+    parts: int | None = None
+    durable_only: bool = False
+    wait_ms: int = 0
+
+
+class Gateways:
+    """The gateways of a reader, opened when they are needed, in the process that needs them."""
+
+    def __init__(self, options: SourceOptions, clock: Callable[[], float] = monotonic_s) -> None:
+        self._options = options
+        self._clock = clock
+        self._open: dict[str, Gateway] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._listed: dict[str, tuple[float, list[str]]] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        """What a worker gets: nothing that is open."""
+        return {"_options": self._options, "_clock": self._clock, "_open": {}, "_pool": None, "_listed": {}}
+
+    def close(self) -> None:
+        """Close what is open."""
+        for gateway in self._open.values():
+            gateway.close()
+        self._open.clear()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def at(self, name: str) -> Gateway:
+        """The open gateway of a name."""
+        if name not in self._open:
+            self._open[name] = Gateway(self._options.access(name))
+        return self._open[name]
+
+    def selected(self, *, fresh: bool = False) -> list[str]:
+        """The streams to read by now; a pattern is looked up again after a while, or when it is to be
+        `fresh`. Raises PipelineError.
+        """
+        found = self._each(
+            {one.name: None for one in self._options.gateways}, lambda name, _: self._names(name, fresh=fresh)
+        )
+        return sorted(offsets.key(gateway, name) for gateway, names in found.items() for name in names)
+
+    def wants(self, stream: str) -> bool:
+        """Whether the pattern, or the part of all streams that is read, takes a stream of that name."""
+        options = self._options
+        if options.pattern is not None and re.fullmatch(options.pattern, stream) is None:
+            return False
+        if options.shard is None:
+            return True
+        part, parts = options.shard
+        # The same in every process and version of Python.
+        return zlib.crc32(stream.encode()) % parts == part
+
+    def _names(self, gateway: str, *, fresh: bool) -> list[str]:
+        options = self._options
+        if options.pattern is None:
+            if options.assign:
+                names: Iterable[str] = options.assign.get(gateway, ())
+            else:
+                own = f"{gateway}/"
+                names = (
+                    name.removeprefix(own)
+                    for name in options.subscribe
+                    if "/" not in name or name.startswith(own)
+                )
+            return [name for name in names if self.wants(name)]
+        at_s, listed = self._listed.get(gateway, (None, []))
+        now_s = self._clock()
+        if fresh or at_s is None or (now_s - at_s) * 1_000 >= options.discovery_interval_ms:
+            listed = [one["name"] for one in calls.streams(self.at(gateway)) if self.wants(one["name"])]
+            self._listed[gateway] = (now_s, listed)
+        return listed
+
+    def plan(self, asked: Asked) -> Planned:
+        """The plans of all gateways, within one budget. Raises PipelineError."""
+        queries = _queries(asked)
+        if asked.wait_ms and len(queries) > 1:
+            found = self._first(queries, asked.wait_ms)
+        else:
+            found = self._each(queries, self._one)
+        planned = _joined(found)
+        if asked.durable_only and any(one.durable is None for one in planned.streams.values()):
+            raise _not_durable("the gateway does not say what is on disk (it runs with fsync=no)")
+        fewer = _within(asked, found)
+        if fewer:
+            found |= self._each(
+                {
+                    name: replace(queries[name], wait_ms=0, max_entries=entries, max_bytes=volume)
+                    for name, (entries, volume) in fewer.items()
+                },
+                self._one,
+            )
+            planned = _joined(found)
+        return planned
+
+    def _one(self, name: str, query: PlanQuery) -> Plan:
+        try:
+            return calls.plan(self.at(name), query)
+        except Refused as refused:
+            if query.durable_only and refused.status == 422 and "fsync" in refused.sentence:
+                raise _not_durable(refused.sentence) from None
+            raise
+
+    def _first(self, queries: dict[str, PlanQuery], wait_ms: int) -> dict[str, Plan]:
+        """Look at all at once; where there is nothing, wait for the first that has something."""
+        at_once = {name: replace(query, wait_ms=0) for name, query in queries.items()}
+        found = self._each(at_once, self._one)
+        if _joined(found).count:
+            return found
+        futures = {self._threads.submit(self._one, name, query): name for name, query in queries.items()}
+        left: set[Future[Plan]] = set(futures)
+        deadline_s = self._clock() + wait_ms / 1_000 + _wait_s_spare
+        while left and self._clock() < deadline_s:
+            done, left = wait(left, deadline_s - self._clock(), return_when=FIRST_COMPLETED)
+            found |= {futures[one]: one.result() for one in done}
+            if _joined(found).count:
+                break
+        return found
+
+    def _each(self, work: Mapping[str, T], call: Callable[[str, T], U]) -> dict[str, U]:
+        """The calls' results by gateway, made at once where there are several."""
+        if len(work) < 2:
+            return {name: call(name, one) for name, one in work.items()}
+        futures = {name: self._threads.submit(call, name, one) for name, one in work.items()}
+        return {name: future.result() for name, future in futures.items()}
+
+    @property
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            # Twice: a wait that was left behind may still be going on.
+            self._pool = ThreadPoolExecutor(2 * len(self._options.gateways), "weir-gateways")
+        return self._pool
+
+
+def _not_durable(what: str) -> PipelineError:
+    return PipelineError(
+        "WEIR_NOT_DURABLE",
+        f"{what}; or read with durableOnly=false, and know that a crash of the gateway may take back entries "
+        "that were read",
+    )
+
+
+def _queries(asked: Asked) -> dict[str, PlanQuery]:
+    """By gateway."""
+    streams: dict[str, dict[str, str]] = {}
+    ends: dict[str, dict[str, str]] = {}
+    for key, after in asked.after.items():
+        gateway, stream = offsets.parts(key)
+        streams.setdefault(gateway, {})[stream] = after
+        if key in asked.ends:
+            ends.setdefault(gateway, {})[stream] = asked.ends[key]
+    return {
+        gateway: PlanQuery(
+            streams=named,
+            end=ends.get(gateway, {}),
+            max_entries=asked.max_entries,
+            max_bytes=asked.max_bytes,
+            parts=asked.parts,
+            durable_only=asked.durable_only,
+            wait_ms=asked.wait_ms,
+        )
+        for gateway, named in sorted(streams.items())
+    }
+
+
+def _joined(found: Mapping[str, Plan]) -> Planned:
+    return Planned(
+        {
+            offsets.key(name, stream): one
+            for name, plan in found.items()
+            for stream, one in plan.streams.items()
+        },
+        frozenset(offsets.key(name, stream) for name, plan in found.items() for stream in plan.missing),
+    )
+
+
+def _within(asked: Asked, found: Mapping[str, Plan]) -> dict[str, tuple[int, int]]:
+    """What each gateway gets of the budget, where together they would go beyond it: as much as it has of
+    all.
+    """
+    whole = _joined(found)
+    part = min(
+        (asked.max_entries or whole.count) / max(whole.count, 1),
+        (asked.max_bytes or whole.bytes) / max(whole.bytes, 1),
+    )
+    if len(found) < 2 or part >= 1:
+        return {}
+    sums = {name: _joined({name: plan}) for name, plan in found.items()}
+    return {
+        name: (max(1, int(one.count * part)), max(1, int(one.bytes * part)))
+        for name, one in sums.items()
+        if one.count
+    }
