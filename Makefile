@@ -10,6 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := app cli engine pipeline pyspark_weir tests bench .ci
 SDK := tests/sdk
 TOOLS := $(VENV)/tools
+COMPILE := $(BIN)/python -m compileall -q app cli engine pipeline
 
 .DEFAULT_GOAL := help
 .PHONY: help run install spark dev system test fmt lint types contracts tests prove soak bench lock clean
@@ -18,6 +19,7 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(VENV)/.project  ## start the gateway on 127.0.0.1:8080; more options with ARGS="--port 9000"
+	@$(COMPILE)
 	@exec $(BIN)/weir serve $(ARGS)
 
 install: $(VENV)/.project  ## make .venv with what running needs
@@ -49,6 +51,8 @@ contracts: dev  ## who may import whom
 tests: dev system $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## pytest on all cores with branch coverage of the engine; for some of them: .venv/bin/pytest -k name
 	@# A file's tests stay together: they share a server. What measures time comes afterwards, by itself.
 	@# Those on Spark share one session, whose start is dear, so that they are one process; it has the cores to itself.
+	@# Hundreds of processes of the gateway start here, and each would compile its modules where none are written.
+	@$(COMPILE)
 	$(BIN)/pytest -m "not alone and not spark" --numprocesses=auto --maxprocesses=4 --dist=loadfile --cov --cov-report=
 	$(BIN)/pytest -m spark
 	$(BIN)/pytest -m alone --cov --cov-append --cov-report=term --cov-report=json:.coverage.json
