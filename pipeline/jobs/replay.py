@@ -6,14 +6,11 @@ Each slice of the plan is one write with keys by position, whose epoch is the sl
 was killed goes on with the slice in which it was; the gateway knows the chunks of it that it has.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 from pipeline import gateway as calls
 from pipeline import ids
@@ -21,20 +18,9 @@ from pipeline.errors import DataLoss, OptionError
 from pipeline.gateway import Access, Gateway, PlanQuery
 from pipeline.jobs import replay_plan
 from pipeline.jobs.replay_plan import Done, Form, Plan, Span, Targets, Wanted
-from pipeline.jobs.replay_read import FromArchive, FromGateway, Piece, Source, targeted
+from pipeline.jobs.replay_read import Entries, FromArchive, FromGateway, Piece, Work, encoded
 from pipeline.manifest import Archive
 from pipeline.place import Place
-
-_PAIR: Final = StructType(
-    [StructField("name", StringType(), nullable=False), StructField("value", BinaryType(), nullable=False)]
-)
-_ROWS: Final = StructType(
-    [
-        StructField("stream", StringType(), nullable=False),
-        StructField("id", StringType(), nullable=False),
-        StructField("fields", ArrayType(_PAIR, containsNull=False), nullable=False),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -76,7 +62,7 @@ def run(
     spark: SparkSession,
     plan: Plan,
     *,
-    source: Source,
+    source: FromArchive | FromGateway,
     target: Access,
     state: Place,
     per_s: int | None = None,
@@ -156,12 +142,16 @@ def _share(spark: SparkSession, plan: Plan, per_s: int | None) -> int | None:
     return max(1, per_s // min(plan.tasks, spark.sparkContext.defaultParallelism))
 
 
-def _frame(spark: SparkSession, plan: Plan, source: Source, spans: Sequence[Span]) -> DataFrame:
+def _frame(
+    spark: SparkSession, plan: Plan, source: FromArchive | FromGateway, spans: Sequence[Span]
+) -> DataFrame:
     """The entries of a slice: as many partitions as the plan has tasks, each in order."""
     tasks: list[list[Piece]] = [[] for _ in range(plan.tasks)]
     for piece in source.pieces(spans):
         tasks[plan.task_of[piece.span.target]].append(piece)
-    rows = spark.range(0, plan.tasks, 1, plan.tasks).mapInArrow(_reader(source, tasks), _ROWS)
+    work = Work(source, tuple(map(tuple, tasks)))
+    spark.dataSource.register(Entries)
+    rows = spark.read.format(Entries.name()).options(**encoded(work)).load()
     if plan.keep_ids:
         return rows
     fields = sf.col("fields")
@@ -170,18 +160,6 @@ def _frame(spark: SparkSession, plan: Plan, source: Source, spans: Sequence[Span
         orig = sf.struct(name, sf.col("id").cast("binary").alias("value"))
         fields = sf.concat(fields, sf.array(orig))
     return rows.select("stream", fields.alias("fields"))
-
-
-def _reader(
-    source: Source, tasks: Sequence[Sequence[Piece]]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                for piece in tasks[number]:
-                    yield from targeted(source.batches(piece), piece.span.target)
-
-    return read
 
 
 def _write(frame: DataFrame, plan: Plan, number: int, target: Access, share: int | None) -> None:

@@ -11,7 +11,7 @@ They are ranges of IDs and no files, which a compaction replaces.
     STATE/done.json   how many slices are stored wholly; a slice that is begun again meets its own chunks
 """
 
-import fnmatch
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -37,7 +37,7 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which entries: of the named `streams` or of those that `pattern` (a glob) fits, else of all; those in
+    """Which entries: of the named `streams` or of those that `pattern` fits wholly, else of all; those in
     `(after, end]`, IDs as text; `end` None is the last.
     """
 
@@ -47,6 +47,10 @@ class Wanted:
     end: str | None = None
 
     def __post_init__(self) -> None:
+        try:
+            re.compile(self.pattern or "")
+        except re.error as error:
+            raise OptionError(f"--pattern {self.pattern}: {error}") from None
         if self.end is not None and ids.is_after(self.after, self.end):
             raise OptionError(f"the replay ends at {self.end}, before it begins: after {self.after}")
 
@@ -54,7 +58,7 @@ class Wanted:
         """Whether the stream is among them."""
         if self.streams:
             return stream in self.streams
-        return self.pattern is None or fnmatch.fnmatchcase(stream, self.pattern)
+        return self.pattern is None or re.fullmatch(self.pattern, stream) is not None
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,16 @@ What is read does not pass through a shuffle: a task reads the ranges of its own
 so that it sends the same entries in the same order at each run.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 from pipeline import gateway as calls
 from pipeline import ids
@@ -22,14 +26,19 @@ from pipeline.parquet import IdRun, opened
 from pipeline.place import Place
 from pipeline.source.decode import Form
 
-PAIR: Final = pa.struct(
-    [pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
+_PAIR: Final = StructType(
+    [StructField("name", StringType(), nullable=False), StructField("value", BinaryType(), nullable=False)]
 )
-FIELDS: Final = pa.list_(pa.field("element", PAIR, nullable=False))
-# What a source gives of each entry.
-SCHEMA: Final = pa.schema(
-    [pa.field("id", pa.string(), nullable=False), pa.field("fields", FIELDS, nullable=False)]
+_ENTRY: Final = StructType(
+    [
+        StructField("id", StringType(), nullable=False),
+        StructField("fields", ArrayType(_PAIR, containsNull=False), nullable=False),
+    ]
 )
+ROWS: Final = StructType([StructField("stream", StringType(), nullable=False), *_ENTRY])
+# What a source gives of each entry, and with its target.
+SCHEMA: Final = to_arrow_schema(_ENTRY, timezone="UTC")
+_WITH_TARGET: Final = to_arrow_schema(ROWS, timezone="UTC")
 _rows_at_once: Final = 20_000
 _bytes_at_once: Final = 4 << 20
 
@@ -150,13 +159,66 @@ def _within(batch: pa.RecordBatch, span: Span) -> Iterator[pa.RecordBatch]:
     if stop > start:
         part = batch.slice(start, stop - start)
         yield pa.RecordBatch.from_arrays(
-            [part.column("id"), part.column("fields").cast(FIELDS)], schema=SCHEMA
+            [part.column("id"), part.column("fields").cast(SCHEMA.field("fields").type)], schema=SCHEMA
         )
+
+
+class Entries(DataSource):
+    """The entries of one slice, as Spark reads them: one partition for each task, its ranges in order.
+
+    `options` hold which source, where it is, and each task's pieces as JSON.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "weir_replay"
+
+    def schema(self) -> StructType:
+        return ROWS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(decoded(self.options))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an `Entries` reads: each task's pieces."""
+
+    source: FromArchive | FromGateway
+    tasks: tuple[tuple[Piece, ...], ...]
+
+
+def encoded(work: Work) -> dict[str, str]:
+    """As options."""
+    source = work.source
+    where = {"root": source.root} if isinstance(source, FromArchive) else {"access": asdict(source.access)}
+    return {"source": msgspec.json.encode(where).decode(), "tasks": msgspec.json.encode(work.tasks).decode()}
+
+
+def decoded(options: Mapping[str, str]) -> Work:
+    """From options."""
+    where = msgspec.json.decode(options["source"])
+    tasks = msgspec.json.decode(options["tasks"], type=tuple[tuple[Piece, ...], ...])
+    return Work(
+        FromArchive(where["root"]) if "root" in where else FromGateway(Access(**where["access"])), tasks
+    )
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(len(self._work.tasks))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On a worker. Raises PipelineError."""
+        for piece in self._work.tasks[partition.value]:
+            yield from targeted(self._work.source.batches(piece), piece.span.target)
 
 
 def targeted(batches: Iterable[pa.RecordBatch], target: str) -> Iterator[pa.RecordBatch]:
     """Batches with the stream that they go to before their other columns."""
-    schema = pa.schema([pa.field("stream", pa.string(), nullable=False), *SCHEMA])
     for batch in batches:
         names = pa.repeat(pa.scalar(target), batch.num_rows)
-        yield pa.RecordBatch.from_arrays([names, *batch.columns], schema=schema)
+        yield pa.RecordBatch.from_arrays([names, *batch.columns], schema=_WITH_TARGET)
