@@ -12,7 +12,16 @@ from typing import Any, Final
 import msgspec
 from fastapi import FastAPI
 
-from app import examples, examples_groups, operations, operations_groups, schemas, schemas_bulk
+from app import (
+    examples,
+    examples_bulk,
+    examples_groups,
+    operations,
+    operations_bulk,
+    operations_groups,
+    schemas,
+    schemas_bulk,
+)
 from app.errors import CODES, slug
 from app.operation import Example, Json, Operation
 from app.settings import Settings
@@ -21,10 +30,11 @@ from app.wire.media import JSON, idempotency_key_bytes_max
 _PROBLEM: Final = "application/problem+json"
 _REF: Final = "#/components/schemas/{name}"
 
-_EXAMPLES: Final = {**examples.EXAMPLES, **examples_groups.EXAMPLES}
+_EXAMPLES: Final = {**examples.EXAMPLES, **examples_groups.EXAMPLES, **examples_bulk.EXAMPLES}
 _OPERATIONS: Final[Mapping[str, Operation]] = {
     name: msgspec.structs.replace(told, examples=_EXAMPLES.get(name, {}))
-    for name, told in {**operations.OPERATIONS, **operations_groups.OPERATIONS}.items()
+    for room in (operations, operations_groups, operations_bulk)
+    for name, told in room.OPERATIONS.items()
 }
 
 _NAMES: Final[Mapping[str, Json]] = {

@@ -23,6 +23,7 @@ from app.middleware.origins import Origins
 from app.middleware.paths import Paths
 from app.routes import (
     admin,
+    bulk,
     commands,
     console,
     consumers,
@@ -54,6 +55,7 @@ ROUTES: Final[Sequence[Route]] = [
     *entries.routes.all,
     *tail.routes.all,
     *many.routes.all,
+    *bulk.routes.all,
     *groups.routes.all,
     *consumers.routes.all,
     *pending.routes.all,

@@ -255,7 +255,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             "length, one entry a line, as fast as it is read; its end is fixed when it starts. With "
             "`Accept: text/event-stream` it is `tailStream`. With `Accept: "
             "application/vnd.weir.columns+json` a page of flat lists, for readers of millions of entries: at "
-            "most 100000 of them, and 4 MiB unless `max_bytes` says otherwise; docs/bulk.md has the whole of it."
+            "most 100000 of them, and 4 MiB unless `max_bytes` says otherwise; docs/bulk.md tells the rest."
         ),
         refusals=("malformed_id", "gap", "too_many_waiters", "not_acceptable"),
     ),

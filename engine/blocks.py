@@ -215,14 +215,37 @@ class SortedMap(Generic[V]):
 
         `weigh` must be the same function each time, and a value's weight must not change in place.
         """
+        prefix = self._sums(weigh)
+        index = bisect_left(self._tops, key)
+        if index == len(self._blocks):
+            return prefix[-1]
+        block = self._blocks[index]
+        return prefix[index] + sum(map(weigh, block.values[: bisect_left(block.keys, key)]))
+
+    def seek(
+        self, weigh: Callable[[V], int], part: Callable[[int], int], target: int
+    ) -> tuple[int, V] | None:
+        """The first value with which `part` of the sum of weights comes above `target`, and the sum before
+        it; None where all together stay at or below. The same cost, and the same conditions.
+        """
+        prefix = self._sums(weigh)
+        index = bisect_right(prefix, target, key=part) - 1
+        if index == len(self._blocks):
+            return None
+        below = prefix[index]
+        for value in self._blocks[index].values:
+            upto = below + weigh(value)
+            if part(upto) > target:
+                return below, value
+            below = upto
+        raise AssertionError("the sum over the block is above the target")
+
+    def _sums(self, weigh: Callable[[V], int]) -> list[int]:
+        """The weights of all blocks before each, and of all."""
         if self._prefix is None:
             weights = [_weight(block, weigh) for block in self._blocks]
             self._prefix = list(accumulate(weights, initial=0))
-        index = bisect_left(self._tops, key)
-        if index == len(self._blocks):
-            return self._prefix[-1]
-        block = self._blocks[index]
-        return self._prefix[index] + sum(map(weigh, block.values[: bisect_left(block.keys, key)]))
+        return self._prefix
 
     def count_between(self, low: int, high: int) -> int:
         """How many keys lie in `[low, high]`: a bisection each, and a sum over the blocks between them."""

@@ -219,6 +219,12 @@ def not_an_integer() -> EngineError:
     return invalid("ERR value is not an integer or out of range")
 
 
+def nothing_is_durable() -> EngineError:
+    """Under the policy `no` nobody tells when what was written is on disk."""
+    sentence = "nothing is known to be on disk under fsync=no: leave durable_only out, or run with everysec"
+    return EngineError("invalid", f"ERR {sentence}", sentence)
+
+
 def storage_failed() -> EngineError:
     """Under a poisoned log: the disk refused a write or a sync, so nothing more is acknowledged."""
     return EngineError(

@@ -124,6 +124,9 @@ class Keyspace:
         self.answers: dict[str, PublishAnswer] = {}
         # Told of a stream's name before it changes: by whoever has still to read it as it is.
         self.before_change: Callable[[str], None] | None = None
+        # Of a stream, the lowest ID that a crash may take back; told by whoever writes the log, None where
+        # nobody knows.
+        self.volatile_from: Callable[[str], int] | None = None
         # Texts that wait to be compressed.
         self.cold: list[Text] = []
         # All names in order; and those that are out of `keys` and wait to be taken out of the order.

@@ -15,6 +15,7 @@ shares the text. There is no index: IDs and borders are found in the text itself
 where it is needed at all; a range over a whole node is the text as it stands.
 """
 
+from operator import attrgetter
 from typing import Final
 
 import zstandard
@@ -108,9 +109,11 @@ class SealedNode:
     """A full node. It never changes: deleting makes a new one that shares the text.
 
     `held` entries stand in the text; `count` is what Redis would count, removed and repacked ones included.
+    `weight` is its live entries and the bytes of their texts as one integer, `live << 64 | bytes`, so that
+    one row of sums counts both; a deleted entry's bytes are not known apart, and taken off in proportion.
     """
 
-    __slots__ = ("count", "deleted", "first", "held", "last", "text")
+    __slots__ = ("count", "deleted", "first", "held", "last", "text", "weight")
 
     def __init__(self, *, first: int, last: int, count: int, held: int, deleted: int, text: Text) -> None:
         self.first = first
@@ -119,6 +122,8 @@ class SealedNode:
         self.held = held
         self.deleted = deleted
         self.text = text
+        live, size = self.live, text.size - (held - 1)
+        self.weight = live << 64 | (size * live // held if deleted else size)
 
     @property
     def size(self) -> int:
@@ -197,6 +202,7 @@ class OpenNode:
 
 
 Node = OpenNode | SealedNode
+weight_of: Final = attrgetter("weight")
 
 
 def live_places(node: Node, count: int) -> list[int]:

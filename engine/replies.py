@@ -283,6 +283,36 @@ class Published(msgspec.Struct, frozen=True):
     duplicate: bool = False
 
 
+class StreamPlan(msgspec.Struct, frozen=True):
+    """Of one stream: `(after, end]` has `count` entries whose stored texts take about `bytes`; `end` is an
+    entry's, or `after` where there is nothing to read. `lag` entries lie behind `after` in all.
+
+    `durable` is the highest ID that a crash cannot take back, None where none is known. `cuts` are the IDs
+    that end all pieces but the last. 0 for no ID.
+    """
+
+    stream: str
+    after: int
+    end: int
+    count: int
+    bytes: int
+    first_id: int
+    last_id: int
+    removed_upto: int
+    max_deleted_id: int
+    generation: str
+    durable: int | None
+    lag: int
+    cuts: Sequence[int]
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """`missing` are the streams that do not exist."""
+
+    streams: Sequence[StreamPlan]
+    missing: Sequence[str]
+
+
 class Deletions(msgspec.Struct, frozen=True):
     """XDELEX and XACKDEL: for each ID in order 1 deleted, -1 absent (not pending), 2 kept because still
     referenced.
@@ -317,6 +347,7 @@ Reply = (
     | StreamPage
     | Buried
     | Published
+    | Planned
     | Edges
     | GroupInfo
     | Sequence[GroupInfo]

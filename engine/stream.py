@@ -10,7 +10,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from engine import entries, ids
-from engine.nodes import Node, OpenNode, SealedNode, Text, last_live_place, live_place, live_places
+from engine.nodes import (
+    Node,
+    OpenNode,
+    SealedNode,
+    Text,
+    last_live_place,
+    live_place,
+    live_places,
+    weight_of,
+)
 from engine.replies import Entries
 from engine.runs import Run
 from engine.sealed import SealedNodes, Views
@@ -35,10 +44,6 @@ class TrimPlan(NamedTuple):
     cut: int
     ids: Sequence[int]
     removed: int
-
-
-def _live(node: SealedNode) -> int:
-    return node.live
 
 
 class Stream:
@@ -425,7 +430,7 @@ class Stream:
         node = self._node_of(bound)
         if node is None:
             return 0
-        before = self.nodes.weight_below(node.first, _live)
+        before = self.nodes.weight_below(node.first, weight_of) >> 64
         if bound > node.last:
             return before + node.live
         return before + self._live_before(node, bound)

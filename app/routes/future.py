@@ -10,7 +10,6 @@ from app.routing import Routes
 routes: Final = Routes()
 
 _NOT_BUILT: Final[Sequence[tuple[str, Sequence[str]]]] = (
-    ("/v1/plan", ("POST",)),
     ("/v1/tickets", ("POST",)),
     ("/metrics", ("GET",)),
 )

@@ -18,6 +18,7 @@ from engine.commands import (
     managing,
     own,
     pending,
+    planning,
     reading,
     types,
 )
@@ -25,7 +26,7 @@ from engine.commands.turn import Parked, Turn
 from engine.commands.types import Command
 from engine.errors import EngineError, invalid
 from engine.keyspace import Keyspace
-from engine.replies import Reply
+from engine.replies import GroupRead, Reply, StreamsRead
 
 __all__ = [
     "READS",
@@ -34,6 +35,7 @@ __all__ = [
     "Turn",
     "execute",
     "execute_all",
+    "give_up",
     "is_ready",
     "read_streams_max",
     "retry_at_ms",
@@ -89,6 +91,7 @@ _TABLE: Final[dict[type[Command], _Run]] = {
     own.RemoveConsumer: managing.remove_consumer,
     own.BuryEntries: managing.bury_entries,
     own.Publish: managing.publish,
+    own.Plan: planning.plan,
     own.KeepHouse: housekeeping.keep_house,
     own.EndWait: housekeeping.end_wait,
     own.GiveBack: pending.give_back,
@@ -112,6 +115,7 @@ READS: Final = frozenset(
         types.DbSize,
         types.ConfigGet,
         own.StreamInfos,
+        own.Plan,
         own.DescribeEdges,
         own.DescribeGroup,
     }
@@ -164,6 +168,7 @@ _BOUNDED: Final = frozenset(
     {
         types.XRead,
         types.XReadGroup,
+        own.Plan,
         types.XDel,
         types.XDelEx,
         types.XAck,
@@ -176,7 +181,7 @@ _BOUNDED: Final = frozenset(
 
 def _within_bounds(turn: Turn, command: Command) -> None:
     """Refuse what names more than one turn can log, or read, in bounded time."""
-    if isinstance(command, types.XRead | types.XReadGroup):
+    if isinstance(command, types.XRead | types.XReadGroup | own.Plan):
         if len(command.streams) > read_streams_max:
             raise invalid(f"ERR a command reads at most {read_streams_max} streams")
         return
@@ -194,15 +199,32 @@ def _ids_of(command: Command) -> types.Ids:
 
 
 def _without_block(command: Command) -> Command:
-    if isinstance(command, types.XRead | types.XReadGroup) and command.block_ms is not None:
+    if isinstance(command, types.XRead | types.XReadGroup | own.Plan) and command.block_ms is not None:
         return msgspec.structs.replace(command, block_ms=None)
     return command
 
 
-def is_ready(keyspace: Keyspace, parked: Parked, now_ms: int) -> bool:
-    """Whether a parked read may find something by now."""
-    assert isinstance(parked.command, types.XRead | types.XReadGroup), "only reads are parked"
-    return reading.is_ready(Turn(keyspace, now_ms), parked.command)
+def is_ready(keyspace: Keyspace, parked: Parked, now_ms: int, queue: str | None = None) -> bool:
+    """Whether a parked read may find something by now: in the queue that was signalled, None for any."""
+    turn, command = Turn(keyspace, now_ms), parked.command
+    if isinstance(command, own.Plan):
+        return planning.is_ready(turn, command, queue)
+    assert isinstance(command, types.XRead | types.XReadGroup), "only reads are parked"
+    return reading.is_ready(turn, command)
+
+
+def give_up(keyspace: Keyspace, parked: Parked, now_ms: int) -> Reply | EngineError:
+    """The reply of a parked read whose time is over: what it found, which is nothing."""
+    command = parked.command
+    if isinstance(command, types.XRead):
+        return StreamsRead(
+            (), [(name, cursor) for name, cursor in command.streams if isinstance(cursor, int)]
+        )
+    if isinstance(command, types.XReadGroup):
+        return GroupRead(())
+    reply = execute(keyspace, _without_block(command), now_ms).reply
+    assert not isinstance(reply, Parked), "it does not wait any more"
+    return reply
 
 
 def retry_at_ms(keyspace: Keyspace, parked: Parked, now_ms: int) -> int | None:
@@ -214,7 +236,7 @@ def retry_at_ms(keyspace: Keyspace, parked: Parked, now_ms: int) -> int | None:
 
 def streams_of(command: Command) -> tuple[str, ...] | None:
     """The streams that a command's answer depends on; None for all of them."""
-    if isinstance(command, types.XRead | types.XReadGroup):
+    if isinstance(command, types.XRead | types.XReadGroup | own.Plan):
         return tuple(name for name, _ in command.streams)
     if isinstance(command, types.Delete | types.Exists):
         return tuple(command.streams)

@@ -111,6 +111,24 @@ class Publish(Command, frozen=True, kw_only=True):
     idempotency: IdempotencyKey | None = None
 
 
+class Plan(Command, frozen=True, kw_only=True):
+    """What there is of each stream after an ID, up to the one in `ends` where it is named, and which part of
+    it is read next: at most `max_entries` and `max_bytes` over all streams, but one entry of each. Reply:
+    `Planned`.
+
+    `parts` is into how many pieces each range is cut at most. With `durable_only` a range ends where a crash
+    may take back what follows. `block_ms` waits while there is nothing at all, None does not.
+    """
+
+    streams: Sequence[tuple[str, int]]
+    ends: Mapping[str, int] = {}
+    max_entries: int | None = None
+    max_bytes: int | None = None
+    parts: int = 1
+    durable_only: bool = False
+    block_ms: int | None = None
+
+
 class KeepHouse(Command, frozen=True, kw_only=True):
     """The gateway's own, once a second: retention, overdue entries, silent consumers, old productions and
     answers.

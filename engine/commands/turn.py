@@ -27,7 +27,8 @@ id_frame_bytes: Final = 25
 class Parked(msgspec.Struct, frozen=True):
     """A read that found nothing and may wait: the command to run again, every cursor in it resolved.
 
-    Reads of one `kin` find something or nothing alike; None has none.
+    Reads of one `kin` find something or nothing alike; None has none. `streams` are the queues in which it
+    waits: those of streams, or of what is on disk of them.
     """
 
     command: Command

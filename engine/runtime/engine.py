@@ -12,46 +12,53 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from engine import errors
 from engine.clock import Clock
-from engine.commands import READS, Parked, Turn, execute, execute_all, is_ready, retry_at_ms, streams_of
-from engine.commands.own import EndWait, KeepHouse, Publish
-from engine.commands.types import Command, XAdd, XRead, XReadGroup
+from engine.commands import (
+    READS,
+    Parked,
+    Turn,
+    execute,
+    execute_all,
+    give_up,
+    is_ready,
+    retry_at_ms,
+    streams_of,
+)
+from engine.commands.own import EndWait, KeepHouse, Plan, Publish
+from engine.commands.planning import durable_queue
+from engine.commands.types import Command, XAdd, XReadGroup
 from engine.errors import EngineError
 from engine.keyspace import Caps, Keyspace, caps_default
-from engine.log import Log, LogRefused, Recovery
-from engine.nodes import Text, new_compressor
-from engine.records import encode, replay
-from engine.replies import GroupRead, Reply, StreamsRead
+from engine.log import Log, Recovery
+from engine.records import encode
+from engine.replies import Reply
+from engine.runtime.loading import Tell, load, pack_texts_min, packed, storage_of, untold
 from engine.runtime.rewriting import Growth, Rewriter, Rewritten, growth_default
+from engine.runtime.volatile import Volatile
 from engine.runtime.writer import Fsync, Writer
 from engine.storage import Storage
 from engine.storage.file import FileStorage
-from engine.storage.memory import MemoryStorage
 from engine.waiters import Lane, Waiter, Waiters
 
 waiters_max: Final = 20_000
 # Plain reads answered at a time. What 10 000 make of their answers, all in one cycle of the loop, would hold
 # everybody else up for most of a second.
 _answered_at_once_max: Final = 200
+# So many streams of a plan cost about as much as a read.
+_streams_a_read: Final = 4
 # Reads of groups served at a time: each changes the group, and has its frame.
 _served_at_once_max: Final = 100
 housekeeping_interval_s: Final = 1.0
-# Cold texts are compressed so many at a time, in a thread.
-_pack_texts_min: Final = 32
 # A frame's bytes beyond those of its entries; commands that log more (a claim of thousands) draw on the
 # reserve.
 _frame_overhead_bytes: Final = 64 << 10
 # Positions of streams are forgotten, once safe, when there are more than this.
 _touched_max: Final = 1024
-
-
-def _untold(_step: str, _done_bytes: int, _total_bytes: int) -> None:
-    """Tell nobody."""
 
 
 class _Served(NamedTuple):
@@ -62,9 +69,6 @@ class _Served(NamedTuple):
 
 
 _Ticket = asyncio.Future[_Served]
-# Hears of the step ("checking", then "loading"), how many bytes of the log it has behind it, and of how many.
-Tell = Callable[[str, int, int], None]
-_payloads_a_tell: Final = 4096
 Done = Callable[[Sequence[Reply | EngineError]], None]
 
 
@@ -79,6 +83,11 @@ class Engine:
         self._keyspace = keyspace
         self._clock = clock
         self._writer = Writer(log, fsync)
+        # Under `no` nobody tells when what was written is on disk.
+        self._volatile = None if fsync == "no" else Volatile()
+        if self._volatile is not None:
+            keyspace.volatile_from = self._volatile.lowest
+            self._writer.on_synced = self._synced
         self._rewriter = Rewriter(keyspace, self._writer, clock, growth)
         self._waiters: Waiters[_Ticket] = Waiters()
         # Plain reads that a turn has woken and that are not run again yet, in order of arrival.
@@ -116,18 +125,18 @@ class Engine:
         fsync: Fsync = "everysec",
         caps: Caps = caps_default,
         growth: Growth = growth_default,
-        tell: Tell = _untold,
+        tell: Tell = untold,
     ) -> "Engine":
         """Recover the log in directory `data` (None: in memory, for tests) and load it. Blocks. `tell` hears
         now and then, in the calling thread, how far it is.
 
         Raises what `Log.open` raises, and `LogRefused` for frames that make no sense together.
         """
-        storage = _storage(data)
+        storage = storage_of(data)
         log = Log.open(storage, tell=partial(tell, "checking"))
         keyspace = Keyspace(caps=caps)
         try:
-            _load(keyspace, log, tell)
+            load(keyspace, log, tell)
         except BaseException:
             log.close(clean=False)
             if isinstance(storage, FileStorage):
@@ -166,7 +175,7 @@ class Engine:
         """Answer all reads that wait, and those that would from now on, with `draining`. What was served
         already is answered as usual.
         """
-        self._serve_late(len(self._late))
+        self._serve_late(inf)
         self._ending = True
         for waiter in self._waiters.everyone():
             self._answer(waiter, errors.closing(), 0)
@@ -312,6 +321,8 @@ class Engine:
             position = self._writer.stage(encode(turn.records))
         except Exception as error:  # noqa: BLE001 - whatever it is, memory is ahead of the log by now
             position = self._writer.distrust(error)
+        if self._volatile is not None:
+            self._volatile.staged(turn.records, position)
         if turn.buried and self.on_buried is not None:
             self.on_buried(turn.buried)
         for record in turn.records:
@@ -322,9 +333,15 @@ class Engine:
             safe_upto = self._writer.safe_upto
             self._touched = {name: upto for name, upto in self._touched.items() if upto > safe_upto}
             self._touched_max = max(_touched_max, 2 * len(self._touched))
-        if len(self._keyspace.cold) >= _pack_texts_min and self._packing is None:
+        if len(self._keyspace.cold) >= pack_texts_min and self._packing is None:
             self._packing = asyncio.ensure_future(self._pack_cold())
         return position
+
+    def _synced(self, durable_upto: int) -> None:
+        """Serve those who wait for what is on disk."""
+        assert self._volatile is not None, "it is told of syncs where it counts on them"
+        grown = self._volatile.synced(durable_upto)
+        self._serve({durable_queue(stream): None for stream in grown}, self._clock.wall_ms())
 
     def _depends_on(self, command: Command) -> int:
         """The position of the last frame that the command's answer may show."""
@@ -359,7 +376,7 @@ class Engine:
 
     def _end_early(self, waiter: Waiter[_Ticket], _: asyncio.Future[None]) -> None:
         if not waiter.gone:
-            self._answer(waiter, _nothing(waiter.parked), 0)
+            self._answer(waiter, give_up(self._keyspace, waiter.parked, self._clock.wall_ms()), 0)
             self._end_wait(waiter.parked.command)
 
     def _park(self, waiter: Waiter[_Ticket]) -> None:
@@ -391,10 +408,10 @@ class Engine:
         room = 0 if self._late else _answered_at_once_max
         for stream in signalled:
             for waiter in self._waiters.plain(stream):
-                room -= 1
+                room -= _answering_costs(waiter.parked.command)
                 if room < 0:
                     self._put_off(waiter)
-                elif is_ready(self._keyspace, waiter.parked, now_ms):
+                elif is_ready(self._keyspace, waiter.parked, now_ms, stream):
                     self._run_again(waiter, now_ms)
             if self._waiters.lanes(stream):
                 self._unserved[stream] = None
@@ -444,13 +461,15 @@ class Engine:
             asyncio.get_running_loop().call_soon(self._serve_late)
         self._late[waiter] = None
 
-    def _serve_late(self, count_max: int = _answered_at_once_max) -> None:
+    def _serve_late(self, room: float = _answered_at_once_max) -> None:
         """Run some of those again that were put off: with what there is by now, which is all they waited for
         and more, unless it was removed meanwhile.
         """
         now_ms = self._clock.wall_ms()
-        for waiter in list(islice(self._late, count_max)):
+        while self._late and room > 0:
+            waiter = next(iter(self._late))
             del self._late[waiter]
+            room -= _answering_costs(waiter.parked.command)
             if not waiter.gone and is_ready(self._keyspace, waiter.parked, now_ms):
                 self._run_again(waiter, now_ms)
         if self._late:
@@ -503,7 +522,8 @@ class Engine:
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
         waiters, lanes = self._waiters.due(now, _answered_at_once_max)
         for waiter in waiters:
-            self._answer(waiter, _nothing(waiter.parked), self._depends_on(waiter.parked.command))
+            reply = give_up(self._keyspace, waiter.parked, now_ms)
+            self._answer(waiter, reply, self._depends_on(waiter.parked.command))
             self._end_wait(waiter.parked.command)
         self._serve({stream: None for lane in lanes for stream in lane.streams}, now_ms)
         for lane in lanes:
@@ -551,47 +571,13 @@ class Engine:
         try:
             while self._keyspace.cold:
                 texts, self._keyspace.cold = self._keyspace.cold, []
-                packed = await asyncio.get_running_loop().run_in_executor(self._packer, _packed, texts)
-                for text, small in zip(texts, packed, strict=True):
-                    text.keep_packed(small)
+                small = await asyncio.get_running_loop().run_in_executor(self._packer, packed, texts)
+                for text, one in zip(texts, small, strict=True):
+                    text.keep_packed(one)
         finally:
             self._packing = None
 
 
-def _nothing(parked: Parked) -> Reply:
-    """The reply of a read whose time is over."""
-    if isinstance(parked.command, XRead):
-        cursors = [(name, cursor) for name, cursor in parked.command.streams if isinstance(cursor, int)]
-        return StreamsRead((), cursors)
-    return GroupRead(())
-
-
-def _packed(texts: list[Text]) -> list[bytes]:
-    compressor = new_compressor()
-    return [text.packed(compressor) for text in texts]
-
-
-def _pack(texts: list[Text]) -> None:
-    for text, packed in zip(texts, _packed(texts), strict=True):
-        text.keep_packed(packed)
-
-
-def _load(keyspace: Keyspace, log: Log, tell: Tell) -> None:
-    done = 0
-    for number, payload in enumerate(log.replay(), 1):
-        done += len(payload)
-        if not number % _payloads_a_tell:
-            tell("loading", done, log.recovery.bytes)
-        try:
-            replay(keyspace, payload)
-        except (ValueError, LookupError, AssertionError) as error:
-            raise LogRefused("log", f"payload {number} does not fit what is before it: {error!r}") from error
-        if len(keyspace.cold) >= _pack_texts_min:
-            _pack(keyspace.cold)
-            keyspace.cold.clear()
-
-
-def _storage(data: Path | Storage | None) -> Storage:
-    if isinstance(data, Path):
-        return FileStorage(data, create=True)
-    return MemoryStorage() if data is None else data
+def _answering_costs(command: Command) -> int:
+    """What running a parked read again costs, in plain reads of one stream."""
+    return 1 + len(command.streams) // _streams_a_read if isinstance(command, Plan) else 1

@@ -61,6 +61,9 @@ class Writer:
         # When the oldest of the frames that are written and not synced was written, at the earliest.
         self._unsynced_since: float | None = None
         self._closed = False
+        # Told of a position up to which everything is on disk by now.
+        self.on_synced: Callable[[int], None] | None = None
+        self._told_upto = log.durable_upto
         self._ticker: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, "weir-sync")
 
@@ -214,6 +217,9 @@ class Writer:
     def _release(self) -> None:
         _wake(self._waiting, self.safe_upto)
         _wake(self._waiting_for_sync, self.log.durable_upto)
+        if self.on_synced is not None and self.log.durable_upto > self._told_upto:
+            self._told_upto = self.log.durable_upto
+            self.on_synced(self._told_upto)
 
     def _fail_all(self) -> None:
         """Nothing that waits can become safe any more: let everyone look again."""

@@ -9,7 +9,7 @@ import httpx
 
 from app.main import App, create_app
 from app.settings import Settings
-from engine import Engine
+from engine import DbSize, Engine
 
 NOW_MS = 1526919040000
 ORDERS = [
@@ -44,6 +44,8 @@ async def open_gateway(*, thin: bool) -> tuple[App, Engine]:
     clock.now_ms = NOW_MS - 5_000
     async with client_of(app) as http:
         await _fill(http)
+    # Plans tell what is on disk: everything.
+    await engine.execute(DbSize(), synced=True)
     clock.now_ms = NOW_MS
     return app, engine
 

@@ -22,7 +22,16 @@ Json = dict[str, Any]
 IDS = {
     *("getRoot", "getVersion", "isLive", "isReady", "runCommand", "runPipeline", "runTransaction"),
     *("listStreams", "getStream", "putStream", "updateStream", "deleteStream", "setLastId", "trimStream"),
-    *("addEntries", "readEntries", "getEntry", "deleteEntry", "deleteEntries", "readStreams", "publish"),
+    *(
+        "addEntries",
+        "readEntries",
+        "getEntry",
+        "deleteEntry",
+        "deleteEntries",
+        "readStreams",
+        "publish",
+        "plan",
+    ),
     *("tailStream", "tailStreams", "consumeGroup"),
     *("startBackup", "getBackup", "startRewrite", "getRewrite"),
     *("listGroups", "createGroup", "ensureGroup", "getGroup", "updateGroup", "deleteGroup"),

@@ -45,6 +45,8 @@ _MEANT = (
     "the Idempotency-Key was used with another body",
     "the stream's last ID is ",  # If-Match
     "there is a backup of this name already",
+    "a plan needs streams, with their cursors, or a pattern",
+    "the stream is not one of the plan's",
 )
 
 

@@ -32,6 +32,7 @@ DERIVED: Final = frozenset(
         "held",
         "text_bytes",
         "views",
+        "volatile_from",
     }
 )
 # Dicts whose order is what goes first.

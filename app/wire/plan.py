@@ -1,0 +1,120 @@
+"""Plans on the wire: what readers of many streams ask for, and what there is for them.
+
+Knows: the shapes of api.md for both. Must never know: statuses, sockets, how anything is counted.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from app import names
+from app.errors import invalid
+from app.redis.glob import Glob
+from app.wire import members, strict
+from app.wire.members import Members, capped
+from app.wire.strict import Number, Object
+from engine import Plan, Planned, Reply, StreamPlan, ids
+
+PLAN: Final = (
+    *("streams", "pattern", "end", "max_entries", "max_bytes"),
+    *("parts", "durable_only", "wait"),
+)
+
+# More pieces than anybody has hands for; each costs a look.
+parts_max: Final = 256
+_pattern_length_max: Final = 1_024
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A plan asked for; `pattern` stands for streams that have still to be looked for."""
+
+    streams: Mapping[str, int]
+    pattern: Glob | None
+    rest: Mapping[str, Any]
+
+    def command(self, found: Sequence[str]) -> Plan:
+        """The command, with the streams that the pattern stands for: these are read from the beginning."""
+        return Plan(streams=[*self.streams.items(), *((name, ids.ID_MIN) for name in found)], **self.rest)
+
+
+def parse(given: Members, streams_max: int, wait_ms_max: int, prefer_wait_ms: int | None) -> Wanted:
+    """POST /v1/plan."""
+    streams = _cursors(given, "streams", streams_max)
+    ends = _cursors(given, "end", streams_max)
+    pattern = _pattern(given)
+    if not streams and pattern is None:
+        raise invalid("/streams", "a plan needs streams, with their cursors, or a pattern")
+    if pattern is None:
+        for name in ends:
+            if name not in streams:
+                raise invalid(f"/end/{name[:128]}", "the stream is not one of the plan's")
+    wait_ms = members.integer(given, "wait", least=0, most=wait_ms_max)
+    if wait_ms is None:
+        wait_ms = prefer_wait_ms
+    return Wanted(
+        streams,
+        pattern,
+        {
+            "ends": ends,
+            "max_entries": members.integer(given, "max_entries", least=1),
+            "max_bytes": members.integer(given, "max_bytes", least=1),
+            "parts": members.integer(given, "parts", least=1, most=parts_max) or 1,
+            "durable_only": members.boolean(given, "durable_only"),
+            "block_ms": wait_ms or None,
+        },
+    )
+
+
+def _cursors(given: Members, member: str, streams_max: int) -> Mapping[str, int]:
+    value = given.get(member)
+    if value is None:
+        return {}
+    if not isinstance(value, Object):
+        raise invalid(f"/{member}", "it is an object: the name of each stream with an ID")
+    twice = strict.repeated_name(value)
+    if twice is not None:
+        raise invalid(f"/{member}/{twice[:128]}", "the stream stands twice")
+    if len(value) > streams_max:
+        raise too_many(member, streams_max)
+    for name, _ in value:
+        names.checked_text(name, "stream name")
+    return {name: members.entry_id(after, f"/{member}/{name[:128]}") for name, after in value}
+
+
+def _pattern(given: Members) -> Glob | None:
+    value = given.get("pattern")
+    if value is None:
+        return None
+    if not isinstance(value, str) or isinstance(value, Number) or not 0 < len(value) <= _pattern_length_max:
+        raise invalid("/pattern", f"it is a pattern such as `orders:*`, at most {_pattern_length_max} long")
+    return Glob(value.encode())
+
+
+def too_many(member: str, streams_max: int) -> Exception:
+    """More streams than one plan may be of."""
+    return invalid(f"/{member}", f"one plan is of at most {streams_max} streams: share them between several")
+
+
+def answer(reply: Reply) -> bytes:
+    """What there is."""
+    assert isinstance(reply, Planned), "a plan answers what is planned"
+    streams = {one.stream: _stream(one) for one in reply.streams}
+    return msgspec.json.encode({"streams": streams, "missing": reply.missing})
+
+
+def _stream(one: StreamPlan) -> dict[str, Any]:
+    return {
+        "after": ids.text(one.after),
+        "end": ids.text(one.end),
+        "count": one.count,
+        "bytes": capped(one.bytes),
+        "first": ids.text(one.first_id) if one.first_id else None,
+        "last": ids.text(one.last_id),
+        "removed_upto": ids.text(one.removed_upto),
+        "max_deleted_id": ids.text(one.max_deleted_id),
+        "generation": one.generation,
+        "durable": ids.text(one.durable) if one.durable is not None else None,
+        "lag": one.lag,
+        "cuts": [ids.text(cut) for cut in one.cuts],
+    }

@@ -1,0 +1,181 @@
+"""Plans for readers of many streams: what there is behind each cursor, and which part of it is read next.
+
+Knows: counting and finding by number, how a budget is shared, what of a stream is on disk.
+Must never know: who reads, wire formats, how waiting is done.
+
+A plan costs the same for a long stream as for a short one, and changes nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from engine import errors, ids, ranks
+from engine.commands import own
+from engine.commands.turn import Parked, Turn
+from engine.keyspace import Key
+from engine.replies import Planned, StreamPlan
+
+# A range that is cut into pieces of more entries is cut between nodes, which takes no look inside.
+_exact_cut_entries_max: Final = 1_000
+# No stream has a control character in its name: these are queues of their own.
+_DURABLE: Final = "\0"
+
+
+class _Range(NamedTuple):
+    """What may be read of one stream: `live` entries of `size` bytes, `below` others stand before them.
+
+    `upto` is the last ID that may be read; `durable` None where nothing is known of it.
+    """
+
+    name: str
+    key: Key
+    after: int
+    upto: int
+    below: ranks.Amount
+    live: int
+    size: int
+    durable: int | None
+
+
+def plan(turn: Turn, command: own.Plan) -> Planned | Parked:
+    if command.durable_only and turn.keyspace.volatile_from is None:
+        raise errors.nothing_is_durable()
+    found: list[_Range] = []
+    missing: list[str] = []
+    for name, after in command.streams:
+        key = turn.keyspace.find(name)
+        if key is None:
+            missing.append(name)
+        else:
+            found.append(_range(turn, name, key, after, command))
+    if command.block_ms is not None and not any(one.live for one in found):
+        names = [name for name, _ in command.streams]
+        queues = [durable_queue(name) for name in names] if command.durable_only else names
+        return Parked(command, tuple(queues), command.block_ms)
+    counts = _shared([one.live for one in found], command.max_entries)
+    sizes = _shared([one.size for one in found], command.max_bytes)
+    planned = [
+        _planned(one, count, size, command.parts)
+        for one, count, size in zip(found, counts, sizes, strict=True)
+    ]
+    return Planned(planned, missing)
+
+
+def durable_queue(stream: str) -> str:
+    """Where those wait who want of a stream what is on disk."""
+    return _DURABLE + stream
+
+
+def is_ready(turn: Turn, command: own.Plan, queue: str | None) -> bool:
+    """Whether a parked plan would find something, in the stream of one queue (None: in any)."""
+    looked_at = None if queue is None else queue.removeprefix(_DURABLE)
+    for name, after in command.streams:
+        if looked_at is None or name == looked_at:
+            key = turn.keyspace.find(name)
+            if key is not None and _has_more(turn, name, key, after, command):
+                return True
+    return False
+
+
+def _has_more(turn: Turn, name: str, key: Key, after: int, command: own.Plan) -> bool:
+    upto = _upto(turn, name, key, command)
+    if upto >= key.stream.top_id:
+        return key.stream.top_id > after
+    return upto > after and _range(turn, name, key, after, command).live > 0
+
+
+def _upto(turn: Turn, name: str, key: Key, command: own.Plan) -> int:
+    """The last ID that may be read, whether there is an entry of it or not."""
+    upto = command.ends.get(name, ids.ID_MAX)
+    if command.durable_only:
+        assert turn.keyspace.volatile_from is not None, "it was asked before"
+        upto = min(upto, turn.keyspace.volatile_from(name) - 1)
+    return min(upto, key.stream.last_id)
+
+
+def _range(turn: Turn, name: str, key: Key, after: int, command: own.Plan) -> _Range:
+    stream = key.stream
+    upto = max(after, _upto(turn, name, key, command))
+    below = ranks.amount_below(stream, after + 1)
+    whole = ranks.amount_below(stream, upto + 1) if upto > after else below
+    return _Range(
+        name,
+        key,
+        after,
+        upto,
+        below,
+        whole.live - below.live,
+        whole.size - below.size,
+        _durable(turn, name, key),
+    )
+
+
+def _durable(turn: Turn, name: str, key: Key) -> int | None:
+    if turn.keyspace.volatile_from is None:
+        return None
+    volatile_from = turn.keyspace.volatile_from(name)
+    return key.stream.last_id if volatile_from > key.stream.last_id else key.stream.live_below(volatile_from)
+
+
+def _planned(one: _Range, count: int, size: int, parts: int) -> StreamPlan:
+    """The plan of one stream, which gets so many entries and bytes of the budget, but one entry at least."""
+    stream, live, taken = one.key.stream, one.live, one.size
+    if size < one.size:
+        live = max(1, ranks.count_within(stream, one.below.size + size) - one.below.live)
+    live = min(live, count)
+    end = one.after
+    if live:
+        end = ranks.id_at(stream, one.below.live + live - 1)
+    if live < one.live:
+        taken = ranks.amount_below(stream, end + 1).size - one.below.size
+    return StreamPlan(
+        stream=one.name,
+        after=one.after,
+        end=end,
+        count=live,
+        bytes=taken,
+        first_id=stream.first_id,
+        last_id=stream.last_id,
+        removed_upto=stream.removed_upto,
+        max_deleted_id=stream.max_deleted_id,
+        generation=one.key.generation,
+        durable=one.durable,
+        lag=stream.length - one.below.live,
+        cuts=_cuts(one, live, end, parts),
+    )
+
+
+def _cuts(one: _Range, count: int, end: int, parts: int) -> Sequence[int]:
+    """The IDs between pieces of about the same number of entries, at most `parts` of them."""
+    parts = min(parts, count)
+    roughly = count > parts * _exact_cut_entries_max
+    cuts: list[int] = []
+    for piece in range(1, parts):
+        number = one.below.live + count * piece // parts - 1
+        cut = ranks.id_at(one.key.stream, number, roughly=roughly)
+        if one.after < cut < end and (not cuts or cuts[-1] < cut):
+            cuts.append(cut)
+    return cuts
+
+
+def _shared(wanted: Sequence[int], budget: int | None) -> Sequence[int]:
+    return wanted if budget is None else shares(wanted, budget)
+
+
+def shares(wanted: Sequence[int], budget: int) -> list[int]:
+    """A budget shared in proportion to what each wants: nobody gets more than it wants, and who wants
+    anything gets 1 at least, though that be more than there is. Nothing is left over.
+    """
+    given = [min(one, 1) for one in wanted]
+    left = min(budget, sum(wanted)) - sum(given)
+    if left <= 0:
+        return given
+    rest = [one - got for one, got in zip(wanted, given, strict=True)]
+    whole = sum(rest)
+    given = [got + left * one // whole for got, one in zip(given, rest, strict=True)]
+    over = min(budget, sum(wanted)) - sum(given)
+    # The largest remainders get one each, the first ones among equals.
+    by_remainder = sorted(range(len(rest)), key=lambda place: -(left * rest[place] % whole))
+    for place in by_remainder[:over]:
+        given[place] += 1
+    return given

@@ -1,0 +1,130 @@
+"""Counting and finding by number: how many entries lie between two IDs, which entry is the n-th.
+
+Knows: that nodes are summed in blocks, so that each question is a bisection and a look into one node.
+Must never know: who asks, and what for.
+
+The bytes are those of the stored texts; of a node with deleted entries they are in proportion to what is
+left, for its text is not taken apart. Sums are weights as `SealedNode` has them, `count << 64 | bytes`.
+"""
+
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from engine import entries, ids
+from engine.nodes import Node, OpenNode, SealedNode, live_place, weight_of
+from engine.stream import Stream
+
+_BYTES: Final = (1 << 64) - 1
+
+
+class Amount(NamedTuple):
+    """Entries, and the bytes of their stored texts."""
+
+    live: int
+    size: int
+
+
+def amount_below(stream: Stream, bound: int) -> Amount:
+    """What lies below `bound`."""
+    if bound > stream.top_id:
+        total = _below_open(stream)
+        if stream.open is not None:
+            total += stream.open.live << 64 | _node_bytes(stream.open, stream.open.live, len(stream.open.ids))
+        return _amount(total)
+    node = _node_of(stream, bound)
+    if node is None:
+        return Amount(0, 0)
+    before = _amount(stream.nodes.weight_below(node.first, weight_of))
+    if isinstance(node, SealedNode) and bound > node.last:
+        return _amount((before.live << 64 | before.size) + node.weight)
+    place = _place(stream, node, bound)
+    live = place - (node.deleted & (1 << place) - 1).bit_count()
+    inside = _bytes_before(stream, node, place, live)
+    return Amount(before.live + live, before.size + inside)
+
+
+def count_within(stream: Stream, bytes_max: int) -> int:
+    """How many entries from the first one on take at most `bytes_max` together."""
+    found = stream.nodes.seek(weight_of, _bytes_of, bytes_max)
+    if found is None:
+        if stream.open is None:
+            return stream.length
+        before, node = _below_open(stream), stream.open
+        return (before >> 64) + _count_within(stream, node, bytes_max - (before & _BYTES))
+    return (found[0] >> 64) + _count_within(stream, found[1], bytes_max - (found[0] & _BYTES))
+
+
+def id_at(stream: Stream, number: int, *, roughly: bool = False) -> int:
+    """The ID of the entry that `number` others stand before; `roughly`: of the last one of its node, which
+    takes no look inside.
+    """
+    assert 0 <= number < stream.length, "the entry is there"
+    found = stream.nodes.seek(weight_of, _count_of, number)
+    if found is None:
+        assert stream.open is not None, "an entry that is in no sealed node is in the open one"
+        node: Node = stream.open
+        before = _below_open(stream) >> 64
+    else:
+        before, node = found[0] >> 64, found[1]
+    if isinstance(node, OpenNode):
+        return node.ids[live_place(node.deleted, number - before)]
+    if roughly:
+        return node.last
+    return entries.id_of(stream.views.of(node.text)[live_place(node.deleted, number - before)])
+
+
+def _amount(total: int) -> Amount:
+    return Amount(total >> 64, total & _BYTES)
+
+
+def _count_of(total: int) -> int:
+    return total >> 64
+
+
+def _bytes_of(total: int) -> int:
+    return total & _BYTES
+
+
+def _below_open(stream: Stream) -> int:
+    """The sum over all sealed nodes."""
+    return stream.nodes.weight_below(ids.ID_MAX + 1, weight_of)
+
+
+def _node_of(stream: Stream, bound: int) -> Node | None:
+    if stream.open is not None and bound >= stream.open.first:
+        return stream.open
+    floor = stream.nodes.floor(bound)
+    return floor[1] if floor else None
+
+
+def _texts(stream: Stream, node: Node) -> list[bytes]:
+    return node.stored if isinstance(node, OpenNode) else stream.views.of(node.text)
+
+
+def _place(stream: Stream, node: Node, bound: int) -> int:
+    if isinstance(node, OpenNode):
+        return bisect_left(node.ids, bound)
+    return bisect_left(_texts(stream, node), bound, key=entries.id_of)
+
+
+def _node_bytes(node: Node, live: int, held: int) -> int:
+    size = node.size if isinstance(node, OpenNode) else node.size - (held - 1)
+    return size if live == held else size * live // held
+
+
+def _bytes_before(stream: Stream, node: Node, place: int, live: int) -> int:
+    """The bytes of the `live` entries before a place."""
+    if not node.deleted:
+        return sum(map(len, _texts(stream, node)[:place]))
+    held = len(_texts(stream, node))
+    return _node_bytes(node, live, held)
+
+
+def _count_within(stream: Stream, node: Node, bytes_max: int) -> int:
+    """How many live entries of the node take at most `bytes_max` together."""
+    texts = _texts(stream, node)
+    if not node.deleted:
+        return bisect_right(list(accumulate(map(len, texts))), bytes_max)
+    sums = [_node_bytes(node, live, len(texts)) for live in range(1, node.live + 1)]
+    return bisect_right(sums, bytes_max)

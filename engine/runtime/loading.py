@@ -1,0 +1,60 @@
+"""Reading a log into a keyspace, and packing texts that have gone cold.
+
+Knows: payloads in order, and when texts are packed. Must never know: commands, asyncio, files.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from engine.keyspace import Keyspace
+from engine.log import Log, LogRefused
+from engine.nodes import Text, new_compressor
+from engine.records import replay
+from engine.storage import Storage
+from engine.storage.file import FileStorage
+from engine.storage.memory import MemoryStorage
+
+# Cold texts are compressed so many at a time.
+pack_texts_min: Final = 32
+# Hears of the step ("checking", then "loading"), how many bytes of the log it has behind it, and of how many.
+Tell = Callable[[str, int, int], None]
+_payloads_a_tell: Final = 4096
+
+
+def untold(_step: str, _done_bytes: int, _total_bytes: int) -> None:
+    """Tell nobody."""
+
+
+def load(keyspace: Keyspace, log: Log, tell: Tell) -> None:
+    """Apply every payload of the log. Raises LogRefused for one that makes no sense."""
+    done = 0
+    for number, payload in enumerate(log.replay(), 1):
+        done += len(payload)
+        if not number % _payloads_a_tell:
+            tell("loading", done, log.recovery.bytes)
+        try:
+            replay(keyspace, payload)
+        except (ValueError, LookupError, AssertionError) as error:
+            raise LogRefused("log", f"payload {number} does not fit what is before it: {error!r}") from error
+        if len(keyspace.cold) >= pack_texts_min:
+            _pack(keyspace.cold)
+            keyspace.cold.clear()
+
+
+def _pack(texts: Sequence[Text]) -> None:
+    for text, small in zip(texts, packed(texts), strict=True):
+        text.keep_packed(small)
+
+
+def packed(texts: Sequence[Text]) -> list[bytes]:
+    """Each text compressed. May be called from any thread."""
+    compressor = new_compressor()
+    return [text.packed(compressor) for text in texts]
+
+
+def storage_of(data: Path | Storage | None) -> Storage:
+    """A directory's storage; None is memory."""
+    if isinstance(data, Path):
+        return FileStorage(data, create=True)
+    return MemoryStorage() if data is None else data

@@ -1,0 +1,68 @@
+"""What a crash may take back: of each stream the lowest ID whose frame is not on disk.
+
+Knows: positions of frames, and which stream each has added to. Must never know: commands, syncing, waiting.
+
+    epochs   (upto 900, {a: 5-0, b: 7-1}), (upto 1400, {a: 9-0})     frames between two syncs, together
+    fresh    {a: 12-0}                                               those since the last one ended
+
+What was added between two syncs is not told apart: an epoch is on disk when its last frame is. So nothing is
+kept of a frame but its stream and, of the first one, the ID.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from engine import ids
+from engine.records import Append, Record, RemoveAll, RemoveStream, SetCounters
+
+# In the place of a name: every stream.
+_ALL = ""
+
+
+class Volatile:
+    """Told of each frame and of each sync."""
+
+    __slots__ = ("_epochs", "_fresh", "_upto")
+
+    def __init__(self) -> None:
+        self._epochs: deque[tuple[int, dict[str, int]]] = deque()
+        self._fresh: dict[str, int] = {}
+        self._upto = 0
+
+    def staged(self, records: Sequence[Record], position: int) -> None:
+        """A frame of these records ends at `position`."""
+        self._upto = position
+        for record in records:
+            kind = type(record)
+            if kind is Append:
+                assert isinstance(record, Append), "its kind is"
+                self._note(record.stream, record.ids[0])
+            elif isinstance(record, RemoveStream):
+                # Of a stream of the same name that comes after it nothing is on disk.
+                self._note(record.stream, ids.ID_MIN)
+            elif isinstance(record, RemoveAll):
+                self._note(_ALL, ids.ID_MIN)
+            elif isinstance(record, SetCounters):
+                self._note(record.stream, record.last_id)
+
+    def _note(self, stream: str, lowest: int) -> None:
+        if lowest < self._fresh.get(stream, ids.ID_MAX + 1):
+            self._fresh[stream] = lowest
+
+    def synced(self, durable_upto: int) -> list[str]:
+        """All frames up to there are on disk; the streams of which more is by that."""
+        if self._fresh:
+            self._epochs.append((self._upto, self._fresh))
+            self._fresh = {}
+        grown: dict[str, int] = {}
+        while self._epochs and self._epochs[0][0] <= durable_upto:
+            grown |= self._epochs.popleft()[1]
+        return list(grown)
+
+    def lowest(self, stream: str) -> int:
+        """The lowest ID of the stream that a crash may take back; above all IDs where it may take none."""
+        beyond = ids.ID_MAX + 1
+        found = min(self._fresh.get(stream, beyond), self._fresh.get(_ALL, beyond))
+        for _, epoch in self._epochs:
+            found = min(found, epoch.get(stream, beyond), epoch.get(_ALL, beyond))
+        return found

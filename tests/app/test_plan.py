@@ -1,0 +1,156 @@
+"""POST /v1/plan: many streams counted, a budget shared, a pattern, waits; strict about what it is asked."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from app.main import App
+from tests.app.test_waits import Client
+
+PLAN = "/v1/plan"
+
+
+@pytest.fixture
+async def two(http: httpx.AsyncClient) -> httpx.AsyncClient:
+    """Streams `a:1` with 1-0 to 5-0 and `a:2` with 1-0."""
+    for name, count in (("a:1", 5), ("a:2", 1)):
+        rows = [{"id": f"{n}-0", "fields": {"n": str(n)}} for n in range(1, count + 1)]
+        await http.post(f"/v1/streams/{name}/entries", json={"entries": rows})
+    return http
+
+
+async def plan(http: httpx.AsyncClient, body: Any) -> Any:
+    answer = await http.post(PLAN, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_a_plan_tells_what_there_is(two: httpx.AsyncClient) -> None:
+    """Each stream with its range, its edges, its generation; IDs as everywhere."""
+    stream = (await two.get("/v1/streams/a:1")).json()
+    told = await plan(two, {"streams": {"a:1": "2-0", "none": "0"}, "max_entries": 2, "parts": 2})
+    one = told["streams"]["a:1"]
+    assert one.pop("durable") in ("0-0", "5-0")
+    assert one == {
+        "after": "2-0",
+        "end": "4-0",
+        "count": 2,
+        "bytes": 2 * len('{"id":"3-0","fields":{"n":"3"}}'),
+        "first": "1-0",
+        "last": "5-0",
+        "removed_upto": "0-0",
+        "max_deleted_id": "0-0",
+        "generation": stream["generation"],
+        "lag": 3,
+        "cuts": ["3-0"],
+    }
+    assert told["missing"] == ["none"]
+
+
+async def test_a_planned_range_is_the_page_that_is_read(two: httpx.AsyncClient) -> None:
+    """The same entries, the same number of bytes."""
+    one = (await plan(two, {"streams": {"a:1": "1-0"}, "max_bytes": 70}))["streams"]["a:1"]
+    page = await two.get("/v1/streams/a:1/entries", params={"after": one["after"], "end": one["end"]})
+    assert [entry["id"] for entry in page.json()["entries"]] == ["2-0", "3-0"]
+    assert (one["count"], one["bytes"]) == (2, 62)
+
+
+async def test_an_empty_stream_has_no_first_entry(two: httpx.AsyncClient) -> None:
+    """Its last ID stays."""
+    await two.post("/v1/streams/a:2/trim", json={"maxlen": 0})
+    one = (await plan(two, {"streams": {"a:2": "0"}}))["streams"]["a:2"]
+    assert (one["first"], one["last"], one["end"], one["removed_upto"]) == (None, "1-0", "0-0", "1-0")
+
+
+async def test_a_pattern_adds_streams_from_the_beginning(two: httpx.AsyncClient) -> None:
+    """Those that are not named; ends may bound them, and may name streams that are not there."""
+    await two.put("/v1/streams/b")
+    told = await plan(two, {"streams": {"a:1": "3-0"}, "pattern": "a:?", "end": {"a:2": "0-5", "x": "1"}})
+    assert {name: (one["after"], one["count"]) for name, one in told["streams"].items()} == {
+        "a:1": ("3-0", 2),
+        "a:2": ("0-0", 0),
+    }
+    assert set((await plan(two, {"pattern": "*"}))["streams"]) == {"a:1", "a:2", "b"}
+    assert await plan(two, {"pattern": "nobody*"}) == {"streams": {}, "missing": []}
+
+
+async def test_a_pattern_of_too_many_streams_is_refused(app: App, two: httpx.AsyncClient) -> None:
+    """With what to do about it."""
+    app.gateway.settings = app.gateway.settings.model_copy(update={"request_streams_max": 1})
+    answer = await two.post(PLAN, json={"pattern": "a:*"})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/pattern")
+    assert (await plan(two, {"pattern": "a:1*"}))["streams"]["a:1"]["count"] == 5
+
+
+async def test_a_plan_waits_for_what_comes(app: App, two: httpx.AsyncClient) -> None:
+    """And answers then; nothing is parked any more."""
+    body = {"streams": {"a:1": "5-0", "c": "0"}, "wait": 5_000}
+    waiting = asyncio.ensure_future(plan(two, body))
+    while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+        await asyncio.sleep(0)
+    await two.post("/v1/streams/c/entries", json={"fields": {"n": "1"}})
+    told = await waiting
+    assert {name: one["count"] for name, one in told["streams"].items()} == {"a:1": 0, "c": 1}
+    assert app.gateway.engine.waiting == 0
+
+
+async def test_a_wait_in_vain_tells_where_the_streams_stand(two: httpx.AsyncClient) -> None:
+    """As without waiting."""
+    told = await plan(two, {"streams": {"a:1": "5-0"}, "wait": 1})
+    assert (told["streams"]["a:1"]["count"], told["streams"]["a:1"]["last"]) == (0, "5-0")
+
+
+async def test_a_plan_that_waits_is_one_of_the_waiters(app: App, two: httpx.AsyncClient) -> None:
+    """Beyond so many the next one is 429; a client that leaves makes room; a drain ends them."""
+    entry = {"id": "6-0", "fields": {"n": "6"}}
+    await two.post("/v1/streams/a:1/entries", json=entry, headers={"prefer": "durability=fsync"})
+    body = b'{"streams":{"a:1":"6-0"},"wait":5000,"durable_only":true}'
+    clients = [Client(app, "POST", PLAN, body=body) for _ in range(3)]
+    await clients[0].waits(app, 3)
+    answer = await two.post(PLAN, content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["code"]) == (429, "too_many_waiters")
+    await clients[0].leave()
+    assert app.gateway.engine.waiting == 2
+    app.gateway.drain()
+    for client in clients[1:]:
+        await client.request
+        assert client.sent[0]["status"] == 503
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "pointer"),
+    [
+        ({}, 422, "invalid", "/streams"),
+        ({"streams": {}}, 422, "invalid", "/streams"),
+        ({"streams": {"a:1": "$"}}, 400, "malformed_id", "/streams/a:1"),
+        ({"streams": {"a:1": 5}}, 422, "invalid", "/streams/a:1"),
+        ({"streams": ["a:1"]}, 422, "invalid", "/streams"),
+        ({"streams": {"a:1": "0"}, "end": {"b": "0"}}, 422, "invalid", "/end/b"),
+        ({"streams": {"a:1": "0"}, "max_entries": 0}, 422, "invalid", "/max_entries"),
+        ({"streams": {"a:1": "0"}, "max_bytes": "9"}, 422, "invalid", "/max_bytes"),
+        ({"streams": {"a:1": "0"}, "parts": 257}, 422, "invalid", "/parts"),
+        ({"streams": {"a:1": "0"}, "wait": 5_001}, 422, "invalid", "/wait"),
+        ({"streams": {"a:1": "0"}, "wait_ms": 1}, 422, "invalid", "/wait_ms"),
+        ({"pattern": ""}, 422, "invalid", "/pattern"),
+        ({"pattern": 7}, 422, "invalid", "/pattern"),
+        ({"streams": {"a:1": "0"}, "durable_only": 1}, 422, "invalid", "/durable_only"),
+    ],
+)
+async def test_wrong_plans_are_refused(
+    two: httpx.AsyncClient, body: Any, status: int, code: str, pointer: str
+) -> None:
+    """The place is named."""
+    answer = await two.post(PLAN, json=body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.json()["errors"][0]["pointer"] == pointer
+
+
+async def test_names_are_names(two: httpx.AsyncClient) -> None:
+    """And stand once."""
+    answer = await two.post(PLAN, json={"streams": {"a/b": "0"}})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_name")
+    content = b'{"streams":{"a":"0","a":"1"}}'
+    answer = await two.post(PLAN, content=content, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
