@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from pipeline.cli import doctor, output
+from pipeline.cli import dlq, doctor, lag, latency, output, windows
 from pipeline.errors import DATA_LOSS, OPTION, PipelineError
 
 if TYPE_CHECKING:
@@ -72,6 +72,10 @@ def root() -> None:
     """
 
 
+jobs.command("windows", rich_help_panel=_LOOKING)(windows.windows)
+jobs.command("lag", rich_help_panel=_LOOKING)(lag.lag)
+jobs.command("latency", rich_help_panel=_LOOKING)(latency.latency)
+jobs.command("dlq", rich_help_panel=_LOOKING)(dlq.dlq)
 jobs.command("doctor", rich_help_panel=_LOOKING)(doctor.doctor)
 
 

@@ -4,15 +4,17 @@ Knows: what the gateway writes into a dead letter.
 Must never know: how the findings are shown, how letters are sent back.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipeline.errors import OptionError
+from pipeline.jobs import reading
 from pipeline.jobs.counting import Counted, Key, counted, part_of
 from pipeline.jobs.fields import FIELD, text_of
 from pipeline.series import Bar
@@ -143,6 +145,34 @@ def _add(found: dict[Key, Letters], key: Key, one: Letters) -> None:
 def told(parts: Mapping[Key, Letters]) -> list[Letters]:
     """Those of which there are most first."""
     return sorted(parts.values(), key=lambda one: (-one.count, [value or "" for value in one.by.values()]))
+
+
+def source_options(source: Mapping[str, str]) -> dict[str, str]:
+    """The options with which letters are read: what the gateway wrote stands after the entry's own fields."""
+    return reading.with_defaults(source, dupFields="last")
+
+
+def once(spark: SparkSession, source: Mapping[str, str], by: Sequence[str]) -> list[Letters]:
+    """The letters that are there now."""
+    return told(collected(counts(reading.entries(spark, source_options(source)), by), by))
+
+
+def query(
+    spark: SparkSession,
+    source: Mapping[str, str],
+    checkpoint: str,
+    by: Sequence[str],
+    show: Callable[[list[Letters]], None],
+) -> DataStreamWriter:
+    """A query that counts into the tally of its checkpoint, which no other run may have meanwhile; `show` is
+    called with all that is known after each batch. Raises as `tally`.
+    """
+    counts_ = tally(checkpoint, by)
+
+    def note(batch: DataFrame, number: int) -> None:
+        show(add_batch(counts_, batch, number, by))
+
+    return reading.following(spark, source_options(source)).writeStream.foreachBatch(note)
 
 
 def tally(checkpoint: str, by: Sequence[str]) -> Tally:

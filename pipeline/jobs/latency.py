@@ -10,16 +10,18 @@ A consumer cannot write into the entry it read. What it writes elsewhere can hol
 and the ID of the entry it came from as `id_field`; then that ID says when the entry was stored.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipeline.durations import shown
 from pipeline.errors import OptionError
 from pipeline.histogram import Histogram, relative_error_max
+from pipeline.jobs import reading
 from pipeline.jobs.counting import Counted, Key, added, counted
 from pipeline.jobs.fields import TimeField, id_millis_of, millis_of
 from pipeline.series import Spread
@@ -141,6 +143,29 @@ def over_windows(found: Iterable[Delay]) -> list[Delay]:
         key = (one.stream, None, one.what)
         parts[key] = parts.get(key, Counted()) + one.counted
     return told(parts)
+
+
+def once(spark: SparkSession, source: Mapping[str, str], measure: Measure) -> list[Delay]:
+    """The delays of all that is there now."""
+    return told(collected(delays(reading.entries(spark, source), measure)))
+
+
+def query(
+    spark: SparkSession,
+    source: Mapping[str, str],
+    checkpoint: str,
+    measure: Measure,
+    show: Callable[[list[Delay]], None],
+) -> DataStreamWriter:
+    """A query that counts into the tally of its checkpoint, which no other run may have meanwhile; `show` is
+    called with all that is known after each batch. Raises as `tally`.
+    """
+    counts_ = tally(checkpoint, measure)
+
+    def note(batch: DataFrame, number: int) -> None:
+        show(add_batch(counts_, batch, number, measure))
+
+    return reading.following(spark, source).writeStream.foreachBatch(note)
 
 
 def tally(checkpoint: str, measure: Measure) -> Tally:

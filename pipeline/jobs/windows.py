@@ -8,20 +8,25 @@ are waited for (append). The watermark is the latest event time seen, of all str
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
+import orjson
 import pyarrow as pa
 import pyarrow.dataset as ds
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from pipeline.checkpoint import query_id
 from pipeline.errors import OptionError
+from pipeline.jobs import reading
 from pipeline.jobs.fields import TimeField, key_of, number_of, text_of, time_of
 from pipeline.place import Place
 from pipeline.series import Line
+from pipeline.tally import Tally
 
 START: Final = "window_start"
 END: Final = "window_end"
@@ -34,6 +39,9 @@ rank_accuracy: Final = 10_000
 distinct_deviation: Final = 0.02
 
 _time: Final = "_time"
+_CLAIM: Final = "_weir.json"
+# What a chart remembers; the oldest windows go first.
+_kept_max: Final = 20_000
 _PERCENTILE: Final = re.compile(r"(exact-)?p([0-9]{1,2}(?:\.[0-9]{1,6})?|100)", re.ASCII)
 _OF_FIELD: Final = ("sum", "mean", "min", "max", "distinct")
 
@@ -131,6 +139,8 @@ def _interval(ms: int) -> str:
 
 def checked_mode(windows: Windows, mode: str | None) -> str:
     """The output mode; without `mode` it is update, but append for sessions. Raises OptionError."""
+    if mode not in (None, APPEND, UPDATE):
+        raise OptionError(f"--mode {mode}: write {UPDATE} or {APPEND}")
     if windows.session_gap_ms is None:
         return mode or UPDATE
     if mode == UPDATE:
@@ -166,9 +176,106 @@ def ordered(results: DataFrame, windows: Windows) -> DataFrame:
     return results.coalesce(1).sortWithinPartitions(START, *(_quoted(name) for name in windows.by))
 
 
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where results go besides to who is shown them: a folder of Parquet; a stream, with the sink's options
+    (`gateway.urls` at least). `checkpoint` is the query's.
+    """
+
+    checkpoint: str
+    folder: str | None = None
+    stream: str | None = None
+    sink: Mapping[str, str] = field(default_factory=dict)
+
+
+Show = Callable[[Iterable[Mapping[str, Any]]], None]
+
+
+def once(spark: SparkSession, source: Mapping[str, str], windows: Windows, show: Show) -> None:
+    """The windows of all that is there now, none of it late; shown once."""
+    results = ordered(aggregated(reading.entries(spark, source), windows), windows)
+    show(row.asDict() for row in results.toLocalIterator())
+
+
+def query(
+    spark: SparkSession,
+    source: Mapping[str, str],
+    windows: Windows,
+    mode: str,
+    output: Output,
+    show: Show,
+) -> DataStreamWriter:
+    """A query that gives each batch's windows to the output, and shows them. Raises OptionError where its
+    checkpoint was begun for other windows, or its folder holds another query's.
+    """
+    tally = Tally(output.checkpoint, "windows", {**_about(windows), "mode": mode})
+
+    def deliver(batch: DataFrame, number: int) -> None:
+        results = ordered(batch, windows).persist()
+        try:
+            if output.folder is not None:
+                _claim(output.folder, _query_id(output.checkpoint))
+                write(results, output.folder, number)
+            if output.stream is not None:
+                publish(results, output, number)
+            show(row.asDict() for row in results.toLocalIterator())
+        finally:
+            results.unpersist()
+        tally.add(number, lambda _none: None)
+
+    found = aggregated(reading.following(spark, source), windows)
+    return found.writeStream.outputMode(mode).foreachBatch(deliver)
+
+
+def _about(windows: Windows) -> dict[str, Any]:
+    return {**asdict(windows), "by": list(windows.by), "aggregates": names(windows.aggregates)}
+
+
+def _query_id(checkpoint: str) -> str:
+    found = query_id(Place.of(checkpoint))
+    assert found is not None, "Spark writes it before the first batch"
+    return found
+
+
+def _claim(root: str, query: str) -> None:
+    """Write the query's name into its folder. Raises OptionError where another name stands there."""
+    place = Place.of(root)
+    content = place.read(_CLAIM)
+    if content is None:
+        place.write(_CLAIM, orjson.dumps({"query": query}))
+    elif orjson.loads(content).get("query") != query:
+        raise OptionError(
+            f"{root} holds the results of another query, whose batches have the same numbers: "
+            "give another --out, or the --checkpoint that belongs to it"
+        )
+
+
 def write(results: DataFrame, root: str, batch: int) -> None:
     """Put a batch's results into its own folder of Parquet; run again, it replaces what was left there."""
     results.write.mode("overwrite").parquet(f"{Place.of(root).address}/{BATCH}={batch:010d}")
+
+
+def publish(results: DataFrame, output: Output, batch: int) -> None:
+    """Append a batch's results to the stream, once however often the batch is run: one entry for each window,
+    its fields the columns as text.
+    """
+    columns = [(name, _text(name, kind)) for name, kind in results.dtypes]
+    pairs = (part for name, text in columns for part in (F.lit(name), text))
+    sink = {
+        **output.sink,
+        "stream": output.stream or "",
+        "jobId": f"windows/{_query_id(output.checkpoint)}",
+        "epoch": str(batch),
+    }
+    fields = results.select(F.create_map(*pairs).alias("fields"))
+    fields.write.format(reading.FORMAT).mode("append").options(**sink).save()
+
+
+def _text(name: str, kind: str) -> Column:
+    value = _quoted(name)
+    if kind == "timestamp":
+        return F.date_format(value, "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
+    return value.cast("string")
 
 
 def read(root: str, windows: Windows) -> list[dict[str, Any]]:
@@ -188,7 +295,11 @@ def read(root: str, windows: Windows) -> list[dict[str, Any]]:
     last: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in sorted(found.to_pylist(), key=lambda row: row[BATCH]):
         last[key(row, windows)] = {name: value for name, value in row.items() if name != BATCH}
-    return [last[one] for one in sorted(last, key=lambda one: (one[0], *(value or "" for value in one[1:])))]
+    return sorted(last.values(), key=lambda row: tuple(map(_sortable, key(row, windows))))
+
+
+def _sortable(value: Any) -> tuple[bool, Any]:  # noqa: ANN401 - of whatever type a column is
+    return value is not None, value
 
 
 def key(row: Mapping[str, Any], windows: Windows) -> tuple[Any, ...]:
@@ -207,15 +318,31 @@ def _iso(time: datetime) -> str:
     return utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def lines(rows: Iterable[Mapping[str, Any]], windows: Windows, name: str) -> list[Line]:
-    """One aggregate over time, a line for each of what windows are grouped by."""
-    found: dict[str, tuple[list[int], list[float | None]]] = {}
-    for row in rows:
-        told = ", ".join(str(row[one]) for one in windows.by) or name
-        times, values = found.setdefault(told, ([], []))
-        times.append(_ms(row[START]))
-        values.append(row[name])
-    return [Line(told, *both) for told, both in found.items()]
+class Latest:
+    """Each window as it was told last, for a chart."""
+
+    def __init__(self, windows: Windows, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._windows = windows
+        self._rows: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+        self.add(rows)
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take these over what was told of the same windows before."""
+        for row in rows:
+            self._rows[_ms(row[START]), *key(row, self._windows)[1:]] = row
+        if len(self._rows) > _kept_max:
+            newest = sorted(self._rows, key=lambda one: one[0])[-_kept_max:]
+            self._rows = {one: self._rows[one] for one in newest}
+
+    def lines(self, name: str) -> list[Line]:
+        """One number over time, a line for each of what windows are grouped by."""
+        found: dict[str, tuple[list[int], list[float | None]]] = {}
+        for at_ms, *by in sorted(self._rows, key=lambda one: one[0]):
+            told = ", ".join("-" if one is None else str(one) for one in by) or name
+            times, values = found.setdefault(told, ([], []))
+            times.append(at_ms)
+            values.append(self._rows[at_ms, *by][name])
+        return [Line(told, *both) for told, both in found.items()]
 
 
 def _ms(time: datetime) -> int:

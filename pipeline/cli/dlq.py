@@ -1,0 +1,100 @@
+"""`weir pipeline dlq`: what became dead letters, and why.
+
+Knows: its options, how findings look. Must never know: how anything is found out.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from pipeline.cli import options, output, plots
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pipeline.jobs.dlq import Letters
+
+_top_default: Final = 20
+
+
+def dlq(  # noqa: PLR0913 - a command's options are its parameters
+    *,
+    gateways: options.Gateways = None,
+    streams: options.Streams = None,
+    pattern: options.Pattern = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B",
+            help="what to count by: letters (the stream they lie in), source, group, consumer, reason, "
+            "field:NAME for a field of the entry",
+        ),
+    ] = "source,group,consumer,reason",
+    top: Annotated[
+        int, typer.Option(min=1, help="show so many, those of which there are most")
+    ] = _top_default,
+    source: options.SourceOptions = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="go on from the last run; without: all that is there, each time"),
+    ] = None,
+    once: options.Once = False,
+    every: options.Every = None,
+    plot: plots.Plot = None,
+    master: options.Master = None,
+    conf: options.Conf = None,
+    token_file: options.TokenFile = None,
+    token_env: options.TokenEnv = None,
+    as_json: options.Json = False,
+) -> None:
+    """Count dead letters: of which stream, group and consumer, why, since when, after how many deliveries.
+
+    --streams or --pattern name the streams that the letters lie in.
+    """
+    from pipeline.jobs import dlq as job
+
+    keys = job.checked([part.strip() for part in by.split(",")])
+    where = options.connection(gateways, token_file, token_env)
+    reading = options.source(where, streams, pattern, source)
+    session = options.session("dlq", master, conf)
+    pace = options.pace(once=once, every_ms=every)
+    if checkpoint is None:
+        from pipeline.errors import OptionError
+        from pipeline.session import open_session
+
+        if every is not None:
+            raise OptionError("--every goes on from somewhere: give --checkpoint")
+        _show(job.once(open_session(session), reading, keys), top, plot, as_json=as_json)
+        return
+
+    from pipeline.running import Run, run
+
+    def show(found: "list[Letters]") -> None:
+        # The end is told once; on the way there only of a run that goes on.
+        if every is not None:
+            _show(found, top, plot, as_json=as_json)
+
+    summary = run(
+        Run(checkpoint, pace, session, options.accesses(where)),
+        lambda spark: job.query(spark, reading, checkpoint, keys, show),
+        output.teller(as_json=as_json),
+        output.say,
+    )
+    if every is None:
+        _show(job.kept(job.tally(checkpoint, keys), keys), top, plot, as_json=as_json)
+    output.ended(summary, as_json=as_json)
+
+
+def _show(found: "list[Letters]", top: int, plot: "Path | None", *, as_json: bool) -> None:
+    from pipeline.jobs import dlq as job
+
+    shown = found[:top]
+    rows = [one.row() if as_json else job.line(one) for one in shown]
+    output.rows(rows, list(rows[0]) if rows else ["count"], as_json=as_json)
+    if len(found) > top:
+        rest = sum(one.count for one in found[top:])
+        output.say(f"{len(found) - top:,} more, {rest:,} letters in all: --top shows them")
+    if plot is not None:
+        from pipeline import charts
+
+        charts.bars(plot, job.bars(found), title="Dead letters", value="letters")
