@@ -117,7 +117,7 @@ def run(what: Run, build: Build, tell: Tell, warn: Callable[[str], None] = lambd
 
             def start() -> StreamingQuery:
                 writer = what.pace.trigger(build(spark))
-                return writer.option("checkpointLocation", what.checkpoint).start()
+                return writer.option("checkpointLocation", _address(what.checkpoint)).start()
 
             return Supervisor(what, start, told, left.of, tell, warn).run()
 
@@ -138,7 +138,7 @@ class Query(Protocol):
 
 @dataclass
 class Supervisor:
-    """Starts a query, follows it, and decides after each of its ends. `left` adds to a progress what it can."""
+    """Starts a query, follows it, and decides after each of its ends. `left` adds what is left."""
 
     what: Run
     start: Callable[[], Query]
@@ -222,6 +222,12 @@ def told_by_spark(text: str) -> PipelineError:
         return PipelineError(code, sentence.strip())
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return PipelineError(FAILED, lines[0] if lines else "the query failed and Spark does not say why")
+
+
+def _address(checkpoint: str) -> str:
+    """Where Spark keeps a checkpoint. With its scheme: a cluster would look on its default file system."""
+    folder = local_path(checkpoint)
+    return checkpoint if folder is None else f"file://{folder.absolute()}"
 
 
 def local_path(address: str) -> Path | None:

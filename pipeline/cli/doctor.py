@@ -30,11 +30,12 @@ def doctor(  # noqa: PLR0913 - a command's options are its parameters
     from pipeline.jobs.doctor import Examination, Finding, examine
 
     connection = options.connection(gateways, token_file, token_env)
+    session = options.session("doctor", master, conf)
     what = Examination(
         gateways=options.accesses(connection | {"retryTimeoutMs": "0"}),
         streams=tuple(streams.split(",")) if streams else (),
         source=options.source(connection, streams, None) if streams else None,
-        spark=None if no_spark else options.session("doctor", master, conf),
+        spark=None if no_spark else session,
     )
     found: list[Finding] = []
     for finding in examine(what):

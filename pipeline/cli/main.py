@@ -60,6 +60,7 @@ jobs = typer.Typer(
     cls=Jobs,
     help="Jobs on Spark: archive streams, put them back, and look at what is in them.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

@@ -104,15 +104,16 @@ def _gateway(access: Access) -> str:
     return f"{access.url}: {told.get('name', 'something')} {told.get('version', 'of no version')}"
 
 
-def _plan(access: Access, streams: Iterable[str]) -> str:
+def _plan(access: Access, names: Iterable[str]) -> str:
     """What reading from the beginning would bring; nothing is read."""
     with Gateway(access) as gateway:
-        planned = calls.plan(gateway, PlanQuery(streams=dict.fromkeys(streams, "0-0"), max_entries=1))
+        planned = calls.plan(gateway, PlanQuery(streams=dict.fromkeys(names, "0-0"), max_entries=1))
     entries = sum(stream.lag for stream in planned.streams.values())
     missing = f", not there yet: {', '.join(planned.missing)}" if planned.missing else ""
     unsynced = [name for name, stream in planned.streams.items() if stream.durable is None]
     never = f", never synced, read them with durableOnly=false: {', '.join(unsynced)}" if unsynced else ""
-    return f"{entries:,} entries in {len(planned.streams):,} streams{missing}{never}"
+    streams = "1 stream" if len(planned.streams) == 1 else f"{len(planned.streams):,} streams"
+    return f"{entries:,} entries in {streams}{missing}{never}"
 
 
 def _spark(options: SessionOptions, source: Mapping[str, str] | None) -> Iterator[Finding]:
