@@ -132,19 +132,19 @@ def _order(file: File, runs: Sequence[IdRun]) -> Iterator[Finding]:
 
 def overlap_findings(place: Place, files: Sequence[File]) -> Iterator[Finding]:
     """Entries that lie in two files of one stream."""
-    last: dict[tuple[StreamKey, str], File] = {}
+    open_files: dict[tuple[StreamKey, str], list[File]] = {}
     for file in files:
-        one = file.key, file.generation
-        before = last.get(one)
-        if before is not None and ids.parse(file.min) <= ids.parse(before.max):
+        # Files come by their first ID: what ends before this one cannot share with any that follows.
+        before = open_files.get((file.key, file.generation), [])
+        before = [one for one in before if ids.parse(one.max) >= ids.parse(file.min)]
+        for one in before:
             try:
-                twice = _shared(place, before, file)
+                twice = _shared(place, one, file)
             except ManifestError:
-                twice = 0  # the file itself is a finding already
+                continue  # the file itself is a finding already
             if twice:
-                yield Finding(file.path, f"{twice} of its entries are in {before.path} too")
-        if before is None or ids.parse(file.max) > ids.parse(before.max):
-            last[one] = file
+                yield Finding(file.path, f"{twice} of its entries are in {one.path} too")
+        open_files[file.key, file.generation] = [*before, file]
 
 
 def _shared(place: Place, one: File, other: File) -> int:

@@ -56,19 +56,25 @@ class Maker:
         self.upto: dict[str, str] = {}
         write_about(place, ABOUT)
 
-    def batch(self, entries: Mapping[str, Sequence[str]], upto: Mapping[str, str] | None = None) -> Manifest:
+    def batch(
+        self,
+        entries: Mapping[str, Sequence[str]],
+        upto: Mapping[str, str] | None = None,
+        generation: str = GENERATION,
+    ) -> Manifest:
         """Write the entries of a batch, one file per stream and day, and its manifest."""
         files: list[File] = []
         moved: list[Progress] = []
         for stream, entry_ids in entries.items():
-            own = [self._file(stream, day, of_day) for day, of_day in _by_day(entry_ids).items()]
+            days = _by_day(entry_ids)
+            own = [self._file(stream, day, of_day, generation) for day, of_day in days.items()]
             files += own
             end = (upto or {}).get(stream, entry_ids[-1] if entry_ids else ids.BEGINNING)
             moved.append(
                 Progress(
                     shard=SHARD,
                     stream=stream,
-                    generation=GENERATION,
+                    generation=generation,
                     after=self.upto.get(stream, ids.BEGINNING),
                     upto=end,
                     rows=len(entry_ids),
@@ -92,7 +98,7 @@ class Maker:
         self.number += 1
         return manifest
 
-    def _file(self, stream: str, day: str, entry_ids: Sequence[str]) -> File:
+    def _file(self, stream: str, day: str, entry_ids: Sequence[str], generation: str) -> File:
         path = f"{batch_folder(self.number)}/stream={stream}/date={day}/part-0.parquet"
         with self.place.writing(path) as output:
             pq.write_table(table(entry_ids), output, compression="zstd")
@@ -100,7 +106,7 @@ class Maker:
             path=path,
             shard=SHARD,
             stream=stream,
-            generation=GENERATION,
+            generation=generation,
             date=day,
             rows=len(entry_ids),
             bytes=self.place.size(path) or 0,
