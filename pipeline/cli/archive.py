@@ -1,0 +1,83 @@
+"""`weir pipeline archive`: streams into Parquet files.
+
+Knows: its options. Must never know: how a batch becomes files.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.cli import options, output
+
+if TYPE_CHECKING:
+    from pipeline.place import Place
+
+Root = Annotated[
+    str, typer.Argument(metavar="ROOT", show_default=False, help="the archive: a folder, or an address")
+]
+
+
+class Form(StrEnum):
+    """In which form an archive lies."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+def follower(form: str) -> "Callable[[Place], object] | None":
+    """What brings another log up to an archive's manifests, where its form has one."""
+    if form != Form.DELTA:
+        return None
+    from pipeline.delta import follow
+
+    return follow
+
+
+def archive(  # noqa: PLR0913 - a command's options are its parameters
+    root: Root,
+    *,
+    checkpoint: options.Checkpoint,
+    form: Annotated[
+        Form,
+        typer.Option("--format", help="Parquet files with manifests, or a Delta table besides"),
+    ] = Form.PARQUET,
+    gateways: options.Gateways = None,
+    streams: options.Streams = None,
+    pattern: options.Pattern = None,
+    source: options.SourceOptions = None,
+    token_file: options.TokenFile = None,
+    token_env: options.TokenEnv = None,
+    once: options.Once = False,
+    every: options.Every = None,
+    mirror_group: options.MirrorGroup = None,
+    master: options.Master = None,
+    conf: options.Conf = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write all entries of streams into Parquet files by stream and day, each once, through any crash.
+
+    It begins with the earliest entry. What a manifest under ROOT/_manifest names is safe, and the gateway is
+    told how far that goes; `weir pipeline trim` removes it there. One checkpoint belongs to one root.
+    """
+    from pipeline.jobs.archive import Archiving, query
+    from pipeline.running import Run, run
+
+    connection = options.connection(gateways, token_file, token_env)
+    asked = Archiving(
+        root=root,
+        checkpoint=checkpoint,
+        source=options.source(connection, streams, pattern, source),
+        format=form.value,
+        follow=follower(form),
+    )
+    what = Run(
+        checkpoint=checkpoint,
+        pace=options.pace(once=once, every_ms=every),
+        session=options.session("archive", master, conf),
+        gateways=options.accesses(connection),
+        mirror_group=mirror_group,
+    )
+    summary = run(what, lambda spark: query(spark, asked), output.teller(as_json=as_json), output.say)
+    output.ended(summary, as_json=as_json)
