@@ -5,6 +5,7 @@ Knows: the gateway's calls for both. Must never know: Spark, terminals.
 Both only inform. A gateway that does not answer costs a figure, never the run.
 """
 
+import contextlib
 from collections import defaultdict
 from dataclasses import replace
 from types import TracebackType
@@ -77,9 +78,18 @@ class Left:
         for stream, last in ends.items():
             if self._mirrored.get(f"{name}/{stream}") == last:
                 continue
-            try:
-                calls.move_group(gateway, stream, group, last)
-            except PipelineError:
-                # Told again after the next batch: what was not is not remembered.
-                continue
-            self._mirrored[f"{name}/{stream}"] = last
+            # What was not told is not remembered, and told after the next batch.
+            with contextlib.suppress(PipelineError):
+                if _move(gateway, stream, group, last):
+                    self._mirrored[f"{name}/{stream}"] = last
+
+
+def _move(gateway: Gateway, stream: str, group: str, last: str) -> bool:
+    told = calls.stream(gateway, stream)
+    if told is None:
+        return False
+    # Up to the end that was told with the number of all entries, so that what comes meanwhile is in neither.
+    query = PlanQuery(streams={stream: last}, end={stream: told["last_id"]})
+    after = calls.plan(gateway, query).streams[stream].count
+    calls.move_group(gateway, stream, group, last, entries_read=max(0, told["entries_added"] - after))
+    return True

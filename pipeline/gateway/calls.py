@@ -169,14 +169,15 @@ def trim(gateway: Gateway, name: str, *, minid: str, guard: bool = True, dry_run
     )
 
 
-def move_group(gateway: Gateway, name: str, group: str, entry_id: str) -> Answer:
+def move_group(gateway: Gateway, name: str, group: str, entry_id: str, *, entries_read: int) -> Answer:
     """Have a group stand after `entry_id`, as if it had been given everything up to there; made if missing.
 
+    `entries_read` is how many of all entries that is; without it nobody could say how far it is behind.
     Answers the group. Raises Refused, Unavailable.
     """
     path, about = of_group(name, group), f"group {group} of {name}"
     gateway.put(path, {"start": entry_id, "mkstream": False}, about=about)
-    return gateway.patch(path, {"last_delivered_id": entry_id}, about=about)
+    return gateway.patch(path, {"last_delivered_id": entry_id, "entries_read": entries_read}, about=about)
 
 
 def archived_up_to(gateway: Gateway, name: str, entry_id: str) -> Answer:
