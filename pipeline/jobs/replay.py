@@ -19,6 +19,7 @@ from pipeline.gateway import Access, Gateway, PlanQuery
 from pipeline.jobs import replay_plan
 from pipeline.jobs.replay_plan import Done, Form, Plan, Span, Targets, Wanted
 from pipeline.jobs.replay_read import Entries, FromArchive, FromGateway, Piece, Work, encoded
+from pipeline.jobs.sinking import written
 from pipeline.manifest import Archive
 from pipeline.place import Place
 
@@ -163,18 +164,12 @@ def _frame(
 
 
 def _write(frame: DataFrame, plan: Plan, number: int, target: Access, share: int | None) -> None:
-    options: dict[str, str | None] = {
-        "gateway.urls": f"{target.name}={target.url}",
-        "tokenFile": target.token_file,
-        "tokenEnv": target.token_env,
-        "requestTimeoutMs": str(target.request_timeout_ms),
-        "retryTimeoutMs": str(target.retry_timeout_ms),
+    options = {
         "keyMode": "position",
         "jobId": plan.job,
-        "epoch": str(number),
-        "chunkRows": str(plan.chunk_rows),
-        "ordered": "true",
-        "maxEntriesPerSecond": None if share is None else str(share),
+        "epoch": number,
+        "chunkRows": plan.chunk_rows,
+        "ordered": True,
+        "maxEntriesPerSecond": share,
     }
-    given = {name: value for name, value in options.items() if value is not None}
-    frame.write.format("weir").mode("append").options(**given).save()
+    written(frame, target, options)
