@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from pipeline.cli import options, output, plots
+from pipeline.cli import requeue as back
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +42,10 @@ def dlq(  # noqa: PLR0913 - a command's options are its parameters
     once: options.Once = False,
     every: options.Every = None,
     plot: plots.Plot = None,
+    requeue: back.Requeue = False,
+    where: back.Where = None,
+    yes: back.Yes = False,
+    remove: back.Remove = False,
     master: options.Master = None,
     conf: options.Conf = None,
     token_file: options.TokenFile = None,
@@ -49,14 +54,19 @@ def dlq(  # noqa: PLR0913 - a command's options are its parameters
 ) -> None:
     """Count dead letters: of which stream, group and consumer, why, since when, after how many deliveries.
 
-    --streams or --pattern name the streams that the letters lie in.
+    --streams or --pattern name the streams that the letters lie in. With --requeue their entries go back.
     """
     from pipeline.jobs import dlq as job
 
     keys = job.checked([part.strip() for part in by.split(",")])
-    where = options.connection(gateways, token_file, token_env)
-    reading = options.source(where, streams, pattern, source)
+    connection = options.connection(gateways, token_file, token_env)
+    reading = options.source(connection, streams, pattern, source)
     session = options.session("dlq", master, conf)
+    choice = back.Choice(where, yes, remove)
+    if requeue:
+        back.requeue(connection, streams, choice, session, as_json=as_json)
+        return
+    choice.expect_alone()
     pace = options.pace(once=once, every_ms=every)
     if checkpoint is None:
         from pipeline.errors import OptionError
@@ -75,7 +85,7 @@ def dlq(  # noqa: PLR0913 - a command's options are its parameters
             _show(found, top, plot, as_json=as_json)
 
     summary = run(
-        Run(checkpoint, pace, session, options.accesses(where)),
+        Run(checkpoint, pace, session, options.accesses(connection)),
         lambda spark: job.query(spark, reading, checkpoint, keys, show),
         output.teller(as_json=as_json),
         output.say,

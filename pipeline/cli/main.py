@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from pipeline.cli import archive, compact, dlq, doctor, lag, latency, output, trim, verify, windows
+from pipeline.cli import (
+    archive,
+    compact,
+    dlq,
+    doctor,
+    lag,
+    latency,
+    output,
+    replay,
+    trim,
+    verify,
+    windows,
+)
 from pipeline.errors import DATA_LOSS, OPTION, PipelineError
 
 if TYPE_CHECKING:
@@ -29,6 +41,7 @@ _told_pause_s_min: Final = 1.0
 
 _ARCHIVES: Final = "Archives"
 _LOOKING: Final = "Looking"
+_BACK: Final = "Putting back"
 
 
 class Jobs(TyperGroup):
@@ -78,6 +91,7 @@ jobs.command("archive", rich_help_panel=_ARCHIVES)(archive.archive)
 jobs.command("trim", rich_help_panel=_ARCHIVES)(trim.trim)
 jobs.command("verify", rich_help_panel=_ARCHIVES)(verify.verify)
 jobs.command("compact", rich_help_panel=_ARCHIVES)(compact.compact)
+jobs.command("replay", rich_help_panel=_BACK)(replay.replay)
 jobs.command("windows", rich_help_panel=_LOOKING)(windows.windows)
 jobs.command("lag", rich_help_panel=_LOOKING)(lag.lag)
 jobs.command("latency", rich_help_panel=_LOOKING)(latency.latency)
