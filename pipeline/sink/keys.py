@@ -14,8 +14,9 @@ Must never know: Spark, connections, when something is tried again.
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 import orjson
@@ -41,6 +42,8 @@ key_window_max: Final = 100_000_000
 _producer_chars_max: Final = 255
 _PRODUCER: Final = re.compile(r"[\x21-\x7e]+")
 _digest_bytes: Final = 16
+# Of a chunk that had been there; each costs two requests.
+_streams_looked_at_max: Final = 8
 
 T = TypeVar("T")
 
@@ -83,6 +86,15 @@ class Request:
     repeatable: bool
 
 
+@dataclass(frozen=True)
+class Stored:
+    """An entry that the gateway had: it is to have these fields, names and values as bytes."""
+
+    stream: str
+    id: str
+    pairs: tuple[tuple[str, bytes], ...]
+
+
 class Keys(Protocol[T]):
     """A way to tell a repetition; T is an entry as it writes it."""
 
@@ -98,8 +110,15 @@ class Keys(Protocol[T]):
         """The chunk as it is sent."""
         ...
 
-    def repeated(self, chunk: Chunk[T], answer: Json) -> bool:
-        """Whether the whole chunk is known to have been there. Raises Changed, RowError."""
+    def repeated(self, chunk: Chunk[T], answer: Json) -> Sequence["Stored"]:
+        """Of a chunk that had been there: which entries are to be what, to be looked at. Else nothing.
+
+        Raises Changed, RowError.
+        """
+        ...
+
+    def changed(self, chunk: Chunk[T]) -> Changed:
+        """The error for a chunk that is not what was stored."""
         ...
 
 
@@ -133,8 +152,11 @@ class _Unkeyed:
     def request(self, chunk: Chunk[bytes]) -> Request:
         return Request(PUBLISH, self._content(chunk), {}, repeatable=False)
 
-    def repeated(self, chunk: Chunk[bytes], answer: Json) -> bool:
-        return False
+    def repeated(self, chunk: Chunk[bytes], answer: Json) -> Sequence[Stored]:
+        return ()
+
+    def changed(self, chunk: Chunk[bytes]) -> Changed:
+        raise AssertionError("without keys no chunk is known to be repeated")
 
     def _content(self, chunk: Chunk[bytes]) -> bytes:
         members = (
@@ -158,17 +180,26 @@ class _Position(_Unkeyed):
         }
         return Request(PUBLISH, self._content(chunk), headers, repeatable=True)
 
-    def repeated(self, chunk: Chunk[bytes], answer: Json) -> bool:
+    def repeated(self, chunk: Chunk[bytes], answer: Json) -> Sequence[Stored]:
         if not answer["duplicate"]:
-            return False
-        stored = {name: one["count"] for name, one in answer["streams"].items()}
-        if stored != chunk.counts():
-            raise Changed(
-                f"chunk {chunk.number} of {self._producer}, epoch {self._place.epoch}, held other rows when "
-                "it was stored: this partition does not have the same rows in the same order each time; sort "
-                "within partitions, use keyMode=content, or give another jobId to what is another job"
-            )
-        return True
+            return ()
+        stored = answer["streams"]
+        if {name: one["count"] for name, one in stored.items()} != chunk.counts():
+            raise self.changed(chunk)
+        # Rows that have moved within the batch show at the edges of its chunks.
+        return [
+            Stored(name, stored[name][edge], pairs_of(orjson.loads(entries[place])))
+            for name, entries in islice(chunk.streams.items(), _streams_looked_at_max)
+            for place, edge in ((0, "first_id"), (-1, "last_id"))
+        ]
+
+    def changed(self, chunk: Chunk[bytes]) -> Changed:
+        """What is to be said where a repeated chunk is another."""
+        return Changed(
+            f"chunk {chunk.number} of {self._producer}, epoch {self._place.epoch}, held other rows when it "
+            "was stored: this partition does not have the same rows in the same order each time; sort within "
+            "partitions, use keyMode=content, or give another jobId to what is another job"
+        )
 
 
 class _Content:
@@ -202,12 +233,24 @@ class _Content:
     def request(self, chunk: Chunk[Words]) -> Request:
         return _transaction([words for entries in chunk.streams.values() for words in entries])
 
-    def repeated(self, chunk: Chunk[Words], answer: Json) -> bool:
+    def repeated(self, chunk: Chunk[Words], answer: Json) -> Sequence[Stored]:
         for one in answer:
             if "error" in one:
                 raise RowError(f"the gateway refused an entry: {one['error']}")
         # An ID of before looks like any other.
-        return False
+        return ()
+
+    def changed(self, chunk: Chunk[Words]) -> Changed:
+        raise AssertionError("with content keys no chunk is known to be repeated")
+
+
+def pairs_of(entry: Mapping[str, Any]) -> tuple[tuple[str, bytes], ...]:
+    """The fields of an entry, in order, as it is sent or as the gateway shows it."""
+    fields = entry.get("pairs") or entry["fields"]
+    pairs = fields.items() if isinstance(fields, dict) else fields
+    if entry.get("encoding") == "base64":
+        return tuple((name, base64.b64decode(value)) for name, value in pairs)
+    return tuple((name, value.encode()) for name, value in pairs)
 
 
 def _transaction(commands: Sequence[Words]) -> Request:

@@ -18,11 +18,13 @@ from pipeline.errors import PipelineError, Refused
 from pipeline.gateway import Gateway
 from pipeline.gateway.client import of_stream
 from pipeline.sink.chunks import Chunk, cut
-from pipeline.sink.keys import Fenced, Json, Keys, Request
+from pipeline.sink.keys import Fenced, Json, Keys, Request, Stored, pairs_of
 from pipeline.sink.pace import Pace
 from pipeline.sink.rows import Entry
 
 _MISSING: Final = "ERR no such key"
+# Gone since, or a token that may write and not read.
+_TELLS_NOTHING: Final = frozenset(("no_stream", "no_entry", "forbidden"))
 
 
 @dataclass
@@ -116,7 +118,21 @@ class Sender:
         names = sorted(chunk.streams)
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         answer = self._ask(self._keys.request(chunk), f"publishing chunk {chunk.number} to {names[0]}{more}")
-        return self._keys.repeated(chunk, answer)
+        had = self._keys.repeated(chunk, answer)
+        for one in had:
+            if self._is_other(one):
+                raise self._keys.changed(chunk)
+        return bool(had)
+
+    def _is_other(self, one: Stored) -> bool:
+        """Whether an entry is there and is not what it should be; what was deleted since tells nothing."""
+        try:
+            entry = self._gateway.get(f"{of_stream(one.stream)}/entries/{one.id}", about=f"entry {one.id}")
+        except Refused as refused:
+            if refused.problem in _TELLS_NOTHING:
+                return False
+            raise
+        return pairs_of(entry) != one.pairs
 
     def _ask(self, request: Request, about: str) -> Json:
         try:

@@ -177,10 +177,19 @@ def test_an_explicit_id_has_no_content_key() -> None:
 def test_a_repeated_chunk_of_other_rows_is_an_error() -> None:
     """The gateway has kept the first ones; these would be lost without a word."""
     known = keys("position", PLACE)
-    (chunk,) = cut([plain("s"), plain("s"), plain("t")], known.write, 10)
-    stored = {"s": {"count": 2}, "t": {"count": 1}}
-    assert known.repeated(chunk, {"streams": stored, "duplicate": True})
-    assert not known.repeated(chunk, {"streams": stored, "duplicate": False})
+    (chunk,) = cut([plain("s", "1"), plain("s", "2"), plain("t")], known.write, 10)
+    stored = {
+        "s": {"first_id": "1-0", "last_id": "1-1", "count": 2},
+        "t": {"first_id": "1-2", "last_id": "1-2", "count": 1},
+    }
+    assert known.repeated(chunk, {"streams": stored, "duplicate": False}) == ()
+    looked_at = known.repeated(chunk, {"streams": stored, "duplicate": True})
+    assert [(one.stream, one.id, one.pairs[0][1]) for one in looked_at] == [
+        ("s", "1-0", b"1"),
+        ("s", "1-1", b"2"),
+        ("t", "1-2", b"1"),
+        ("t", "1-2", b"1"),
+    ]
     with pytest.raises(PipelineError, match="WEIR_CHANGED"):
         known.repeated(chunk, {"streams": {"s": {"count": 3}}, "duplicate": True})
 
