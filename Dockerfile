@@ -1,4 +1,5 @@
-# Weir in a container. The first stage installs from the lock and builds the wheel; the second keeps the result alone.
+# Weir in a container. `build` installs from the lock and builds the wheel, the last stage keeps the result alone: that
+# is the gateway. `docker build --target pipeline` makes another image of the same, with Spark, for the jobs.
 
 FROM python:3.11-slim AS build
 WORKDIR /source
@@ -14,6 +15,33 @@ COPY pipeline pipeline
 COPY pyspark_weir pyspark_weir
 RUN python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /wheels . \
  && python -m pip --python /opt/weir install --no-deps --no-index /wheels/*.whl
+
+
+# Spark, and a Java that is built for it: 900 MB, and nothing of it in the gateway's image.
+FROM build AS pipeline-build
+COPY requirements-spark.lock ./
+# PySpark is a source distribution; what builds it comes from the lock too, and goes again.
+RUN python -m pip --python /opt/weir install --no-cache-dir --require-hashes -r requirements-build.lock \
+ && python -m pip --python /opt/weir install --no-cache-dir --require-hashes --no-build-isolation \
+    -r requirements-spark.lock \
+ && python -m pip --python /opt/weir uninstall --yes hatchling setuptools \
+ && XDG_CACHE_HOME=/opt/weir/cache /opt/weir/bin/python -c "from pipeline.java import find; find()"
+
+
+FROM python:3.11-slim AS pipeline
+LABEL org.opencontainers.image.title="weir-pipeline" org.opencontainers.image.licenses="MIT"
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin weir \
+ && install --directory --owner weir --mode 0750 /archive
+COPY --from=pipeline-build /opt/weir /opt/weir
+# The way to Java was made above: the file system is read-only here.
+ENV XDG_CACHE_HOME=/opt/weir/cache
+USER 10001
+VOLUME /archive
+STOPSIGNAL SIGTERM
+# A job that ends is done, or says why it is not: there is nothing to ask it meanwhile.
+HEALTHCHECK NONE
+ENTRYPOINT ["/opt/weir/bin/weir", "pipeline"]
+CMD ["--help"]
 
 
 FROM python:3.11-slim

@@ -1,11 +1,15 @@
 """What runs the gateway elsewhere is sound: no container engine is at hand, but the linters for it are."""
 
+import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(sys.executable).parent
@@ -42,3 +46,75 @@ def test_the_unit_is_hardened(line: str) -> None:
             if "weir.service" in text and "not executable" not in text
         ]
         assert said == []
+
+
+def _documents(name: str) -> list[dict[str, Any]]:
+    return list(YAML(typ="safe").load_all((ROOT / "deploy" / name).read_text()))
+
+
+def _jobs() -> dict[str, list[str]]:
+    """The command lines of jobs, by the file they stand in."""
+    (compose,) = _documents("compose.yaml")
+    _, cron = _documents("archive-cronjob.yaml")
+    pod = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    return {
+        "compose": compose["services"]["archive"]["command"],
+        "cron": pod["containers"][0]["args"],
+    }
+
+
+@pytest.mark.parametrize("file", ["compose", "cron"])
+def test_jobs_are_started_with_options_that_exist(file: str) -> None:
+    """And with those that the job insists on: the help names them all."""
+    job, *words = _jobs()[file]
+    help_page = subprocess.run(
+        [sys.executable, "-m", "pipeline", job, "--help"],
+        cwd=ROOT,
+        env=os.environ | {"COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    options = {word.split("=")[0] for word in words if word.startswith("--")}
+    assert "--checkpoint" in options
+    assert options <= set(re.findall(r"--[a-z-]+", help_page))
+
+
+def test_jobs_keep_archive_and_checkpoint_in_the_volume() -> None:
+    """Everything else is read-only, or gone with the container."""
+    for words in _jobs().values():
+        places = [words[1], next(word.split("=")[1] for word in words if word.startswith("--checkpoint="))]
+        assert all(place.startswith("/archive/") for place in places)
+        assert len(set(places)) == len(places)
+    (compose,) = _documents("compose.yaml")
+    assert compose["services"]["archive"]["volumes"] == ["archive:/archive"]
+    assert set(compose["volumes"]) == {"archive", "data"}
+
+
+def test_the_cron_job_is_hardened_and_comes_one_at_a_time() -> None:
+    """As the unit and the compose file are; what it mounts is there."""
+    claim, cron = _documents("archive-cronjob.yaml")
+    assert (cron["apiVersion"], cron["kind"]) == ("batch/v1", "CronJob")
+    assert (claim["apiVersion"], claim["kind"]) == ("v1", "PersistentVolumeClaim")
+    assert cron["spec"]["concurrencyPolicy"] == "Forbid"
+    pod = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["runAsUser"] == int(_uid())
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
+    claimed = [one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if "emptyDir" not in one]
+    assert claimed == [claim["metadata"]["name"]]
+    assert {container["name"]} == {
+        rule["onExitCodes"]["containerName"]
+        for rule in cron["spec"]["jobTemplate"]["spec"]["podFailurePolicy"]["rules"]
+    }
+
+
+def _uid() -> str:
+    """Whom the images run as: one and the same in both."""
+    users = set(re.findall(r"^USER (\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    (user,) = users
+    return str(user)
