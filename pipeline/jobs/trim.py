@@ -41,6 +41,10 @@ class Bound:
     why: str
 
 
+# A trim names the lowest ID that stays, and none comes after the highest of all.
+_FULL: Final = Bound(ids.previous_id(ids.LAST), "no ID comes after the last entry's")
+
+
 @dataclass(frozen=True)
 class Planned:
     """What may be trimmed of a stream: its `entries` up to `upto`, none of which is only in the gateway.
@@ -169,7 +173,7 @@ class _Shard:
         return found
 
     def _bound(self, stream: str, state: State, seen: StreamPlan) -> Bound:
-        bounds = [Bound(ids.parse(state.upto), _ARCHIVED)]
+        bounds = [Bound(ids.parse(state.upto), _ARCHIVED), _FULL]
         for group in calls.groups(self._gateway, stream):
             name = group["name"]
             if name in self._rules.ignored_groups:

@@ -27,6 +27,8 @@ from pipeline.place import Place
 ARCHIVE: Final = "9b2c7a52-7a0e-4f62-9d28-111111111111"
 GENERATION: Final = "00000000000000aa"
 SHARD: Final = "g0"
+# The end of the year 9999.
+_ms_max: Final = 253_402_300_799_999
 ABOUT: Final = About(
     v=VERSION, archive=ARCHIVE, format="parquet", columns=("stream", "date"), gateways=(SHARD,)
 )
@@ -40,7 +42,9 @@ def table(entry_ids: Sequence[str], value: bytes = b"1") -> pa.Table:
             "id": list(entry_ids),
             "ms": [_bigint(one.ms) for one in halves],
             "seq": [_bigint(one.seq) for one in halves],
-            "ts": [datetime.fromtimestamp(one.ms / 1000, UTC) for one in halves],
+            "ts": [
+                datetime.fromtimestamp(one.ms / 1000, UTC) if one.ms <= _ms_max else None for one in halves
+            ],
             "fields": [[{"name": "n", "value": value}]] * len(halves),
         },
         schema=SCHEMA,
@@ -107,7 +111,7 @@ class Maker:
             shard=SHARD,
             stream=stream,
             generation=generation,
-            date=day,
+            date=day or None,
             rows=len(entry_ids),
             bytes=self.place.size(path) or 0,
             min=entry_ids[0],
@@ -118,7 +122,8 @@ class Maker:
 def _by_day(entry_ids: Sequence[str]) -> Mapping[str, list[str]]:
     days: dict[str, list[str]] = {}
     for entry_id in entry_ids:
-        day = datetime.fromtimestamp(ids.parse(entry_id).ms / 1000, UTC).date().isoformat()
+        ms = ids.parse(entry_id).ms
+        day = datetime.fromtimestamp(ms / 1000, UTC).date().isoformat() if ms <= _ms_max else ""
         days.setdefault(day, []).append(entry_id)
     return days
 

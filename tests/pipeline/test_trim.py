@@ -95,13 +95,17 @@ class Room:
         ]
         calls.publish(gateway, {stream: entries})
 
-    def archived(self, *batches: Sequence[int]) -> "Room":
-        """Put entries into the archive, batch by batch."""
+    @property
+    def generation(self) -> str:
         seen = calls.stream(self.gateway, self.stream)
         assert seen is not None
+        return str(seen["generation"])
+
+    def archived(self, *batches: Sequence[int]) -> "Room":
+        """Put entries into the archive, batch by batch."""
         for numbers in batches:
             entries = [f"{number}-0" for number in numbers]
-            self.maker.batch({self.stream: entries}, generation=seen["generation"])
+            self.maker.batch({self.stream: entries}, generation=self.generation)
         return self
 
     def group(self, name: str, *, read: int, acknowledged: Sequence[int] = ()) -> None:
@@ -208,6 +212,17 @@ class TestPlanning:
         room.gateway.post(f"{of_stream(room.stream)}/entries/delete", {"ids": ["4-0", "5-0"]})
         found = room.planned()
         assert (found.entries, found.archived, found.refused) == (8, 10, None)
+
+    def test_the_highest_id_of_all_stays(self, room: Room) -> None:
+        """A trim names the lowest ID that stays, and there is none after it."""
+        last = EntryId(ids.HALF_MAX, ids.HALF_MAX)
+        calls.publish(room.gateway, {room.stream: [{"id": str(last), "fields": {"n": "1"}}]})
+        room.archived(range(1, 11))
+        room.maker.batch({room.stream: [str(last)]}, generation=room.generation)
+        found = room.planned()
+        assert (found.entries, found.why) == (10, "no ID comes after the last entry's")
+        room.trimmed(found)
+        assert room.left() == [ids.HALF_MAX]
 
 
 class TestRefusals:
