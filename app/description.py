@@ -25,7 +25,7 @@ from app import (
 from app.errors import CODES, slug
 from app.operation import Example, Json, Operation
 from app.settings import Settings
-from app.wire.media import JSON, idempotency_key_bytes_max
+from app.wire.media import JSON, idempotency_key_bytes_max, integer_max
 
 _PROBLEM: Final = "application/problem+json"
 _REF: Final = "#/components/schemas/{name}"
@@ -58,6 +58,7 @@ _FORM_SCHEMA: Final = {
     "propertyNames": {"pattern": r"^(?!\s*\{)"},
     "additionalProperties": {"type": "string"},
 }
+_NUMBER_SCHEMA: Final = {"type": "integer", "minimum": 0, "maximum": integer_max}
 _HEADER_SCHEMAS: Final[Mapping[str, Json]] = {
     "If-Match": {"type": "string", "format": "entry-etag", "pattern": '^"[0-9]{1,20}(-[0-9]{1,20})?"$'},
     "Idempotency-Key": {
@@ -66,6 +67,14 @@ _HEADER_SCHEMAS: Final[Mapping[str, Json]] = {
         "maxLength": idempotency_key_bytes_max,
         "pattern": "^[!-~]([ -~]*[!-~])?$",
     },
+    "Weir-Producer": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": idempotency_key_bytes_max,
+        "pattern": "^[!-~]([ -~]*[!-~])?$",
+    },
+    "Weir-Epoch": _NUMBER_SCHEMA,
+    "Weir-Chunk": _NUMBER_SCHEMA,
     "Upstash-Encoding": _BASE64_SCHEMA,
     "Weir-Encoding": _BASE64_SCHEMA,
 }

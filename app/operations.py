@@ -266,21 +266,6 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         headers={"Prefer": "`wait=<seconds>`, where the body has no `wait`"},
         refusals=("malformed_id", "gap", "no_group", "too_many_waiters"),
     ),
-    "publish": Operation(
-        tag="many",
-        status=201,
-        answer=schemas_streams.ManyPublished,
-        body=schemas_streams.ManyPublish,
-        headers={
-            "Idempotency-Key": "a repeated request with the same key and body answers as the first time",
-            **WRITES,
-        },
-        refusals=(
-            "malformed_id", "id_not_increasing", "stream_exhausted", "entry_too_large", "too_many_entries",
-            "idempotency_mismatch",
-        ),
-        writes=True,
-    ),
     "getEntry": Operation(
         tag="entries", answer=schemas.Entry, refusals=("malformed_id", "no_entry", "not_acceptable")
     ),

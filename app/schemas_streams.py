@@ -241,7 +241,7 @@ class PublishedRun(Struct):
 
 
 class ManyPublished(Struct):
-    """What each stream got; `duplicate`: by an earlier request with the same Idempotency-Key."""
+    """What each stream got; `duplicate`: by an earlier request of the same key or chunk."""
 
     streams: dict[str, PublishedRun]
     duplicate: bool

@@ -139,6 +139,20 @@ def idempotency_mismatch() -> EngineError:
     )
 
 
+def stale_epoch(producer: str, epoch: int) -> EngineError:
+    return EngineError(
+        "stale_epoch",
+        "ERR The epoch of the producer is over",
+        f"the producer {producer!r} is in epoch {epoch}: whoever publishes in an older one was replaced",
+        epoch=epoch,
+    )
+
+
+def too_many_chunks(chunks: int) -> EngineError:
+    sentence = f"an epoch has at most {chunks} chunks: publish larger ones, or begin another epoch"
+    return invalid(f"ERR {sentence}", sentence)
+
+
 def trim_guarded(needed_from: str) -> EngineError:
     return EngineError(
         "trim_guarded",

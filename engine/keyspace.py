@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from engine.groups import Group
 from engine.nodes import Text
+from engine.producers import Producers
 from engine.productions import Productions
 from engine.sealed import Views
 from engine.stream import NodeLimits, Stream
@@ -90,14 +91,6 @@ class PublishAnswer(NamedTuple):
     at_ms: int
 
 
-class Chunk(NamedTuple):
-    """The last chunk that a producer of many streams published, and what was answered."""
-
-    epoch: int
-    number: int
-    answer: bytes
-
-
 def _new_generation() -> str:
     return token_hex(generation_bytes)
 
@@ -112,7 +105,7 @@ class Keyspace:
         self.caps = caps
         self.keys: dict[str, Key] = {}
         self.settings = dict(SETTINGS_DEFAULT)
-        self.chunks: dict[str, Chunk] = {}
+        self.producers = Producers()
         # IDs made by the clock stay above this: one below may have been shown before a crash and lost in it.
         self.floor_ms = -1
         # Streams in which something changes as time passes: they have retention, policies, productions,
@@ -188,6 +181,7 @@ class Keyspace:
     def check(self) -> None:
         """Assert everything that must hold, in every stream and group."""
         assert self.names() == sorted(self.keys), "the order of names holds each name once"
+        self.producers.check()
         for key in self.keys.values():
             key.stream.check()
             for group in key.groups.values():

@@ -283,6 +283,21 @@ class Published(msgspec.Struct, frozen=True):
     duplicate: bool = False
 
 
+class StoredRun(msgspec.Struct, frozen=True):
+    """What one stream got."""
+
+    stream: str
+    first_id: int
+    last_id: int
+    count: int
+
+
+class Republished(msgspec.Struct, frozen=True):
+    """What each stream got when the chunk was stored."""
+
+    streams: Sequence[StoredRun]
+
+
 class StreamPlan(msgspec.Struct, frozen=True):
     """Of one stream: `(after, end]` has `count` entries whose stored texts take about `bytes`; `end` is an
     entry's, or `after` where there is nothing to read. `lag` entries lie behind `after` in all.
@@ -347,6 +362,7 @@ Reply = (
     | StreamPage
     | Buried
     | Published
+    | Republished
     | Planned
     | Edges
     | GroupInfo

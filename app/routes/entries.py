@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from app.auth import Action
 from app.calls import Answer, Call, Header, Pieces
-from app.errors import Refusal, not_implemented
+from app.errors import Refusal, invalid
 from app.routes import tail
 from app.routes.streams import change
 from app.routing import Routes
@@ -50,7 +50,7 @@ async def add_entries(call: Call) -> Answer:
 def _wishes(call: Call) -> Preferences:
     for name in _PRODUCER_HEADERS:
         if name in call.headers:
-            raise not_implemented(f"the header {name.decode()}")
+            raise invalid(name.decode(), "chunks of a producer are published to /v1/publish, one stream too")
     return media.preferences(call.headers.get(b"prefer", b""))
 
 

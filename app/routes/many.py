@@ -5,15 +5,13 @@ from typing import Final
 
 from app.auth import Access, Action
 from app.calls import Answer, Call
-from app.errors import invalid, not_implemented
+from app.errors import invalid
 from app.routing import Routes
 from app.wire import many as wire
 from app.wire import media, members, query
 from engine import XRead
 
 routes: Final = Routes()
-
-_PRODUCER_HEADERS: Final = (b"weir-producer", b"weir-epoch", b"weir-chunk")
 
 
 @routes.post("/v1/read", Access.PER_STREAM, "readStreams")
@@ -36,22 +34,20 @@ async def read_streams(call: Call) -> Answer:
 @routes.post("/v1/publish", Access.PER_STREAM, "publish")
 async def publish(call: Call) -> Answer:
     """Publish into many streams: all entries are stored, or none."""
-    _check_headers(call)
+    if b"if-match" in call.headers:
+        raise invalid("If-Match", "it goes with publishing into one stream")
     query.parse(call.query, ())
     members.check_is_json(call.media_type.name)
     key = media.idempotency_key(call.headers.get(b"idempotency-key"))
+    chunk = media.chunk(call.headers)
+    if key is not None and chunk is not None:
+        raise invalid("Idempotency-Key", "it does not go with Weir-Producer, which says the same in its way")
     most = call.gateway.settings.request_streams_max
-    reader = partial(wire.publication, limits=call.gateway.entry_limits, streams_max=most, key=key)
+    reader = partial(
+        wire.publication, limits=call.gateway.entry_limits, streams_max=most, key=key, chunk=chunk
+    )
     command = await call.read(reader)
     for part in command.parts:
         call.require(Action.WRITE, part.stream)
     (reply,) = await call.write(command)
     return call.written(201, wire.published(reply))
-
-
-def _check_headers(call: Call) -> None:
-    for name in _PRODUCER_HEADERS:
-        if name in call.headers:
-            raise not_implemented(f"the header {name.decode()}")
-    if b"if-match" in call.headers:
-        raise invalid("If-Match", "it goes with publishing into one stream")

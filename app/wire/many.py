@@ -16,6 +16,7 @@ from app.wire.publish import EntryLimits
 from app.wire.read import ReadLimits, assemble, cursor, gap_refused, preferred_wait_ms
 from app.wire.strict import Json, Number, Object
 from engine import (
+    Chunk,
     Cursor,
     DescribeGroup,
     Entries,
@@ -24,6 +25,7 @@ from engine import (
     Publish,
     Published,
     Reply,
+    Republished,
     StreamsRead,
     XAdd,
     XRead,
@@ -168,7 +170,9 @@ def _object(bodies: Mapping[str, bytes]) -> bytes:
 # ---- publishing
 
 
-def publication(body: bytes, limits: EntryLimits, streams_max: int, key: str | None) -> Publish:
+def publication(
+    body: bytes, limits: EntryLimits, streams_max: int, key: str | None, chunk: Chunk | None
+) -> Publish:
     """POST /v1/publish."""
     parts = publish.read_many(body, limits)
     _check_names(list(parts), streams_max)
@@ -176,14 +180,19 @@ def publication(body: bytes, limits: EntryLimits, streams_max: int, key: str | N
     return Publish(
         parts=[XAdd(stream=name, bodies=one.bodies, ids=one.ids) for name, one in parts.items()],
         idempotency=idempotency,
+        chunk=chunk,
     )
 
 
 def published(reply: Reply) -> bytes:
     """What each stream got."""
+    if isinstance(reply, Republished):
+        stored = {one.stream: _stored(one.first_id, one.last_id, one.count) for one in reply.streams}
+        return msgspec.json.encode({"streams": stored, "duplicate": True})
     assert isinstance(reply, Published), "publishing answers what was published"
-    streams = {
-        name: {"first_id": ids.text(one.ids[0]), "last_id": ids.text(one.ids[-1]), "count": len(one.ids)}
-        for name, one in reply.streams
-    }
-    return msgspec.json.encode({"streams": streams, "duplicate": reply.duplicate})
+    stored = {name: _stored(one.ids[0], one.ids[-1], len(one.ids)) for name, one in reply.streams}
+    return msgspec.json.encode({"streams": stored, "duplicate": reply.duplicate})
+
+
+def _stored(first_id: int, last_id: int, count: int) -> Mapping[str, str | int]:
+    return {"first_id": ids.text(first_id), "last_id": ids.text(last_id), "count": count}

@@ -1,17 +1,17 @@
 """Media types and preferences: the small grammars of HTTP's headers.
 
-Knows: Content-Type, Accept, Prefer, If-Match, Idempotency-Key as text. Must never know: what they are asked
-for.
+Knows: Content-Type, Accept, Prefer, If-Match, Idempotency-Key, Weir-Producer and its companions as text.
+Must never know: what they are asked for.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from app.errors import Refusal, invalid
-from engine import ids
+from engine import Chunk, ids
 
 idempotency_key_bytes_max: Final = 255
 
@@ -19,6 +19,11 @@ JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 EVENTS: Final = "text/event-stream"
 COLUMNS: Final = "application/vnd.weir.columns+json"
+
+_CHUNK_HEADERS: Final = ("Weir-Producer", "Weir-Epoch", "Weir-Chunk")
+# JavaScript's Number.MAX_SAFE_INTEGER, as everywhere.
+integer_max: Final = (1 << 53) - 1
+_digits_max: Final = 20
 
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 _QUALITY: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
@@ -150,3 +155,25 @@ def idempotency_key(header: bytes | None) -> str | None:
             "Idempotency-Key", f"a key has 1 to {idempotency_key_bytes_max} printable ASCII characters"
         )
     return text
+
+
+def chunk(headers: Mapping[bytes, bytes]) -> Chunk | None:
+    """What Weir-Producer, Weir-Epoch and Weir-Chunk say together, None without any of them."""
+    given = [name for name in _CHUNK_HEADERS if name.lower().encode() in headers]
+    if not given:
+        return None
+    missing = [name for name in _CHUNK_HEADERS if name not in given]
+    if missing:
+        raise invalid(missing[0], f"{given[0]} goes with {' and '.join(missing)}")
+    producer, epoch, number = (headers[name.lower().encode()].decode("latin-1") for name in _CHUNK_HEADERS)
+    if len(producer) > idempotency_key_bytes_max or not _KEY.fullmatch(producer):
+        raise invalid(
+            "Weir-Producer", f"a producer has 1 to {idempotency_key_bytes_max} printable ASCII characters"
+        )
+    return Chunk(producer, _number("Weir-Epoch", epoch), _number("Weir-Chunk", number))
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > _digits_max or int(text) > integer_max:
+        raise invalid(name, f"it is a whole number between 0 and {integer_max}")
+    return int(text)

@@ -242,7 +242,7 @@ def streams_of(command: Command) -> tuple[str, ...] | None:
         return tuple(command.streams)
     if isinstance(command, own.Publish):
         # What a key was used for hangs on no stream, as the records that name none.
-        keyed = ("",) if command.idempotency is not None else ()
+        keyed = ("",) if command.idempotency is not None or command.chunk is not None else ()
         return (*(part.stream for part in command.parts), *keyed)
     stream = getattr(command, "stream", None)
     return None if stream is None else (stream,)

@@ -4,11 +4,13 @@ Knows: what is refused (decisions.md 16), and which records follow.
 Must never know: wire formats.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from engine import errors
+import msgspec
+
+from engine import errors, ids
 from engine.commands import own, types
 from engine.commands.deadletters import Dead, bury, takes_letters
 from engine.commands.entries import Prepared, prepare, store
@@ -16,16 +18,18 @@ from engine.commands.introspection import group_info, stream_info
 from engine.commands.turn import Turn, id_frame_bytes
 from engine.groups import Group
 from engine.keyspace import Key, Retention
+from engine.producers import epoch_chunks_max
 from engine.records import (
     Describe,
     Own,
+    PublishChunk,
     RememberPublish,
     RemoveConsumer,
     RemoveGroup,
     SetPolicy,
     answer_age_ms_max,
 )
-from engine.replies import Added, Buried, GroupInfo, Published, StreamPage
+from engine.replies import Added, Buried, GroupInfo, Published, Republished, StoredRun, StreamPage
 
 # What a record of entries of one delivery time takes beside its names, at most.
 _run_bytes: Final = 32
@@ -163,24 +167,63 @@ def bury_entries(turn: Turn, command: own.BuryEntries) -> Buried:
 # --- many streams ---------------------------------------------------------------------------------------
 
 
-def publish(turn: Turn, command: own.Publish) -> Published:
-    key = command.idempotency
-    answer = turn.keyspace.answers.get(key.key) if key is not None else None
-    if key is not None and answer is not None and turn.now_ms - answer.at_ms <= answer_age_ms_max:
-        if answer.digest != key.digest:
-            raise errors.idempotency_mismatch()
-        return Published([(name, Added(given)) for name, given in answer.streams], duplicate=True)
+def publish(turn: Turn, command: own.Publish) -> Published | Republished:
+    repeated = _published_before(turn, command.idempotency) or _chunk_before(turn, command.chunk)
+    if repeated is not None:
+        return repeated
     if len({part.stream for part in command.parts}) < len(command.parts):
         raise errors.invalid("ERR a stream stands twice", "each stream stands once, with all its entries")
     prepared = [_prepared(turn, part) for part in command.parts]
     turn.expect_room(sum(part.stream not in turn.keyspace.keys for part in command.parts))
     added = [(one.command.stream, store(turn, one)) for one in prepared]
+    key, chunk = command.idempotency, command.chunk
     if key is not None:
         given = [entry_id for _, one in added for entry_id in one.ids]
         counts = [len(one.ids) for _, one in added]
         names = [name for name, _ in added]
         turn.emit(RememberPublish(key.key, key.digest, names, counts, given, turn.now_ms))
+    if chunk is not None:
+        turn.emit(PublishChunk(chunk.producer, chunk.epoch, chunk.number, _told(added)))
     return Published(added)
+
+
+def _published_before(turn: Turn, key: types.IdempotencyKey | None) -> Published | None:
+    answer = turn.keyspace.answers.get(key.key) if key is not None else None
+    if key is None or answer is None or turn.now_ms - answer.at_ms > answer_age_ms_max:
+        return None
+    if answer.digest != key.digest:
+        raise errors.idempotency_mismatch()
+    return Published([(name, Added(given)) for name, given in answer.streams], duplicate=True)
+
+
+def _chunk_before(turn: Turn, chunk: own.Chunk | None) -> Republished | None:
+    """What was answered to the chunk the first time; refused where it was not, and its epoch is over."""
+    if chunk is None:
+        return None
+    producers = turn.keyspace.producers
+    answer = producers.answer(chunk.producer, chunk.epoch, chunk.number)
+    if answer is not None:
+        return Republished([_run(*row) for row in _rows_of(answer)])
+    epoch = producers.epoch(chunk.producer)
+    if chunk.epoch < epoch:
+        raise errors.stale_epoch(chunk.producer, epoch)
+    if not producers.has_room(chunk.producer, chunk.epoch):
+        raise errors.too_many_chunks(epoch_chunks_max)
+    return None
+
+
+# How the answer of a chunk is kept: of each stream its name, the first and the last ID, and their number.
+_Row = tuple[str, str, str, int]
+_rows_of: Final = msgspec.json.Decoder(list[_Row]).decode
+
+
+def _told(added: Sequence[tuple[str, Added]]) -> bytes:
+    rows = [(name, ids.text(one.ids[0]), ids.text(one.ids[-1]), len(one.ids)) for name, one in added]
+    return msgspec.json.encode(rows)
+
+
+def _run(name: str, first: str, last: str, count: int) -> StoredRun:
+    return StoredRun(name, ids.parse_canonical(first.encode()), ids.parse_canonical(last.encode()), count)
 
 
 def _prepared(turn: Turn, part: types.XAdd) -> Prepared:

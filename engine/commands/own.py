@@ -7,6 +7,8 @@ Must never know: how a command was written down, and what it does.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from engine.commands.types import Command, Cursor, IdempotencyKey, Ids, XAdd
 from engine.keyspace import Retention
 
@@ -104,11 +106,22 @@ class BuryEntries(Command, frozen=True, kw_only=True):
     reason: str
 
 
+class Chunk(msgspec.Struct, frozen=True):
+    """One piece of what a producer publishes: which of its runs it is of, and which piece of that."""
+
+    producer: str
+    epoch: int
+    number: int
+
+
 class Publish(Command, frozen=True, kw_only=True):
-    """Append to many streams, all or nothing; each stream once. Reply: `Published`."""
+    """Append to many streams, all or nothing; each stream once. Reply: `Published`, or for a chunk that was
+    stored before `Republished`. At most one of `idempotency` and `chunk`.
+    """
 
     parts: Sequence[XAdd]
     idempotency: IdempotencyKey | None = None
+    chunk: Chunk | None = None
 
 
 class Plan(Command, frozen=True, kw_only=True):

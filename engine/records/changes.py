@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Final, TypeVar
 import msgspec
 
 from engine.groups import Consumer, Group, Policy
-from engine.keyspace import Answer, Chunk, Key, Keyspace, PublishAnswer, Retention, generation_bytes
+from engine.keyspace import Answer, Key, Keyspace, PublishAnswer, Retention, generation_bytes
 from engine.productions import Productions
 
 # How `engine.records.payload` writes a field that MessagePack has no form for.
@@ -331,7 +331,7 @@ class RememberAnswer(Record, frozen=True):
 
 
 class PublishChunk(Record, frozen=True):
-    """The last chunk of a producer of many streams."""
+    """A chunk of a producer's last epoch, or the first one of a newer epoch, and what was answered."""
 
     number = 22
     producer: str
@@ -340,7 +340,7 @@ class PublishChunk(Record, frozen=True):
     answer: bytes
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.chunks[self.producer] = Chunk(self.epoch, self.chunk, self.answer)
+        keyspace.producers.remember(self.producer, self.epoch, self.chunk, self.answer)
 
 
 class Configure(Record, frozen=True):

@@ -3,14 +3,14 @@
 Knows: everything that is in a keyspace, nothing left out; what has to be kept of a stream before it changes.
 Must never know: files, frames, who asks, and how fast.
 
-Taking one costs a copy of the list of streams. A stream is held when its turn comes, or when a command is
-about to change it, whichever is first: by reference to blocks that are copied before they are written, so
-that its length does not matter.
+Taking one costs a copy of the lists of streams and of producers. A stream is held when its turn comes, or
+when a command is about to change it, whichever is first: by reference to blocks that are copied before they
+are written, so that its length does not matter.
 
 Of deleted entries nothing is in the records but the IDs of those in nodes that are still there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -21,6 +21,7 @@ from engine.blocks import Snapshot
 from engine.groups import Group, Pending, Policy
 from engine.keyspace import SETTINGS_DEFAULT, Key, Keyspace, PublishAnswer, Retention
 from engine.nodes import OpenNode, SealedNode, Text, new_compressor
+from engine.producers import HeldProducer
 from engine.records.changes import (
     Configure,
     CreateGroup,
@@ -68,6 +69,7 @@ class Capture:
         assert keyspace.before_change is None, "one snapshot at a time"
         self._keyspace = keyspace
         self._settled = list(_without_stream(keyspace))
+        self._producers = keyspace.producers.hold()
         self._names = keyspace.names()
         # A stream that is removed stays as it was: nothing changes it any more.
         self._waiting: dict[str, Key] = dict(keyspace.keys)
@@ -83,6 +85,7 @@ class Capture:
         """The records, in order. The keyspace may change between any two."""
         try:
             yield from self._settled
+            yield from _chunks(self._producers)
             compressor = new_compressor()
             for name in self._names:
                 self._hold(name)
@@ -107,10 +110,15 @@ def _without_stream(keyspace: Keyspace) -> Iterator[Record]:
     for name, value in keyspace.settings.items():
         if value != SETTINGS_DEFAULT[name]:
             yield Configure(name, value)
-    for producer, chunk in keyspace.chunks.items():
-        yield PublishChunk(producer, *chunk)
     for key, answer in keyspace.answers.items():
         yield _remembered(key, answer)
+
+
+def _chunks(held: Sequence[HeldProducer]) -> Iterator[PublishChunk]:
+    for producer in held:
+        for epoch, chunks in producer.epochs:
+            for number, answer in chunks.items():
+                yield PublishChunk(producer.name, epoch, number, answer)
 
 
 def _remembered(key: str, answer: PublishAnswer) -> RememberPublish:

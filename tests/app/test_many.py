@@ -301,8 +301,8 @@ async def test_wrong_publications_are_refused(
 @pytest.mark.parametrize(
     ("header", "value", "status", "code"),
     [
-        ("weir-producer", "p", 501, "not_implemented"),
-        ("weir-chunk", "1", 501, "not_implemented"),
+        ("weir-producer", "p", 422, "invalid"),
+        ("weir-chunk", "1", 422, "invalid"),
         ("if-match", '"1-0"', 422, "invalid"),
         ("content-type", "application/x-ndjson", 415, "unsupported_media_type"),
         ("idempotency-key", "", 422, "invalid"),
@@ -311,7 +311,7 @@ async def test_wrong_publications_are_refused(
 async def test_headers_are_never_ignored(
     http: httpx.AsyncClient, header: str, value: str, status: int, code: str
 ) -> None:
-    """What is not built is 501, what cannot be is 422."""
+    """What cannot be is 422, a part of what goes together too."""
     body = {"streams": {"a": [{"fields": {"x": "1"}}]}}
     answer = await http.post(PUBLISH, json=body, headers={header: value})
     assert await refused(answer) == (status, code)

@@ -256,10 +256,11 @@ async def test_a_synced_answer_says_so(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("header", ["weir-producer", "weir-epoch", "weir-chunk"])
-async def test_headers_of_later_versions_are_not_ignored(http: httpx.AsyncClient, header: str) -> None:
-    """501: what the contract names and is not built."""
+async def test_chunks_of_a_producer_go_elsewhere(http: httpx.AsyncClient, header: str) -> None:
+    """422 with the place; nothing is stored."""
     answer = await http.post(ENTRIES, json={"fields": {"a": "1"}}, headers={header: "1"})
-    assert answer.status_code == 501
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, header)
+    assert "/v1/publish" in answer.json()["detail"]
     assert await stored(http) == []
 
 

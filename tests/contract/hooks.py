@@ -32,6 +32,7 @@ schemathesis.openapi.format("new-entry-id", st.one_of(st.just("*"), _ids, _unsig
 _MEANT = (
     "it does not go with ",
     "it goes with ",
+    " goes with Weir-",
     "only a read with `after` can wait",
     "a trim has one of maxlen, minid, older_than_ms",
     "a group's entries are delivered before a gap is known",

@@ -23,6 +23,7 @@ DERIVED: Final = frozenset(
         "_serial",
         "_views",
         "caps",
+        "edition",
         "cold",
         "floor_ms",
         "new_generation",

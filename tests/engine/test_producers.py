@@ -1,0 +1,180 @@
+"""Publishing in chunks: each is stored once, in the epochs of its producer; an older epoch is stale.
+
+Knows: what is remembered, for how long, through restarts and rewrites. Must never know: doors.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine import Chunk, FlushAll, Publish, Published, Republished, XAdd, entries, producers
+from engine.records import Capture, encode
+from tests.engine.house import House, replayed, state
+from tests.engine.images import image
+
+
+@pytest.fixture
+def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    """An empty house, whose limits hold to the end. Then everything agrees with itself, and nothing would be
+    lost by a restart.
+    """
+    house = House()
+    yield house
+    house.check()
+
+
+def chunk(epoch: int, number: int, producer: str = "p", *, streams: tuple[str, ...] = ("s",)) -> Publish:
+    bodies = [entries.body([("n", f"{producer}/{epoch}/{number}")])] * 2
+    parts = [XAdd(stream=stream, bodies=bodies) for stream in streams]
+    return Publish(parts=parts, chunk=Chunk(producer, epoch, number))
+
+
+def told(house: House, command: Publish) -> tuple[bool, list[tuple[str, int, int, int]]]:
+    """Whether it was stored before, and what each stream got."""
+    reply = house.run(command)
+    if isinstance(reply, Republished):
+        return True, [(one.stream, one.first_id, one.last_id, one.count) for one in reply.streams]
+    assert isinstance(reply, Published)
+    return False, [(name, one.ids[0], one.ids[-1], len(one.ids)) for name, one in reply.streams]
+
+
+def test_a_chunk_is_stored_once_and_answered_twice(house: House) -> None:
+    """With the same IDs, over all its streams, in one frame; also when the streams have gone on."""
+    first = told(house, chunk(0, 0, streams=("a", "b")))
+    assert (len(house.payloads), first[0]) == (1, False)
+    told(house, chunk(0, 1, streams=("a",)))
+    assert told(house, chunk(0, 0, streams=("a", "b"))) == (True, first[1])
+    assert len(house.payloads) == 2
+    house.run(FlushAll())
+    assert told(house, chunk(0, 0, streams=("a", "b"))) == (True, first[1])
+    assert house.keyspace.keys == {}
+
+
+def test_the_epoch_before_is_remembered_too(house: House) -> None:
+    """Numbers of epochs may have holes; of the one before that nothing is known."""
+    first = told(house, chunk(3, 0))[1]
+    second = told(house, chunk(7, 0))[1]
+    assert told(house, chunk(3, 0)) == (True, first)
+    assert told(house, chunk(7, 0)) == (True, second)
+    told(house, chunk(8, 5))
+    assert told(house, chunk(7, 0)) == (True, second)
+    refused = house.refused(chunk(3, 0))
+    assert (refused.code, refused.members["epoch"]) == ("stale_epoch", 8)
+
+
+def test_an_older_epoch_stores_nothing_new(house: House) -> None:
+    """Whoever publishes in it was replaced; another producer is not concerned."""
+    told(house, chunk(1, 0))
+    told(house, chunk(2, 0))
+    for epoch in (0, 1):
+        assert house.refused(chunk(epoch, 1)).code == "stale_epoch"
+    assert told(house, chunk(1, 1, "q"))[0] is False
+
+
+def test_a_refused_chunk_may_come_again(house: House) -> None:
+    """Nothing of it was stored, and its epoch has not begun."""
+    body = entries.body([("a", "1")])
+    wrong = Publish(
+        parts=[XAdd(stream="s", bodies=[body]), XAdd(stream="t", bodies=[body], ids=[0])],
+        chunk=Chunk("p", 9, 0),
+    )
+    assert house.refused(wrong).code == "id_not_increasing"
+    assert told(house, chunk(1, 0))[0] is False
+
+
+def test_chunks_survive_a_restart_and_a_rewrite(house: House) -> None:
+    """The answers of both epochs, and who published longest ago."""
+    answers = [told(house, chunk(epoch, number, "p"))[1] for epoch in (1, 2) for number in (0, 1)]
+    told(house, chunk(5, 0, "q"))
+    for survive in (house.restart, house.rewrite):
+        survive()
+        again = [told(house, chunk(epoch, number)) for epoch in (1, 2) for number in (0, 1)]
+        assert again == [(True, one) for one in answers]
+        assert list(house.keyspace.producers.producers) == ["p", "q"]
+        assert house.refused(chunk(4, 0, "q")).code == "stale_epoch"
+
+
+def test_a_snapshot_is_of_one_moment(house: House) -> None:
+    """Chunks that come while it is read are not in it; the log behind it has them."""
+    for number in range(3):
+        told(house, chunk(1, number))
+    told(house, chunk(1, 0, "q"))
+    before = image(house.keyspace)
+    capture = Capture(house.keyspace)
+    frames = len(house.payloads)
+    told(house, chunk(1, 3))
+    told(house, chunk(2, 0))
+    told(house, chunk(3, 0))
+    told(house, chunk(1, 0, "new"))
+    base = [encode([record]) for record in capture.records()]
+    assert image(replayed(base)) == before
+    assert image(replayed([*base, *house.payloads[frames:]])) == image(house.keyspace)
+
+
+def test_who_published_longest_ago_is_forgotten_first(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond so many producers; then its chunks are stored as new ones."""
+    monkeypatch.setattr(producers, "producers_max", 2)
+    for name in ("p", "q", "p", "r"):
+        told(house, chunk(1, len(house.payloads), name))
+    assert list(house.keyspace.producers.producers) == ["p", "r"]
+    assert told(house, chunk(1, 1, "q"))[0] is False
+    assert list(house.keyspace.producers.producers) == ["r", "q"]
+
+
+def test_all_chunks_together_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whole producers; who publishes now stays."""
+    monkeypatch.setattr(producers, "chunks_max", 3)
+    for name, number in (("p", 0), ("p", 1), ("q", 0), ("q", 1)):
+        told(house, chunk(1, number, name))
+    assert (list(house.keyspace.producers.producers), house.keyspace.producers.chunk_count) == (["q"], 2)
+
+
+def test_an_epoch_has_so_many_chunks(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More are refused, with what to do; those that are stored are still answered."""
+    monkeypatch.setattr(producers, "epoch_chunks_max", 2)
+    first = told(house, chunk(1, 0))[1]
+    told(house, chunk(1, 1))
+    assert house.refused(chunk(1, 2)).code == "invalid"
+    assert told(house, chunk(1, 0)) == (True, first)
+    assert told(house, chunk(2, 0))[0] is False
+
+
+@dataclass
+class Model:
+    """What a producer is answered, told simply."""
+
+    epochs: list[int] = field(default_factory=list)
+    stored: dict[tuple[int, int], object] = field(default_factory=dict)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from("pq")), max_size=40), st.data()
+)
+def test_any_order_of_chunks_is_answered_as_by_the_model(
+    calls: list[tuple[int, int, str]], data: st.DataObject
+) -> None:
+    """Restarts and rewrites between them change nothing."""
+    house = House()
+    models = {"p": Model(), "q": Model()}
+    for epoch, number, name in calls:
+        model = models[name]
+        if model.epochs and epoch < model.epochs[-1] and (epoch, number) not in model.stored:
+            assert house.refused(chunk(epoch, number, name)).code == "stale_epoch"
+            continue
+        duplicate, answer = told(house, chunk(epoch, number, name))
+        assert duplicate == ((epoch, number) in model.stored)
+        if duplicate:
+            assert answer == model.stored[epoch, number]
+            continue
+        model.stored[epoch, number] = answer
+        if epoch not in model.epochs:
+            model.epochs.append(epoch)
+        kept = model.epochs[-2:]
+        model.stored = {key: one for key, one in model.stored.items() if key[0] in kept}
+        data.draw(st.sampled_from([lambda: None, lambda: None, house.restart, house.rewrite]))()
+    assert state(replayed(house.payloads)) == state(house.keyspace)
+    house.check()
