@@ -14,3 +14,8 @@ def monotonic_s() -> float:
 def wall_ms() -> int:
     """Milliseconds since 1970 UTC; may jump. For what is compared with the time in an entry's ID."""
     return time.time_ns() // 1_000_000
+
+
+def pause(seconds: float) -> None:
+    """Do nothing for so long."""
+    time.sleep(seconds)

@@ -13,10 +13,14 @@ from urllib.parse import quote
 import httpx
 import orjson
 import stamina
+from stamina.instrumentation import LoggingOnRetryHook, set_on_retry_hooks
 
 from pipeline.clock import monotonic_s
 from pipeline.errors import OptionError, PipelineError, Refused, Unavailable
 from pipeline.gateway.access import Access, checked_url
+
+# Told on standard error: by its own choice stamina prints, and what a job prints may be read by a program.
+set_on_retry_hooks((LoggingOnRetryHook,))
 
 # One answer of the gateway; its members are the public contract's.
 Answer = dict[str, Any]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from pipeline import ids, offsets, schema
@@ -108,7 +108,7 @@ class BatchReader(DataSourceReader):
 class PushdownReader(BatchReader):
     """A reader that filters are pushed to; Spark refuses it unless its own setting allows that."""
 
-    def pushFilters(self, filters: list[object]) -> Iterator[object]:  # type: ignore[override]  # noqa: N802
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's
         """Narrows what is read; every filter goes back, for Spark to look at each row."""
         self._narrowed = Narrowed.by(filters)
         yield from filters

@@ -8,7 +8,6 @@ every task, unpickled, to read. Only the first has a state.
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -26,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pipeline import ids, offsets
-from pipeline.clock import monotonic_s
+from pipeline.clock import monotonic_s, pause
 from pipeline.errors import DataLoss, OptionError, PipelineError
 from pipeline.gateway import StreamPlan
 from pipeline.offsets import Offsets, Position
@@ -49,7 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         given: StructType,
         *,
         clock: Callable[[], float] = monotonic_s,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = pause,
     ) -> None:
         if options.relation in relations.SNAPSHOTS:
             raise OptionError(
