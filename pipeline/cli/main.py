@@ -18,6 +18,7 @@ from pipeline.cli import (
     doctor,
     lag,
     latency,
+    mirror,
     output,
     replay,
     trim,
@@ -92,6 +93,7 @@ jobs.command("trim", rich_help_panel=_ARCHIVES)(trim.trim)
 jobs.command("verify", rich_help_panel=_ARCHIVES)(verify.verify)
 jobs.command("compact", rich_help_panel=_ARCHIVES)(compact.compact)
 jobs.command("replay", rich_help_panel=_BACK)(replay.replay)
+jobs.command("mirror", rich_help_panel=_BACK)(mirror.mirror)
 jobs.command("windows", rich_help_panel=_LOOKING)(windows.windows)
 jobs.command("lag", rich_help_panel=_LOOKING)(lag.lag)
 jobs.command("latency", rich_help_panel=_LOOKING)(latency.latency)

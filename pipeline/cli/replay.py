@@ -23,6 +23,7 @@ _tasks_default: Final = 2
 _tasks_max: Final = 64
 _rate_max: Final = 10_000_000
 _chunk_rows_max: Final = 5_000
+_slice_s: Final = 600
 
 
 def replay(  # noqa: PLR0913 - a command's options are its parameters
@@ -130,7 +131,7 @@ def replay(  # noqa: PLR0913 - a command's options are its parameters
     What is sent is settled at the first start. Killed and begun again with the same --job-id, it goes on.
     """
     from pipeline.jobs import replay as job
-    from pipeline.jobs.replay_plan import Form, Targets, Wanted
+    from pipeline.jobs.replay_plan import Form, Targets, Wanted, slice_rows_default
     from pipeline.place import Place
     from pipeline.running import locked
     from pipeline.session import open_session
@@ -146,6 +147,8 @@ def replay(  # noqa: PLR0913 - a command's options are its parameters
         # A second's worth at most, so that a slow replay is not one of bursts.
         chunk_rows=_chunk_rows_max if rate is None else max(1, min(_chunk_rows_max, rate // tasks)),
         tasks=tasks,
+        # Ten minutes' worth: what is killed in a slice sends it again, and the gateway tells it apart.
+        slice_rows=slice_rows_default if rate is None else min(slice_rows_default, rate * _slice_s),
     )
     targets = Targets.parse(to or [])
     if dry_run:

@@ -30,7 +30,8 @@ PLAN: Final = "plan.json"
 DONE: Final = "done.json"
 slice_rows_default: Final = 100_000
 orig_field_default: Final = "_orig_id"
-_PLACEHOLDER: Final = "{stream}"
+# In a target: the name of the source.
+PLACEHOLDER: Final = "{stream}"
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -66,7 +67,7 @@ class Targets:
     """Where streams go: as `by_stream` says, else `otherwise`; `{stream}` in it is the source."""
 
     by_stream: Mapping[str, str] = field(default_factory=dict)
-    otherwise: str = _PLACEHOLDER
+    otherwise: str = PLACEHOLDER
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> "Targets":
@@ -83,11 +84,11 @@ class Targets:
                 named[source] = target
         if len(otherwise) > 1 or "" in otherwise:
             raise OptionError("--to names several streams for all others: give one, or source=target")
-        return cls(named, otherwise[0] if otherwise else _PLACEHOLDER)
+        return cls(named, otherwise[0] if otherwise else PLACEHOLDER)
 
     def of(self, stream: str) -> str:
         """Where a stream goes."""
-        return self.by_stream.get(stream) or self.otherwise.replace(_PLACEHOLDER, stream)
+        return self.by_stream.get(stream) or self.otherwise.replace(PLACEHOLDER, stream)
 
 
 class Span(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
