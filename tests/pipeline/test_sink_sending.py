@@ -102,3 +102,64 @@ def test_a_pace_is_kept_between_chunks(gateway: Gateway) -> None:
     sender.send(numbers("paced", 25))
     assert waited == [1.0, 2.0]
     assert len(stored(gateway, "paced")) == 25
+
+
+class TestPosition:
+    def test_chunks_that_are_sent_again_are_stored_once(self, gateway: Gateway) -> None:
+        """A task that died after four of ten chunks."""
+        place = Place("spark/p1", 0, 0)
+        entries = numbers("position", 95)
+        send(gateway, entries[:40], "position", place)
+        again = send(gateway, entries, "position", place)
+        assert (again.chunks, again.repeated, again.rows) == (10, 4, 95)
+        assert stored(gateway, "position") == [str(n) for n in range(95)]
+
+    def test_a_new_batch_is_new_and_the_one_before_still_known(self, gateway: Gateway) -> None:
+        """The same rows in the next batch are other entries; a late repetition of the last batch is none."""
+        for epoch in (0, 1, 0):
+            send(gateway, numbers("epochs", 5), "position", Place("spark/p2", epoch, 0))
+        assert len(stored(gateway, "epochs")) == 10
+
+    def test_a_task_of_the_past_is_fenced_off(self, gateway: Gateway) -> None:
+        """A zombie with something new to say, two batches later: it ends with what to do."""
+        for epoch in (7, 8, 9):
+            send(gateway, numbers("fenced", 5), "position", Place("spark/p3", epoch, 0))
+        with pytest.raises(PipelineError, match=r"WEIR_FENCED.*epoch 7 of spark/p3/0 is over.*epoch 9"):
+            send(gateway, numbers("fenced", 5), "position", Place("spark/p3", 7, 0))
+        assert len(stored(gateway, "fenced")) == 15
+
+    def test_rows_that_moved_within_the_batch_are_noticed(self, gateway: Gateway) -> None:
+        """One was deleted from the source before the batch ran again: its chunks hold other rows by now, and
+        the gateway would call them repeated.
+        """
+        place = Place("spark/p4", 0, 0)
+        entries = numbers("moved", 95)
+        send(gateway, entries[:40], "position", place)
+        with pytest.raises(PipelineError, match="WEIR_CHANGED: chunk 0 of spark/p4/0"):
+            send(gateway, entries[1:], "position", place)
+
+    def test_another_job_under_the_same_name_is_noticed(self, gateway: Gateway) -> None:
+        """Its rows would be taken for those of yesterday's."""
+        send(gateway, numbers("daily", 10), "position", Place("job/daily", 0, 0))
+        with pytest.raises(PipelineError, match="another jobId"):
+            send(gateway, numbers("daily", 10, start=10), "position", Place("job/daily", 0, 0))
+
+    def test_what_was_trimmed_since_is_no_change(self, gateway: Gateway) -> None:
+        """The chunk is known by its number; its entries may have been worked on and be gone."""
+        place = Place("spark/p5", 0, 0)
+        send(gateway, numbers("trimmed", 10), "position", place)
+        gateway.post("/v1/streams/trimmed/trim", {"maxlen": 0})
+        assert send(gateway, numbers("trimmed", 10), "position", place).repeated == 1
+
+    def test_bytes_and_repeated_names_are_recognised(self, gateway: Gateway) -> None:
+        """As they are sent and as the gateway shows them, they are the same entry."""
+        entries = [
+            Entry("bytes", None, [("a", b"\xff"), ("b", "text")], None),
+            Entry("bytes", None, [("a", "1"), ("a", b"\xfe")], None),
+            Entry("bytes", None, [("a", "1"), ("a", "2")], None),
+            Entry("bytes", None, [("a", b"plain")], None),
+        ]
+        for entry in entries:
+            for _ in range(2):
+                send(gateway, [entry], "position", Place(f"spark/{entries.index(entry)}", 0, 0))
+        assert gateway.get("/v1/streams/bytes")["length"] == len(entries)
