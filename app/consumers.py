@@ -8,15 +8,8 @@ Must never know: the engine, sockets, entries.
 import asyncio
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
-
-class Consumer(NamedTuple):
-    """Whose entries are read."""
-
-    stream: str
-    group: str
-    name: str
+from app.held import Consumer
 
 
 class Place:

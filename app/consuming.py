@@ -11,20 +11,17 @@ from typing import Final
 import msgspec
 
 from app import sse
-from app.consumers import Consumer
 from app.following import Put, retry_ms
 from app.gateway import Gateway
+from app.held import Consumer, Look, look_s
 from app.wire import tail as wire
 from app.wire.claims import delivered
 from engine import (
     Cursor,
     Delivered,
-    EndWait,
-    GiveBack,
     GroupRead,
     PendingList,
     StreamDeliveries,
-    XPendingRange,
     XReadGroup,
     ids,
 )
@@ -32,10 +29,6 @@ from engine import (
 # So much is read at once, and lost sight of when a connection breaks while it is being sent.
 _piece_count_max: Final = 100
 _piece_bytes_max: Final = 64 << 10
-# How often is looked whether others than REST have settled what is in flight.
-_look_s: Final = 1.0
-# Nobody has held an entry for so long: what is taken over is released entries alone.
-released_only_ms: Final = (1 << 53) - 1
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,11 +81,8 @@ class Consuming:
         self._place.stop()
 
     def close(self) -> None:
-        """It has ended. The consumer was there until now, though it may have waited for room all the time."""
-        asked = self._asked
-        self._engine.submit(
-            [EndWait(streams=[asked.stream], group=asked.group, consumer=asked.consumer)], lambda _: None
-        )
+        """It has ended."""
+        self._engine.submit([self._asked.whose.leave()], lambda _: None)
         self._place.leave()
 
     async def run(self, put: Put) -> None:
@@ -151,11 +141,8 @@ class Consuming:
                 await self._give_back(given)
 
     async def _give_back(self, unsent: Sequence[int]) -> None:
-        asked = self._asked
-        await self._engine.execute(
-            GiveBack(stream=asked.stream, group=asked.group, consumer=asked.consumer, ids=unsent)
-        )
-        self._gateway.consumers.settled(asked.stream)
+        await self._engine.execute(self._asked.whose.give_back(unsent))
+        self._gateway.consumers.settled(self._asked.stream)
 
     # --- what is in flight ----------------------------------------------------------------------------------
 
@@ -176,25 +163,15 @@ class Consuming:
 
     async def _look(self) -> None:
         """Forget what is no longer pending with this consumer."""
-        asked, sent = self._asked, self._in_flight
-        command = XPendingRange(
-            stream=asked.stream,
-            group=asked.group,
-            start=min(sent),
-            end=max(sent),
-            count=2 * asked.in_flight_max,
-            consumer=asked.consumer,
-        )
-        reply = await self._engine.execute(command)
+        look = Look(self._asked.whose, [*self._in_flight])
+        reply = await self._engine.execute(look.command)
         assert isinstance(reply, PendingList), "that is what XPENDING with a range answers"
-        known_upto = reply.entries[-1].id if reply.more else max(sent)
-        held = {one.id for one in reply.entries}
-        self._in_flight = {one for one in sent if one in held or one > known_upto}
+        self._in_flight.difference_update(look.gone(reply))
 
     async def _wait(self, settled: asyncio.Event) -> None:
         """Until something may have been settled, the end, or it is time to look or to be heard."""
         wake = settled.set
-        timer = asyncio.get_running_loop().call_later(min(_look_s, self._silence_left_s()), wake)
+        timer = asyncio.get_running_loop().call_later(min(look_s, self._silence_left_s()), wake)
 
         def end(_: asyncio.Future[None]) -> None:
             wake()

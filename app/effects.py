@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import UnsetType
 
+from app.held import Consumer
 from app.wire.publish import EntryLimits
 from engine import Command, Cursor, XReadGroup
 
@@ -62,7 +63,7 @@ class Claim(Effect, frozen=True):
     """Be the only one who reads as this consumer, once whoever was has ended; then `owned`."""
 
     key: int
-    consumer: tuple[str, str, str]
+    consumer: Consumer
 
 
 class Read(Effect, frozen=True):

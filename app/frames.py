@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from app import errors, names
 from app.errors import Refusal, invalid
-from app.wire import media, options, publish, query, strict
+from app.wire import claims, media, options, publish, query, strict
 from app.wire.options import XAddOptions
 from app.wire.publish import EntryLimits, Published
 from app.wire.strict import Object
@@ -560,10 +560,7 @@ def delivered(one: Delivered) -> bytes:
     """An entry for a consumer: as it is stored, and with its count where it was delivered before."""
     if one.text is not None and one.delivery_count == 1:
         return one.text
-    text = one.text if one.text is not None else b'{"id":"%b","fields":null}' % ids.text(one.id).encode()
-    # A claiming read has no age for what it took from nobody.
-    idle = b',"idle_ms":%d' % min(one.idle_ms, _integer_max) if one.idle_ms is not None else b""
-    return b'%b,"delivery_count":%d%b}' % (text[:-1], min(one.delivery_count, _integer_max), idle)
+    return claims.delivered(one)
 
 
 def ok(ref: str | int | UnsetType, members: Mapping[str, Any] | None = None) -> bytes:

@@ -13,19 +13,18 @@ from typing import Any, Final, Protocol
 
 from app import commands, frames
 from app.calls import Call
-from app.consumers import Consumer, Place
+from app.consumers import Place
 from app.effects import Ask, Claim, Close, Effect, Effects, Leave, Open, Read, Send, Submit, Take
 from app.errors import Refusal
 from app.feeds import Feeds, Gap, Page, Tail
 from app.gateway import Gateway
+from app.held import look_s
 from app.middleware.envelope import as_refusal
 from app.session import Session
-from engine import EndWait, Engine, EngineError, GroupRead, Reply
+from engine import Engine, EngineError, GroupRead, Reply
 
 # What a socket may have asked for without an answer before it is no longer listened to.
 _unanswered_max: Final = 256
-# How often is looked whether others have taken entries from who is out of credit.
-_look_s: Final = 1.0
 # After `goaway` there is so long to acknowledge, and at most half of the time that a stop has.
 _goaway_ms_max: Final = 2_000
 # A command's answer, as its only copy, waits for who reads slowly.
@@ -63,7 +62,7 @@ class Hub:
     def look_now_and_then(self) -> None:
         """As long as anybody works."""
         if self._looking is None and self.working:
-            self._looking = asyncio.get_running_loop().call_later(_look_s, self._look)
+            self._looking = asyncio.get_running_loop().call_later(look_s, self._look)
 
     def _look(self) -> None:
         self._looking = None
@@ -308,9 +307,7 @@ class Push:
     # ---- consumers
 
     def _claim(self, effect: Claim) -> None:
-        place = self._call.gateway.consumers.take(
-            Consumer(*effect.consumer), partial(self._replaced, effect.key)
-        )
+        place = self._call.gateway.consumers.take(effect.consumer, partial(self._replaced, effect.key))
         self._places[effect.key] = place
         self._hub.working.add(self)
         self._hub.look_now_and_then()
@@ -354,9 +351,7 @@ class Push:
         elif place is not None:
             if not self._places:
                 self._hub.working.discard(self)
-            # It was there until now, though it may have waited for credit all the time.
-            stream, group, name = place.consumer
-            self._engine.submit([EndWait(streams=[stream], group=group, consumer=name)], lambda _: None)
+            self._engine.submit([place.consumer.leave()], lambda _: None)
             place.leave()
             self._wake_writers()
 

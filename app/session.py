@@ -25,6 +25,7 @@ from app.effects import Ask, Claim, Close, Effects, Leave, Open, Read, Ref, Send
 from app.errors import Refusal, invalid, of_engine
 from app.feeds import Gap, Page
 from app.gateway import draining
+from app.held import Look
 from app.subscriptions import Following, Working, page_bytes_max
 from app.wire import options
 from app.wire.options import Demands
@@ -36,7 +37,6 @@ from engine import (
     EngineError,
     EnsureGroup,
     Exists,
-    GiveBack,
     GroupInfo,
     GroupRead,
     Nack,
@@ -47,7 +47,6 @@ from engine import (
     XAckDel,
     XGroupCreateConsumer,
     XNack,
-    XPendingRange,
     ids,
 )
 from engine import Deletions as EngineDeletions
@@ -55,8 +54,6 @@ from engine import Deletions as EngineDeletions
 Replies = Sequence[Reply | EngineError]
 
 batch_max_default: Final = 1_000
-# What is looked at beside a consumer's own entries to see which of them others have taken.
-_looked_at_max: Final = 10_000
 
 protocol_error_close: Final = 4501
 drain_close: Final = 4001
@@ -365,7 +362,7 @@ class Session:
             info = replies[-1]
             assert isinstance(info, GroupInfo), "it was asked for last"
             told = {"next": {work.stream: ids.text(info.last_delivered_id)}}
-            claim = Claim(work.key, (work.stream, work.group, work.consumer))
+            claim = Claim(work.key, work.whose)
             return [Send(frames.ok(frame.ref, told)), claim]
 
         try:
@@ -463,8 +460,7 @@ class Session:
     def _give_back(self, work: Working, entry_ids: Sequence[int]) -> Effects:
         if work.noack or not entry_ids:
             return []
-        command = GiveBack(stream=work.stream, group=work.group, consumer=work.consumer, ids=tuple(entry_ids))
-        return [self._submit([command], lambda _: [])]
+        return [self._submit([work.whose.give_back(entry_ids)], lambda _: [])]
 
     # ---- settling
 
@@ -510,15 +506,7 @@ class Session:
         return effects
 
     def _look(self, work: Working) -> Submit:
-        held = sorted(work.held)[:_looked_at_max]
-        command = XPendingRange(
-            stream=work.stream,
-            group=work.group,
-            start=held[0],
-            end=held[-1],
-            count=_looked_at_max,
-            consumer=work.consumer,
-        )
+        look = Look(work.whose, [*work.held])
 
         def done(replies: Replies) -> Effects:
             work.looking = False
@@ -526,12 +514,10 @@ class Session:
             if isinstance(reply, EngineError):
                 return self._look_why(work) if reply.code == "no_group" and not work.ended else []
             assert isinstance(reply, PendingList), "XPENDING with a range answers a list"
-            upto = reply.entries[-1].id if reply.more else held[-1]
-            own = {one.id for one in reply.entries}
-            work.release([one for one in held if one <= upto and one not in own])
+            work.release(look.gone(reply))
             return self._read_on(work)
 
-        return self._submit([command], done)
+        return self._submit([look.command], done)
 
     # ---- ends
 

@@ -10,6 +10,7 @@ is never let go, pings and their timeout included.
 """
 
 import asyncio
+import codecs
 import socket
 from typing import Any, Final, NamedTuple, Protocol, cast
 
@@ -31,6 +32,9 @@ _send_buffer_bytes: Final = 256 << 10
 _close_s_max: Final = 2.5
 # The system gives a peer that is gone up a little later than the stall does, so that it is told why.
 _system_later_ms: Final = 4_000
+
+_MESSAGES: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
+_decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 slow_reader_close: Final = 4004
 flood_close: Final = 4005
@@ -120,6 +124,9 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         self._backlog = bytearray()
         self._feeding = False
         self._lingering = False
+        # What arrived is no WebSocket: the library has said so already, if not sent it.
+        self._failed = False
+        self._decoder: codecs.IncrementalDecoder | None = None
         self._held = False
         self._reading = True
         self._slice_bytes = _slice_bytes_min
@@ -160,7 +167,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
 
     def close_with(self, code: int, reason: str) -> None:
         """Say why and close, once what was written before has left, or after a while."""
-        if self.close_sent or self.disconnected or not self.handshake_complete:
+        if self.close_sent or self._failed or self.disconnected or not self.handshake_complete:
             return
         self.conn.send_close(code, reason)
         self.transport.write(b"".join(self.conn.data_to_send()))
@@ -289,14 +296,18 @@ class GuardedSocket(WebSocketsSansIOProtocol):
             return
         if not (frame.fin and frame.opcode in (Opcode.TEXT, Opcode.BINARY)) and not self._affords():
             return
+        if frame.opcode is Opcode.PING:
+            self.handle_ping()
+        elif frame.opcode in _MESSAGES and not self.close_sent and self._is_text(frame):
+            self._handle_part(frame)
+
+    def _handle_part(self, frame: Frame) -> None:
         if frame.opcode is Opcode.TEXT:
             self.handle_text(frame)
         elif frame.opcode is Opcode.BINARY:
             self.handle_bytes(frame)
-        elif frame.opcode is Opcode.CONT:
+        else:
             self.handle_cont(frame)
-        elif frame.opcode is Opcode.PING:
-            self.handle_ping()
 
     def _affords(self) -> bool:
         """Count a frame that is no message; close where there are too many."""
@@ -320,27 +331,48 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         self.frames = []
         if self.close_sent or self._listener is None:
             return
-        if self.curr_msg_data_type != "text":
+        if self.curr_msg_data_type == "text":
+            self._listener.received(bytes(data))
+        else:
             self._listener.received_binary()
-            return
+
+    def _is_text(self, frame: Frame) -> bool:
+        """Whether what there is of the message may be UTF-8; if not close, and do not wait for its rest."""
+        if frame.opcode is not Opcode.CONT:
+            self._decoder = None
+            if frame.opcode is Opcode.BINARY or (frame.fin and bytes(frame.data).isascii()):
+                return True
+            self._decoder = _decoder()
+        if self._decoder is None:
+            return True
         try:
-            if not data.isascii():
-                data.decode()
+            self._decoder.decode(frame.data, final=frame.fin)
         except UnicodeDecodeError:
             self.close_with(1007, "not UTF-8")
-            return
-        self._listener.received(bytes(data))
+            return False
+        return True
 
     def handle_parser_exception(self) -> None:
-        """What arrived is no WebSocket, or too long: the peer was told in `data_to_send`."""
-        self.transport.write(b"".join(self.conn.data_to_send()))
+        """What arrived is no WebSocket, or too long: the peer is told, behind what its frames before that
+        were answered.
+        """
+        ending = b"".join(self.conn.data_to_send())
+        self._failed = True
+        for event in self.conn.events_received():
+            if isinstance(event, Frame) and event.opcode in _MESSAGES and self._is_text(event):
+                self._handle_part(event)
+        self.transport.write(ending)
         self.close_sent = True
         self._linger()
 
     def _linger(self) -> None:
-        """Pass over what still comes: closing on unread bytes would take the close frame back."""
+        """Pass over what still comes: closing on unread bytes would take the close frame back. The peer sees
+        the end behind that frame, and may go at once.
+        """
         self._lingering = True
         self._backlog.clear()
+        if self.transport.can_write_eof() and not self.transport.is_closing():
+            self.transport.write_eof()
         self._set_reading()
         if self.close_timer is None:
             self.close_timer = self.loop.call_later(_close_s_max, self.transport.abort)

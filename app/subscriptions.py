@@ -11,14 +11,13 @@ from msgspec import UNSET
 
 from app import frames
 from app.effects import Ref
+from app.held import Consumer, released_only_ms
 from engine import Cursor, XReadGroup, ids
 
 consume_credit_default: Final = 100
 # A frame's bytes: what one reader that stalls may cost, and what others wait for while it is written.
 page_bytes_max: Final = 256 << 10
 read_wait_ms: Final = 60_000
-# No age makes an entry that somebody owns claimable: only released ones are taken.
-_released_only_ms: Final = (1 << 53) - 1
 
 
 class Subscription:
@@ -87,12 +86,17 @@ class Working(Subscription):
         self.consumer = frames.name(frame.consumer, "consumer name")
         self.noack = frame.noack is True
         idle_ms = frame.claim_min_idle_ms
-        self.claim_min_idle_ms = _released_only_ms if idle_ms is UNSET else idle_ms
+        self.claim_min_idle_ms = released_only_ms if idle_ms is UNSET else idle_ms
         self.held: dict[int, None] = {}
         self.history: int | None = None if self.noack else ids.ID_MIN
         self.owned = False
         self.reading = False
         self.looking = False
+
+    @property
+    def whose(self) -> Consumer:
+        """Whose entries these are."""
+        return Consumer(self.stream, self.group, self.consumer)
 
     def next_read(self) -> XReadGroup:
         """The read that comes next: of its own entries, then of new ones."""

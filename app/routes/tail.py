@@ -5,8 +5,9 @@ from typing import Final
 from app import group_calls
 from app.auth import Access, Action
 from app.calls import Answer, Call
-from app.consuming import Asked, Consuming, released_only_ms
+from app.consuming import Asked, Consuming
 from app.following import Events, Following
+from app.held import released_only_ms
 from app.routing import Routes
 from app.wire import media
 from app.wire import read as reading

@@ -1,0 +1,54 @@
+"""What a consumer was sent: looking whether it still has it, giving it back, telling that its reader left.
+
+Knows: whose entries are read, the commands about them, what is told of their answers.
+Must never know: asyncio, credit, over what entries are sent.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from engine import EndWait, GiveBack, PendingList, XPendingRange
+
+# No age makes an entry that somebody owns claimable: only released ones are taken.
+released_only_ms: Final = (1 << 53) - 1
+# How often is looked whether others have taken or settled what a consumer without room was sent.
+look_s: Final = 1.0
+# So many entries are looked at then.
+_looked_at_max: Final = 10_000
+
+
+class Consumer(NamedTuple):
+    """Whose entries are read."""
+
+    stream: str
+    group: str
+    name: str
+
+    def give_back(self, entry_ids: Sequence[int]) -> GiveBack:
+        """These never left: they go back as they were."""
+        return GiveBack(stream=self.stream, group=self.group, consumer=self.name, ids=tuple(entry_ids))
+
+    def leave(self) -> EndWait:
+        """It was read as until now, though its reader may have waited for room all the time."""
+        return EndWait(streams=[self.stream], group=self.group, consumer=self.name)
+
+
+class Look:
+    """One look at what a consumer was sent, which is something; `command` answers a list."""
+
+    def __init__(self, consumer: Consumer, sent: Sequence[int]) -> None:
+        self._sent = sorted(sent)[:_looked_at_max]
+        self.command = XPendingRange(
+            stream=consumer.stream,
+            group=consumer.group,
+            start=self._sent[0],
+            end=self._sent[-1],
+            count=_looked_at_max,
+            consumer=consumer.name,
+        )
+
+    def gone(self, reply: PendingList) -> list[int]:
+        """What the consumer has no more."""
+        upto = reply.entries[-1].id if reply.more else self._sent[-1]
+        own = {one.id for one in reply.entries}
+        return [one for one in self._sent if one <= upto and one not in own]

@@ -1,0 +1,96 @@
+"""A server whose sockets say again what they are told, below the very guard that the gateway's sockets have.
+
+Knows: the guard, frames of RFC 6455. Must never know: conversations, and what is tested with it.
+
+The gateway takes no binary messages, so those are said again here, once the guard has let them pass.
+"""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import uvicorn
+from websockets.frames import Opcode
+
+from app.calls import Scope, Send
+from app.frames import on_wire
+from app.gateway import Gateway, Receive
+from app.main import App
+from app.server import config
+from app.settings import Settings
+from app.sockets import GuardedSocket, SocketLimits, guarded_socket
+from engine import SystemClock
+
+_patience_s: Final = 20.0
+_TEXT: Final = 0x80 | Opcode.TEXT
+_BINARY: Final = 0x80 | Opcode.BINARY
+
+
+class _Saying(GuardedSocket):
+    """A connection that says binary messages again."""
+
+    def send_receive_event_to_app(self) -> None:
+        if self.curr_msg_data_type == "text":
+            super().send_receive_event_to_app()
+            return
+        data, self.frames = b"".join(self.frames), []
+        if not self.close_sent:
+            self.write_frame(bytes([_BINARY]) + on_wire(data)[1:])
+
+
+class _Voice:
+    """Says texts again."""
+
+    def __init__(self, link: GuardedSocket) -> None:
+        self._link = link
+        self.gone = asyncio.get_running_loop().create_future()
+
+    def received(self, text: bytes) -> None:
+        self._link.write_frame(bytes([_TEXT]) + on_wire(text)[1:])
+
+    def received_binary(self) -> None:
+        raise AssertionError("it was said again before")
+
+    def resumed(self) -> None:
+        """Nothing waits."""
+
+    def lost(self, sent_bytes: int) -> None:
+        assert sent_bytes >= 0, "it counts"
+        self.gone.set_result(None)
+
+
+class _Echo(App):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        link = scope["extensions"]["weir.socket"]
+        voice = _Voice(link)
+        link.listen(voice)
+        await voice.gone
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextmanager
+def echoing() -> Iterator[int]:
+    """The port of a server in a thread of its own."""
+    settings = Settings()
+    served = config(settings, _Echo(Gateway(settings, SystemClock()), thin=False))
+    served.ws = type("Saying", (_Saying, guarded_socket(SocketLimits(_patience_s))), {})
+    server = _Server(served)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join(_patience_s)
+            assert not thread.is_alive(), "it stops"
