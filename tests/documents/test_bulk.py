@@ -1,0 +1,65 @@
+"""docs/bulk.md: its reader and its writer as they stand there, with the gateway killed under them."""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.documents.programs import programs, start
+from tests.server import Server
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "bulk.md").read_text()
+LINES = [f"word {number}" for number in range(2_000)]
+KILLS = 2
+done_s_max = 60.0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path / "weir-data", "--fsync", "always") as server:
+        yield server
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    for name, program in programs(DOCUMENT).items():
+        (tmp_path / name).write_text(program)
+    (tmp_path / "words.txt").write_text("".join(f"{line}\n" for line in LINES))
+    return tmp_path
+
+
+def read(place: Path, server: Server) -> list[Any]:
+    """What the reader prints."""
+    program = start(place, "reader.py", server.url, "words*", "cursors.json")
+    assert program.wait(done_s_max) == 0, (place / "reader.py.log").read_text()
+    log = place / "reader.py.log"
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    log.unlink()
+    return rows
+
+
+def write(place: Path, server: Server, epoch: int) -> subprocess.Popen[bytes]:
+    return start(place, "writer.py", server.url, "words", str(epoch), "words.txt")
+
+
+def test_each_line_is_written_and_read_once(server: Server, place: Path) -> None:
+    """Through kills of the gateway, and with the writer run twice; the reader goes on where it stopped."""
+    writer = write(place, server, 1)
+    for _ in range(KILLS):
+        time.sleep(0.3)
+        server.kill()
+        server.start()
+    assert writer.wait(done_s_max) == 0, (place / "writer.py.log").read_text()
+    assert write(place, server, 1).wait(done_s_max) == 0
+    first = read(place, server)
+    assert [row["line"] for row in first] == LINES
+    assert len({row["id"] for row in first}) == len(LINES)
+    assert read(place, server) == []
+    assert write(place, server, 2).wait(done_s_max) == 0
+    again = read(place, server)
+    assert [row["line"] for row in again] == LINES
+    assert not {row["id"] for row in first} & {row["id"] for row in again}
