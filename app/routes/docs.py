@@ -13,12 +13,11 @@ from typing import Final
 from app.auth import Access
 from app.calls import HTML, Answer, Call
 from app.errors import CODES, Refusal, slug
+from app.files import File, file, fresh
 from app.routing import Routes
 
 routes: Final = Routes()
 
-_SCRIPT: Final = b"text/javascript; charset=utf-8"
-_SHEET: Final = b"text/css; charset=utf-8"
 # Swagger UI draws its icons from data URLs, and sets styles by script.
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -55,25 +54,25 @@ async def docs(call: Call) -> Answer:
 @routes.get("/docs/start.js", Access.OPEN, "getStart", hidden=True)
 async def start(call: Call) -> Answer:
     """What the page runs when it is loaded."""
-    return Answer(200, _START, media_type=_SCRIPT)
+    return fresh(call, file("start.js", _START))
 
 
 @routes.get("/docs/style.css", Access.OPEN, "getStyle", hidden=True)
 async def style(call: Call) -> Answer:
     """How the small pages look."""
-    return Answer(200, _STYLE, media_type=_SHEET)
+    return fresh(call, file("style.css", _STYLE))
 
 
 @routes.get("/docs/swagger-ui-bundle.js", Access.OPEN, "getDocsScript", hidden=True)
 async def script(call: Call) -> Answer:
     """The vendored page's script."""
-    return Answer(200, await asyncio.to_thread(_vendored, "swagger-ui-bundle.js"), media_type=_SCRIPT)
+    return fresh(call, await asyncio.to_thread(_vendored, "swagger-ui-bundle.js"))
 
 
 @routes.get("/docs/swagger-ui.css", Access.OPEN, "getDocsStyle", hidden=True)
 async def sheet(call: Call) -> Answer:
     """The vendored page's style."""
-    return Answer(200, await asyncio.to_thread(_vendored, "swagger-ui.css"), media_type=_SHEET)
+    return fresh(call, await asyncio.to_thread(_vendored, "swagger-ui.css"))
 
 
 @routes.get("/errors/{slug}", Access.OPEN, "getError", hidden=True)
@@ -91,8 +90,8 @@ async def error(call: Call) -> Answer:
 
 
 @cache
-def _vendored(name: str) -> bytes:
-    return files("app").joinpath("vendor", "swagger-ui", name).read_bytes()
+def _vendored(name: str) -> File:
+    return file(name, files("app").joinpath("vendor", "swagger-ui", name).read_bytes())
 
 
 def _page(title: str, head: str, inside: str) -> Answer:

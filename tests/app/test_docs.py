@@ -18,6 +18,8 @@ async def test_the_page_loads_nothing_from_elsewhere(http: httpx.AsyncClient) ->
         found = await http.get(place)
         kind = "text/css" if place.endswith(".css") else "text/javascript"
         assert (found.status_code, found.headers["content-type"].partition(";")[0]) == (200, kind)
+        again = await http.get(place, headers={"if-none-match": found.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b""), "a megabyte is sent once"
 
 
 async def test_the_page_holds_no_script_of_its_own(http: httpx.AsyncClient) -> None:
