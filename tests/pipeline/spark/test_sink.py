@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from pipeline.errors import Refused
 from pipeline.gateway import Access, Gateway
 from tests.pipeline.spark.dying import DyingDataSource
 from tests.server import Server
@@ -101,7 +102,7 @@ class TestBatch:
         write(again, stream="shuffled", keyMode="content", jobId="shuffle")
         assert sorted(map(int, stored(gateway, "shuffled"))) == list(range(ROWS))
 
-    @pytest.mark.parametrize(("mode", "again"), [("content", 0), ("none", 3_000)])
+    @pytest.mark.parametrize(("mode", "again"), [("position", 0), ("content", 0), ("none", 3_000)])
     def test_a_failed_task_stores_nothing_twice(
         self,
         spark: SparkSession,
@@ -118,6 +119,24 @@ class TestBatch:
         found = stored(gateway, f"failed.{mode}")
         assert len(found) == ROWS + again
         assert set(map(int, found)) == set(range(ROWS))
+
+    def test_a_job_that_runs_again_stores_nothing_twice(
+        self, spark: SparkSession, gateway: Gateway, write: Callable[..., None]
+    ) -> None:
+        """Under its job ID; another epoch of it is something else."""
+        for epoch in (0, 0, 1):
+            write(numbers(spark, 3_000), stream="job", jobId="nightly", epoch=epoch)
+        assert len(stored(gateway, "job")) == 6_000
+
+    def test_a_job_id_used_for_something_else_is_refused(
+        self, spark: SparkSession, gateway: Gateway, write: Callable[..., None]
+    ) -> None:
+        """Its rows would be taken for those of before."""
+        write(numbers(spark, 10, 1), stream="else", jobId="used")
+        other = numbers(spark, 20, 1).where("cast(n as int) >= 10")
+        with pytest.raises(PySparkException, match=r"WEIR_CHANGED.*another jobId"):
+            write(other, stream="else", jobId="used")
+        assert len(stored(gateway, "else")) == 10
 
     def test_an_order_that_two_tasks_would_mix_is_refused(
         self, spark: SparkSession, write: Callable[..., None]
@@ -152,14 +171,13 @@ class TestStream:
     ) -> Callable[..., str]:
         """Run a query over files to its end; its ID."""
 
-        def run(change: Callable[[DataFrame], DataFrame] = lambda frame: frame, **options: Any) -> str:
+        def run(form: str = "weir", **options: Any) -> str:
             frame = (
                 spark.readStream.schema("n string").option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
             )
             given = {"gateway.urls": shared_server.url, "chunkRows": CHUNK, **options}
             started = (
-                change(frame)
-                .writeStream.format("weir")
+                frame.writeStream.format(form)
                 .options(**given)
                 .option("checkpointLocation", checkpoint)
                 .trigger(availableNow=True)
@@ -171,14 +189,53 @@ class TestStream:
         numbers(spark, 6_000, 3).write.json(str(tmp_path / "in"))
         return run
 
+    @pytest.mark.parametrize("mode", ["position", "content"])
     def test_a_batch_that_runs_again_stores_nothing_twice(
-        self, gateway: Gateway, query: Callable[..., str], checkpoint: str
+        self, gateway: Gateway, query: Callable[..., str], checkpoint: str, mode: str
     ) -> None:
         """As after kill -9 between the last chunk and Spark's note that the batch is done."""
-        query(stream="again", keyMode="content")
+        stream = f"again.{mode}"
+        query(stream=stream, keyMode=mode)
         (Path(checkpoint) / "commits" / "2").unlink()
-        query(stream="again", keyMode="content")
-        assert sorted(map(int, stored(gateway, "again"))) == list(range(6_000))
+        query(stream=stream, keyMode=mode)
+        assert sorted(map(int, stored(gateway, stream))) == list(range(6_000))
+
+    def test_a_finished_batch_leaves_one_mark(
+        self, gateway: Gateway, query: Callable[..., str], checkpoint: str
+    ) -> None:
+        """By which others see what is complete; run again, a batch does not mark twice. Spark tells tasks the
+        query and the batch under internal names: if a version drops them, this says so.
+        """
+        query_id = query(stream="marked", commitMarker="marks")
+        (Path(checkpoint) / "commits" / "2").unlink()
+        assert query(stream="marked", commitMarker="marks") == query_id
+        marks = gateway.get("/v1/streams/marks/entries")["entries"]
+        assert [one["fields"] for one in marks] == [
+            {"query": f"spark/{query_id}", "batch": str(batch), "rows": "2000"} for batch in range(3)
+        ]
+
+    def test_a_task_that_dies_in_a_batch_stores_nothing_twice(
+        self, spark: SparkSession, gateway: Gateway, query: Callable[..., str], tmp_path: Path
+    ) -> None:
+        """Spark runs it again within the batch."""
+        spark.dataSource.register(DyingDataSource)
+        query(form="weir_dying", stream="died", dieAfter=1_500, diedFlag=str(tmp_path / "died"))
+        assert (tmp_path / "died").exists()
+        assert sorted(map(int, stored(gateway, "died"))) == list(range(6_000))
+
+    def test_a_zombie_of_an_older_batch_is_told_to_end(
+        self, spark: SparkSession, gateway: Gateway, query: Callable[..., str], checkpoint: str
+    ) -> None:
+        """A driver that was thought dead goes on with batch 0 while another has done batch 2: here the
+        gateway's memory of batch 0 is over, and nothing more is stored.
+        """
+        query_id = query(stream="zombie")
+        producer = {"weir-producer": f"spark/{query_id}/0", "weir-epoch": "0", "weir-chunk": "99"}
+        body = {"streams": {"zombie": [{"fields": {"n": "late"}}]}}
+        with pytest.raises(Refused) as refused:
+            gateway.post("/v1/publish", body, headers=producer, repeatable=True)
+        assert refused.value.problem == "stale_epoch"
+        assert len(stored(gateway, "zombie")) == 6_000
 
     def test_complete_mode_is_refused(
         self,
