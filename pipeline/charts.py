@@ -130,8 +130,7 @@ def bars(path: Path, found: Sequence[Bar], *, title: str, value: str) -> None:
         axes.set_xlabel(_label(value))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        if len(parts) > 1:
-            _legend(axes, handles, parts)
+        _legend(axes, handles, parts)
 
     height = max(2.2, 1.4 + _inches_per_bar * len(chosen))
     _save(

@@ -221,7 +221,10 @@ def _of_json(kept: Iterable[Any] | None, by: Sequence[str]) -> dict[Key, Letters
 
 def bars(found: Iterable[Letters]) -> list[Bar]:
     """For a chart: a bar for each key, its parts by how often the letters had been delivered."""
-    return [Bar(", ".join(value or "-" for value in one.by.values()), _parts(one)) for one in found]
+    return [
+        Bar(", ".join(value or "-" for value in one.by.values()), _parts(one), f"{one.count:,}")
+        for one in found
+    ]
 
 
 def _parts(one: Letters) -> dict[str, float]:

@@ -4,6 +4,7 @@ import random
 from collections import defaultdict
 from pathlib import Path
 
+import httpx
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -14,6 +15,7 @@ from pipeline.jobs import counting, latency
 from pipeline.jobs.counting import Counted
 from pipeline.jobs.fields import UNITS, TimeField, millis_of
 from pipeline.jobs.latency import END_TO_END, PUBLISH, READ, Measure
+from tests.server import Server
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -142,3 +144,32 @@ def test_a_checkpoint_goes_on_with_what_it_was_begun_with(tmp_path: Path, spark:
     latency.add_batch(latency.tally(str(tmp_path), begun), rows, 0, begun)
     with pytest.raises(OptionError, match=r"window_ms 3600000.*window_ms 60000.*another --checkpoint"):
         latency.tally(str(tmp_path), Measure(TimeField("made"), window_ms=60_000))
+
+
+def test_delays_in_a_gateway_are_counted_over_restarts(
+    spark: SparkSession, shared_server: Server, checkpoint: str
+) -> None:
+    """Two runs of a query give what one look at everything gives, and what Python counts."""
+    measure = Measure(TimeField("made"), window_ms=HOUR_MS)
+    source = {"gateway.urls": shared_server.url, "subscribe": "delays"}
+    chance = random.Random(3)
+    expected: dict[int, list[int]] = defaultdict(list)
+    shown: list[list[latency.Delay]] = []
+    with httpx.Client(base_url=shared_server.url) as http:
+        for run in range(2):
+            entries = []
+            for n in range(500):
+                ms, delay = NOW_MS + run * HOUR_MS + n * 5_000, chance.randrange(100_000)
+                entries.append({"id": f"{ms}-0", "fields": {"made": str(ms - delay), "other": "x"}})
+                expected[ms - ms % HOUR_MS].append(delay)
+            http.post("/v1/streams/delays/entries", json={"entries": entries}).raise_for_status()
+            writer = latency.query(spark, source, checkpoint, measure, shown.append)
+            query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+            query.awaitTermination()
+            query.stop()
+    found = latency.kept(latency.tally(checkpoint, measure))
+    assert {one.window_ms: one.counted for one in found} == {
+        window_ms: Counted(Histogram.of(delays)) for window_ms, delays in expected.items()
+    }
+    assert shown[-1] == found
+    assert latency.once(spark, source, measure) == found
