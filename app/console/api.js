@@ -12,8 +12,9 @@
 /** @typedef {{name: string, length: number, first_id: string, last_id: string, entries_added: number, groups: number,
  *   generation: string, memory_bytes: number, max_deleted_id: string, retention: Retention}} Stream */
 /** @typedef {{name: string, consumers: number, pending: number, last_delivered_id: string,
- *   entries_read: number | null, lag: number | null, dead_letter: {stream: string, max_deliveries: number} | null,
- *   ack_timeout_ms: number | null}} Group */
+ *   entries_read: number | null, lag: number | null} & Policy} Group */
+/** @typedef {{dead_letter: {stream: string, max_deliveries: number | null} | null, ack_timeout_ms: number | null,
+ *   consumer_timeout_ms: number | null}} Policy */
 /** @typedef {{name: string, pending: number, idle_ms: number, inactive_ms: number | null}} Consumer */
 /** @typedef {{id: string, consumer: string | null, idle_ms: number, delivery_count: number}} Pending */
 
@@ -125,6 +126,9 @@ export const createGroup = (stream, group) => call("POST", `${path(stream)}/grou
 /** @param {string} stream @param {string} group @param {string} id */
 export const moveGroup = (stream, group, id) => call("PATCH", path(stream, "groups", group), { last_delivered_id: id });
 
+/** @param {string} stream @param {string} group @param {Policy} policy */
+export const changePolicy = (stream, group, policy) => call("PATCH", path(stream, "groups", group), policy);
+
 /** @param {string} stream @param {string} group @param {boolean} drop with what is pending */
 export const deleteGroup = (stream, group, drop) =>
   call("DELETE", `${path(stream, "groups", group)}${query({ pending: drop ? "drop" : undefined })}`);
@@ -146,6 +150,10 @@ export const ack = (stream, group, ids) => call("POST", `${path(stream, "groups"
 
 /** @param {string} stream @param {string} group @param {string[]} ids @param {string} mode */
 export const nack = (stream, group, ids, mode) => call("POST", path(stream, "groups", group, "nack"), { ids, mode });
+
+/** @param {string} stream @param {string} group @param {string[]} ids @param {string} [reason]
+ * @returns {Promise<{stream: string, ids: string[]}>} */
+export const bury = (stream, group, ids, reason) => call("POST", path(stream, "groups", group, "dead-letter"), { ids, reason });
 
 /** @param {string} stream @param {string} group @param {string[]} ids @param {string} consumer @param {number} idleMs
  * @returns {Promise<{entries: Entry[]}>} */

@@ -38,12 +38,18 @@ export function bytes(bytes) {
 export function duration(ms) {
   if (ms === null) return "–";
   if (ms < 1000) return `${ms < 10 ? Number(ms.toFixed(1)) : Math.round(ms)} ms`;
-  const s = ms / 1000;
-  if (s < 60) return `${s < 10 ? s.toFixed(1) : Math.round(s)} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
-  if (s < 86_400) return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
-  return `${Math.floor(s / 86_400)} d ${Math.round((s % 86_400) / 3600)} h`;
+  if (ms < 10_000) return `${(ms / 1000).toFixed(1)} s`;
+  const s = Math.round(ms / 1000);
+  if (s < 60) return `${s} s`;
+  const minutes = Math.round(s / 60);
+  if (s < 3600) return parts(Math.floor(s / 60), "min", s % 60, "s");
+  if (minutes < 1440) return parts(Math.floor(minutes / 60), "h", minutes % 60, "min");
+  const hours = Math.round(s / 3600);
+  return parts(Math.floor(hours / 24), "d", hours % 24, "h");
 }
+
+/** @param {number} large @param {string} unit @param {number} small @param {string} lesser */
+const parts = (large, unit, small, lesser) => (small === 0 ? `${large} ${unit}` : `${large} ${unit} ${small} ${lesser}`);
 
 /** @param {number} number @param {number} [width] */
 const two = (number, width = 2) => String(number).padStart(width, "0");

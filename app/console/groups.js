@@ -11,6 +11,7 @@ import { button, fill, h, reconcile, write } from "./dom.js";
 import { count, duration } from "./format.js";
 import { PendingList } from "./pending.js";
 import { href } from "./place.js";
+import { fields, policy, told } from "./policy.js";
 
 /** @typedef {import("./api.js").Group} Group */
 /** @typedef {import("./api.js").Consumer} Consumer */
@@ -21,6 +22,8 @@ export class Groups extends EventTarget {
     super();
     this.stream = "";
     this.group = "";
+    /** @type {Group | null} the group in sight */
+    this.now = null;
     /** @type {Map<string, any>} */
     this.keptGroups = new Map();
     /** @type {Map<string, any>} */
@@ -37,6 +40,7 @@ export class Groups extends EventTarget {
       "section.detail",
       { hidden: true, "aria-label": "Group" },
       h("div.bar", {}, this.title,
+        button("Policy…", () => this.change()),
         button("Move…", () => this.move()),
         button("Delete group…", () => this.remove(), {}, "button.button.danger-quiet")),
       this.policy,
@@ -75,7 +79,10 @@ export class Groups extends EventTarget {
     reconcile(this.groupRows, this.keptGroups, groups.map((group) => [group.name, group]), (group) => this.groupRow(group));
     const now = groups.find(({ name }) => name === this.group);
     this.detail.hidden = now === undefined;
-    if (now !== undefined) write(this.policy, policyOf(now));
+    if (now === undefined) return;
+    this.now = now;
+    this.pending.letters = now.dead_letter?.stream ?? "";
+    write(this.policy, told(now));
   }
 
   /** @param {Group} made */
@@ -140,6 +147,20 @@ export class Groups extends EventTarget {
     }
   }
 
+  async change() {
+    if (this.now === null) return;
+    const { name } = this.now;
+    const wanted = await ask({
+      title: `Policy of ${name}`,
+      text: "What becomes of entries that were delivered and are not acknowledged.",
+      fields: fields(this.now),
+      go: "Set policy",
+    });
+    if (wanted === null) return;
+    await act(() => api.changePolicy(this.stream, name, policy(wanted)), () => `The policy of ${name} is set`);
+    this.changed();
+  }
+
   async move() {
     const wanted = await ask({
       title: `Move ${this.group}`,
@@ -190,15 +211,6 @@ export class Groups extends EventTarget {
     await act(() => api.deleteConsumer(this.stream, this.group, name, wanted.pending ?? "refuse"), () => `Removed ${name}`);
     this.changed();
   }
-}
-
-/** @param {Group} group */
-function policyOf(group) {
-  const letters = group.dead_letter;
-  return [
-    letters ? `After ${count(letters.max_deliveries)} deliveries an entry goes to ${letters.stream}.` : "No dead letters.",
-    group.ack_timeout_ms === null ? "" : `Given to somebody else after ${duration(group.ack_timeout_ms)}.`,
-  ].join(" ");
 }
 
 /** @param {string} caption @param {string[]} heads @param {Element} body */

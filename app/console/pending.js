@@ -6,7 +6,7 @@
 
 import * as api from "./api.js";
 import { act } from "./announce.js";
-import { ask } from "./dialogs.js";
+import { ask, show } from "./dialogs.js";
 import { button, fill, h, reconcile, write } from "./dom.js";
 import { count, duration, plural } from "./format.js";
 
@@ -23,6 +23,8 @@ export class PendingList extends EventTarget {
     this.group = "";
     /** @type {string[]} */
     this.consumers = [];
+    // Where the group's dead letters go, "" for nowhere.
+    this.letters = "";
     /** @type {Pending[]} */
     this.entries = [];
     /** @type {Set<string>} */
@@ -43,6 +45,7 @@ export class PendingList extends EventTarget {
       button("Acknowledge", () => this.ack()),
       button("Claim…", () => this.claim()),
       button("Give back", () => this.giveBack()),
+      button("Dead letter…", () => this.bury()),
       button("Delete…", () => this.remove(), {}, "button.button.danger-quiet"),
     ];
     const heads = ["ID", "Consumer", "Idle", "Deliveries"].map((head, place) => h(place > 1 ? "th.number" : "th", { scope: "col" }, head));
@@ -146,6 +149,22 @@ export class PendingList extends EventTarget {
 
   giveBack() {
     return this.act((ids) => api.nack(this.stream, this.group, ids, "fail"), (found) => `Gave back ${plural(found.released, "entry", "entries")}`);
+  }
+
+  async bury() {
+    if (this.letters === "") {
+      return show("No stream for dead letters", h("p", {}, `First say where they go: Policy… of the group ${this.group}.`));
+    }
+    const wanted = await ask({
+      title: `Move ${plural(this.chosen.size, "entry", "entries")} to ${this.letters}`,
+      text: "They are acknowledged here, and nobody is given them again.",
+      fields: [{ name: "reason", label: "Why", hint: "stands with each of them there" }],
+      go: "Move to dead letters",
+      dangerous: true,
+    });
+    if (wanted === null) return;
+    const reason = wanted.reason || undefined;
+    await this.act((ids) => api.bury(this.stream, this.group, ids, reason), (found) => `Moved ${plural(found.ids.length, "entry", "entries")} to ${found.stream}`);
   }
 
   async claim() {

@@ -200,6 +200,54 @@ async def test_pending_entries_are_worked_off(page: Page, gateway: Gateway) -> N
     await expect(page.get_by_role("complementary", name="Entry")).to_contain_text(ids[1])
 
 
+async def test_a_policy_is_set_and_a_hopeless_entry_put_away(page: Page, gateway: Gateway) -> None:
+    """By keyboard: where dead letters go, how long entries may take, how much is kept; fields show what is
+    set, and empty ones take it away. Without a stream for them dead letters are explained.
+    """
+    ids = await gateway.publish("policy", {"n": "1"}, {"n": "2"})
+    await gateway.call("POST", "policy/groups", {"name": "team", "start": "0"})
+    await gateway.call("POST", "policy/groups/team/consumers/anna/read", {})
+    await opened(page, gateway, "policy", "groups/team")
+    detail = page.get_by_role("region", name="Group", exact=True)
+    await expect(detail).to_contain_text("No dead letters.")
+    await page.get_by_label(f"Choose {ids[0]}").check()
+    await page.get_by_role("button", name="Dead letter…").press("Enter")
+    await expect(page.get_by_role("dialog", name="No stream for dead letters")).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("button", name="Dead letter…")).to_be_focused()
+
+    await page.get_by_role("button", name="Policy…").press("Enter")
+    await expect(page.get_by_label("Dead letters go to the stream")).to_be_focused()
+    for text in ("policy-dead", "3", "60", "1800.5"):
+        await page.keyboard.type(text)
+        await page.keyboard.press("Tab")
+    await page.keyboard.press("Tab")
+    await expect(page.get_by_role("button", name="Set policy")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(detail).to_contain_text("After 3 deliveries an entry goes to policy-dead.")
+    await expect(detail).to_contain_text("Given to somebody else after 1 min.")
+    group = await gateway.call("GET", "policy/groups/team")
+    assert (group["ack_timeout_ms"], group["consumer_timeout_ms"]) == (60_000, 1_800_500)
+
+    await page.get_by_role("button", name="Dead letter…").press("Enter")
+    await page.get_by_label("Why").fill("no such town")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".toast").last).to_contain_text("Moved 1 entry to policy-dead")
+    (letter,) = (await gateway.call("GET", "policy-dead/entries"))["entries"]
+    assert "no such town" in str(letter)
+
+    await page.get_by_role("button", name="Policy…").click()
+    await expect(page.get_by_label("once delivered so many times")).to_have_value("3")
+    await page.get_by_label("Dead letters go to the stream").fill("")
+    await page.get_by_label("Give to somebody else").fill("")
+    await page.get_by_role("button", name="Set policy").click()
+    await expect(detail).to_contain_text("No dead letters.")
+    await page.get_by_role("button", name="Limits…").click()
+    await page.get_by_label("Keep for so many seconds").fill("3600")
+    await page.get_by_role("button", name="Set limits").click()
+    await expect(page.locator(".figures")).to_contain_text("keeps for 1 h")
+
+
 async def test_streams_and_groups_are_made_trimmed_and_deleted(page: Page, gateway: Gateway) -> None:
     """A trim tells first what it costs; what cannot be undone has to be typed."""
     await page.goto(f"{gateway.server.url}/console")
@@ -313,9 +361,10 @@ async def test_nothing_stands_in_the_way_of_assistive_technology(
     await page.get_by_role("link", name="team").click()
     await expect(page.get_by_role("region", name="Pending entries").get_by_role("row")).to_have_count(3)
     await _check_access(page)
-    await page.get_by_role("button", name="New group").click()
-    await _check_access(page)
-    await page.keyboard.press("Escape")
+    for question in ("New group", "Policy…"):
+        await page.get_by_role("button", name=question).click()
+        await _check_access(page)
+        await page.keyboard.press("Escape")
     await page.get_by_role("tab", name="Publish").click()
     await _check_access(page)
 
