@@ -73,6 +73,8 @@ async def _before(gateway: Gateway) -> None:
         await gateway.call("PUT", f"orders/groups/{group}", {"start": "0"})
         for consumer in consumers:
             await gateway.call("POST", f"orders/groups/{group}/consumers/{consumer}/read", {"count": 40})
+    policy = {"dead_letter": {"stream": "orders-dead", "max_deliveries": 5}, "ack_timeout_ms": 120_000}
+    await gateway.call("PATCH", "orders/groups/billing", policy)
     pending = (await gateway.call("GET", "orders/groups/billing/pending?count=200"))["pending"]
     ids = [one["id"] for one in pending if isinstance(one, dict)]
     await gateway.call("POST", "orders/groups/billing/ack", {"ids": ids[:113]})
