@@ -116,6 +116,7 @@ from engine.replies import (
     Trimmed,
 )
 from engine.runtime import Engine, Fsync, Growth, RewriteFailed, Rewriter, Rewritten
+from engine.shares import shares
 from engine.storage import StorageLocked, StorageRefused
 
 __all__ = [
@@ -232,4 +233,5 @@ __all__ = [
     "entries",
     "errors",
     "ids",
+    "shares",
 ]

@@ -10,7 +10,7 @@ from app.redis.glob import Glob
 from app.routing import Routes
 from app.wire import plan as wire
 from app.wire.read import preferred_wait_ms
-from engine import Listing, ListStreams
+from engine import Listing, ListStreams, Plan, Planned
 
 routes: Final = Routes()
 
@@ -28,7 +28,29 @@ async def plan(call: Call) -> Answer:
     for name in wanted.streams:
         call.require(Action.READ, name)
     found = await _matching(call, wanted.pattern, wanted.streams) if wanted.pattern is not None else []
-    return Answer(200, wire.answer(await call.execute(wanted.command(found))))
+    return Answer(200, wire.answer(await _planned(call, wanted.command(found))))
+
+
+async def _planned(call: Call, command: Plan) -> Planned:
+    """The plan. One of many streams is made a few at a time, with others' turns between: counted first, so
+    that the budget is shared by all of them.
+    """
+    several = wire.Several(command)
+    if several.is_one:
+        return await _turn(call, command)
+    counted = [await _turn(call, one) for one in several.counting()]
+    if command.block_ms is not None and not several.has_any(counted):
+        return await _turn(call, command)
+    if several.is_counting:
+        return several.together(counted)
+    return several.together([await _turn(call, one) for one in several.sharing(counted)])
+
+
+async def _turn(call: Call, command: Plan) -> Planned:
+    await asyncio.sleep(0)
+    reply = await call.execute(command)
+    assert isinstance(reply, Planned), "a plan answers what is planned"
+    return reply
 
 
 async def _matching(call: Call, pattern: Glob, named: Collection[str]) -> list[str]:

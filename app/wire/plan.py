@@ -4,6 +4,7 @@ Knows: the shapes of api.md for both. Must never know: statuses, sockets, how an
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -14,13 +15,15 @@ from app.redis.glob import Glob
 from app.wire import members, strict
 from app.wire.members import Members, capped
 from app.wire.strict import Number, Object
-from engine import Plan, Planned, Reply, StreamPlan, ids
+from engine import Plan, Planned, Reply, StreamPlan, ids, shares
 
 PLAN: Final = (
     *("streams", "pattern", "end", "max_entries", "max_bytes"),
     *("parts", "durable_only", "wait"),
 )
 
+# Streams planned in one turn: a look into each costs some hundredths of a millisecond.
+streams_a_turn: Final = 50
 # More pieces than anybody has hands for; each costs a look.
 parts_max: Final = 256
 _pattern_length_max: Final = 1_024
@@ -49,7 +52,7 @@ def parse(given: Members, streams_max: int, wait_ms_max: int, prefer_wait_ms: in
         for name in ends:
             if name not in streams:
                 raise invalid(f"/end/{name[:128]}", "the stream is not one of the plan's")
-    wait_ms = members.integer(given, "wait", least=0, most=wait_ms_max)
+    wait_ms = members.integer(given, "wait", least=0, most=wait_ms_max, nullable=False)
     if wait_ms is None:
         wait_ms = prefer_wait_ms
     return Wanted(
@@ -57,9 +60,9 @@ def parse(given: Members, streams_max: int, wait_ms_max: int, prefer_wait_ms: in
         pattern,
         {
             "ends": ends,
-            "max_entries": members.integer(given, "max_entries", least=1),
-            "max_bytes": members.integer(given, "max_bytes", least=1),
-            "parts": members.integer(given, "parts", least=1, most=parts_max) or 1,
+            "max_entries": members.integer(given, "max_entries", least=1, nullable=False),
+            "max_bytes": members.integer(given, "max_bytes", least=1, nullable=False),
+            "parts": members.integer(given, "parts", least=1, most=parts_max, nullable=False) or 1,
             "durable_only": members.boolean(given, "durable_only"),
             "block_ms": wait_ms or None,
         },
@@ -67,9 +70,9 @@ def parse(given: Members, streams_max: int, wait_ms_max: int, prefer_wait_ms: in
 
 
 def _cursors(given: Members, member: str, streams_max: int) -> Mapping[str, int]:
-    value = given.get(member)
-    if value is None:
+    if member not in given:
         return {}
+    value = given[member]
     if not isinstance(value, Object):
         raise invalid(f"/{member}", "it is an object: the name of each stream with an ID")
     twice = strict.repeated_name(value)
@@ -83,9 +86,9 @@ def _cursors(given: Members, member: str, streams_max: int) -> Mapping[str, int]
 
 
 def _pattern(given: Members) -> Glob | None:
-    value = given.get("pattern")
-    if value is None:
+    if "pattern" not in given:
         return None
+    value = given["pattern"]
     if not isinstance(value, str) or isinstance(value, Number) or not 0 < len(value) <= _pattern_length_max:
         raise invalid("/pattern", f"it is a pattern such as `orders:*`, at most {_pattern_length_max} long")
     return Glob(value.encode())
@@ -94,6 +97,57 @@ def _pattern(given: Members) -> Glob | None:
 def too_many(member: str, streams_max: int) -> Exception:
     """More streams than one plan may be of."""
     return invalid(f"/{member}", f"one plan is of at most {streams_max} streams: share them between several")
+
+
+class Several:
+    """One plan as several of a few streams each."""
+
+    def __init__(self, command: Plan) -> None:
+        self._whole = command
+        self._pieces = [
+            command.streams[at : at + streams_a_turn] for at in range(0, len(command.streams), streams_a_turn)
+        ]
+        self.is_one = len(self._pieces) <= 1
+        # Whether counting is all there is to do.
+        self.is_counting = command.max_entries is command.max_bytes is None and command.parts == 1
+
+    def counting(self) -> Sequence[Plan]:
+        """Plans of everything that there is."""
+        return [
+            msgspec.structs.replace(
+                self._whole, streams=piece, max_entries=None, max_bytes=None, parts=1, block_ms=None
+            )
+            for piece in self._pieces
+        ]
+
+    def has_any(self, counted: Sequence[Planned]) -> bool:
+        """Whether there is anything to read."""
+        return any(one.count for planned in counted for one in planned.streams)
+
+    def sharing(self, counted: Sequence[Planned]) -> Sequence[Plan]:
+        """Plans that have their parts of the budget, so that all streams share it."""
+        entries = _parts(self._whole.max_entries, [[one.count for one in each.streams] for each in counted])
+        sizes = _parts(self._whole.max_bytes, [[one.bytes for one in each.streams] for each in counted])
+        return [
+            msgspec.structs.replace(
+                self._whole, streams=piece, max_entries=most, max_bytes=size, block_ms=None
+            )
+            for piece, most, size in zip(self._pieces, entries, sizes, strict=True)
+        ]
+
+    def together(self, planned: Sequence[Planned]) -> Planned:
+        """The answer of the whole."""
+        return Planned(
+            [one for each in planned for one in each.streams],
+            [name for each in planned for name in each.missing],
+        )
+
+
+def _parts(budget: int | None, wanted: Sequence[Sequence[int]]) -> Sequence[int | None]:
+    if budget is None:
+        return [None] * len(wanted)
+    given = iter(shares([one for each in wanted for one in each], budget))
+    return [max(1, sum(islice(given, len(each)))) for each in wanted]
 
 
 def answer(reply: Reply) -> bytes:

@@ -14,9 +14,11 @@ from engine.commands import own
 from engine.commands.turn import Parked, Turn
 from engine.keyspace import Key
 from engine.replies import Planned, StreamPlan
+from engine.shares import shares
 
-# A range that is cut into pieces of more entries is cut between nodes, which takes no look inside.
-_exact_cut_entries_max: Final = 1_000
+# Each exact cut may take a look into another node: beyond so many, ranges are cut between nodes.
+_exact_cuts_max: Final = 16
+_node_entries: Final = 100
 # No stream has a control character in its name: these are queues of their own.
 _DURABLE: Final = "\0"
 
@@ -148,7 +150,7 @@ def _planned(one: _Range, count: int, size: int, parts: int) -> StreamPlan:
 def _cuts(one: _Range, count: int, end: int, parts: int) -> Sequence[int]:
     """The IDs between pieces of about the same number of entries, at most `parts` of them."""
     parts = min(parts, count)
-    roughly = count > parts * _exact_cut_entries_max
+    roughly = min(parts, count // _node_entries) > _exact_cuts_max
     cuts: list[int] = []
     for piece in range(1, parts):
         number = one.below.live + count * piece // parts - 1
@@ -160,22 +162,3 @@ def _cuts(one: _Range, count: int, end: int, parts: int) -> Sequence[int]:
 
 def _shared(wanted: Sequence[int], budget: int | None) -> Sequence[int]:
     return wanted if budget is None else shares(wanted, budget)
-
-
-def shares(wanted: Sequence[int], budget: int) -> list[int]:
-    """A budget shared in proportion to what each wants: nobody gets more than it wants, and who wants
-    anything gets 1 at least, though that be more than there is. Nothing is left over.
-    """
-    given = [min(one, 1) for one in wanted]
-    left = min(budget, sum(wanted)) - sum(given)
-    if left <= 0:
-        return given
-    rest = [one - got for one, got in zip(wanted, given, strict=True)]
-    whole = sum(rest)
-    given = [got + left * one // whole for got, one in zip(given, rest, strict=True)]
-    over = min(budget, sum(wanted)) - sum(given)
-    # The largest remainders get one each, the first ones among equals.
-    by_remainder = sorted(range(len(rest)), key=lambda place: -(left * rest[place] % whole))
-    for place in by_remainder[:over]:
-        given[place] += 1
-    return given

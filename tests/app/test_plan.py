@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from app.main import App
+from app.wire import plan as wire
 from tests.app.test_waits import Client
 
 PLAN = "/v1/plan"
@@ -135,6 +136,10 @@ async def test_a_plan_that_waits_is_one_of_the_waiters(app: App, two: httpx.Asyn
         ({"streams": {"a:1": "0"}, "wait_ms": 1}, 422, "invalid", "/wait_ms"),
         ({"pattern": ""}, 422, "invalid", "/pattern"),
         ({"pattern": 7}, 422, "invalid", "/pattern"),
+        ({"pattern": None}, 422, "invalid", "/pattern"),
+        ({"streams": None}, 422, "invalid", "/streams"),
+        ({"streams": {"a:1": "0"}, "end": None}, 422, "invalid", "/end"),
+        ({"streams": {"a:1": "0"}, "wait": None}, 422, "invalid", "/wait"),
         ({"streams": {"a:1": "0"}, "durable_only": 1}, 422, "invalid", "/durable_only"),
     ],
 )
@@ -154,3 +159,44 @@ async def test_names_are_names(two: httpx.AsyncClient) -> None:
     content = b'{"streams":{"a":"0","a":"1"}}'
     answer = await two.post(PLAN, content=content, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"max_entries": 9}, {"max_bytes": 300}, {"max_entries": 30, "parts": 2}]
+)
+async def test_a_plan_of_many_streams_is_one_plan(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, asked: dict[str, int]
+) -> None:
+    """However few of them are planned at a time: one budget, all streams, those that are missing too."""
+    counts = {f"s{number}": number for number in range(1, 8)}
+    for name, count in counts.items():
+        rows = [{"id": f"{n}-0", "fields": {"n": "1"}} for n in range(1, count + 1)]
+        await http.post(f"/v1/streams/{name}/entries", json={"entries": rows})
+    body = {"streams": {"none": "0", **dict.fromkeys(counts, "0")}, **asked}
+    whole = await plan(http, body)
+    monkeypatch.setattr(wire, "streams_a_turn", 3)
+    pieces = await plan(http, body)
+    assert list(pieces["streams"]) == list(whole["streams"])
+    assert pieces["missing"] == whole["missing"] == ["none"]
+    for member in ("count", "bytes"):
+        told = [{name: one[member] for name, one in each["streams"].items()} for each in (whole, pieces)]
+        assert sum(told[0].values()) == sum(told[1].values()) or "max_bytes" in asked
+        assert all(
+            abs(told[0][name] - told[1][name]) <= 1 * len(counts) or member == "bytes" for name in counts
+        )
+    if "max_bytes" in asked:
+        assert sum(one["bytes"] for one in pieces["streams"].values()) <= asked["max_bytes"]
+
+
+async def test_a_plan_of_many_streams_waits_as_one(
+    app: App, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One waiter, woken by any of them."""
+    monkeypatch.setattr(wire, "streams_a_turn", 2)
+    body = {"streams": {f"s{number}": "0" for number in range(5)}, "wait": 5_000, "max_entries": 1}
+    waiting = asyncio.ensure_future(plan(http, body))
+    while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+        await asyncio.sleep(0)
+    assert app.gateway.engine.waiting == 1
+    await http.post("/v1/streams/s4/entries", json={"fields": {"n": "1"}})
+    assert (await waiting)["streams"]["s4"]["count"] == 1

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import Delete, FlushAll, Plan, Planned, StreamPlan, Trim, XDel, XTrim, entries, ids
+from engine import Delete, FlushAll, Plan, Planned, StreamPlan, Trim, XDel, XTrim, entries, ids, shares
 from engine.commands import Parked, execute, is_ready, read_streams_max
-from engine.commands.planning import durable_queue, shares
+from engine.commands.planning import durable_queue
 from engine.records import Append, RemoveAll, RemoveStream, SetCounters
 from engine.runtime.volatile import Volatile
 from tests.engine.house import House, id_of

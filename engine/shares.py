@@ -1,0 +1,25 @@
+"""A budget shared by many.
+
+Knows: numbers. Must never know: of what.
+"""
+
+from collections.abc import Sequence
+
+
+def shares(wanted: Sequence[int], budget: int) -> list[int]:
+    """A budget shared in proportion to what each wants: nobody gets more than it wants, and who wants
+    anything gets 1 at least, though that be more than there is. Nothing is left over.
+    """
+    given = [min(one, 1) for one in wanted]
+    left = min(budget, sum(wanted)) - sum(given)
+    if left <= 0:
+        return given
+    rest = [one - got for one, got in zip(wanted, given, strict=True)]
+    whole = sum(rest)
+    given = [got + left * one // whole for got, one in zip(given, rest, strict=True)]
+    over = min(budget, sum(wanted)) - sum(given)
+    # The largest remainders get one each, the first ones among equals.
+    by_remainder = sorted(range(len(rest)), key=lambda place: -(left * rest[place] % whole))
+    for place in by_remainder[:over]:
+        given[place] += 1
+    return given
