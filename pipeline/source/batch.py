@@ -61,7 +61,7 @@ class BatchReader(DataSourceReader):
         """What is read of each stream: counted once between places that stay."""
         options = self._options
         keys = [key for key in gateways.selected() if self._narrowed.takes(*offsets.parts(key))]
-        seen = gateways.plan(Asked(dict.fromkeys(keys, ids.BEGINNING), durable_only=options.durable_only))
+        seen = gateways.heads(keys)
         if seen.missing:
             told = f"these streams do not exist: {', '.join(sorted(seen.missing))}"
             if options.fail_on_missing_stream:

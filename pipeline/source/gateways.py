@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from pipeline import gateway as calls
-from pipeline import offsets
+from pipeline import ids, offsets
 from pipeline.clock import monotonic_s
 from pipeline.errors import PipelineError, Refused
 from pipeline.gateway import Gateway, Plan, PlanQuery, StreamPlan
@@ -23,6 +23,9 @@ U = TypeVar("U")
 
 # Above the wait that was asked for, until the gateway that should answer by then is given up on.
 _wait_s_spare: Final = 5.0
+# With fsync=everysec a stream's last second is on disk after two at most.
+_durable_s_max: Final = 5.0
+_durable_wait_ms: Final = 1_000
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,33 @@ class Gateways:
             )
             planned = _joined(found)
         return planned
+
+    def heads(self, keys: Iterable[str]) -> Planned:
+        """Streams from their beginning to what is in them now. With durableOnly the disk is waited for, a few
+        seconds at most: what was published before is then read. Raises PipelineError.
+        """
+        durable_only = self._options.durable_only
+        found = self.plan(Asked(dict.fromkeys(keys, ids.BEGINNING), durable_only=durable_only))
+        if not durable_only:
+            return found
+        streams = dict(found.streams)
+        heads = {key: one.last for key, one in streams.items()}
+        deadline_s = self._clock() + _durable_s_max
+        while True:
+            behind = {key: one.end for key, one in streams.items() if ids.is_after(heads[key], one.end)}
+            left_ms = int((deadline_s - self._clock()) * 1_000)
+            if not behind or left_ms <= 0:
+                return Planned(streams, found.missing)
+            later = self.plan(Asked(behind, heads, durable_only=True, wait_ms=min(left_ms, _durable_wait_ms)))
+            for key, one in later.streams.items():
+                if one.generation == streams[key].generation:
+                    streams[key] = replace(
+                        streams[key], end=ids.later(one.end, one.after), durable=one.durable
+                    )
+                else:
+                    heads[key] = streams[key].end
+            for key in later.missing:
+                heads[key] = streams[key].end
 
     def _one(self, name: str, query: PlanQuery) -> Plan:
         try:

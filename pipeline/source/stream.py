@@ -92,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """What there is now is what is read; streams that appear later are left to the next run."""
         keys = self._gateways.selected(fresh=True)
-        found = self._gateways.plan(self._asked(dict.fromkeys(keys, ids.BEGINNING)))
+        found = self._gateways.heads(keys)
         self._look(found)
         self._targets = found.streams
         self._selected = keys

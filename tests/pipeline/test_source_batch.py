@@ -2,6 +2,8 @@
 
 import datetime as dt
 import json
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, Less
 from pipeline.errors import DataLoss, PipelineError
 from pipeline.gateway.client import of_group, of_stream
 from pipeline.source.batch import PushdownReader
-from tests.pipeline.weir import Weir, read_all, rows_of
+from tests.pipeline.weir import Weir, read_all, rows_of, steps
+from tests.server import Server
 
 
 def ids(*numbers: int) -> list[str]:
@@ -230,3 +233,16 @@ def test_repeated_names_and_bytes_come_as_they_were_published(weir: Weir) -> Non
         [("a", b"1"), ("a", b"2")],
         [("a", b"\xff\x00")],
     ]
+
+
+def test_what_was_published_before_is_read_though_the_disk_is_a_second_behind(tmp_path: Path) -> None:
+    with Server(tmp_path / "data", "--fsync", "everysec") as server, closing(Weir(server, "late")) as weir:
+        for number in range(1, 6):
+            weir.publish([number], str(number))
+        options = {"subscribePattern": "late-.*"}
+        assert sorted(ids_of(read_all(weir.batch_reader(**options)))) == ids(1, 2, 3, 4, 5)
+        weir.publish([7], "5")
+        reader = weir.stream_reader(**options, startingOffsets="earliest")
+        reader.prepareForTriggerAvailableNow()
+        _, found = steps(reader, reader.initialOffset())
+        assert sorted(one for batch in found for one in batch) == ids(1, 2, 3, 4, 5, 7)
