@@ -29,7 +29,8 @@ _look_s: Final = 0.25
 @dataclass(frozen=True)
 class Progress:
     """A batch that is done: `rows` entries in `duration_ms`. `ends` is how far each stream is read, by
-    `gateway/stream`; `left` how many entries come after, None where that is not known.
+    `gateway/stream`; `left` how many entries come after, None where that is not known. `late` rows came after
+    what they belong to was over, as far as Spark counts them: once for what a partition has of a window.
     """
 
     query: str
@@ -40,6 +41,7 @@ class Progress:
     ends: Offsets = field(default_factory=dict)
     left: int | None = None
     observed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    late: int = 0
 
     @property
     def rows_per_second(self) -> float:
@@ -59,6 +61,7 @@ class Progress:
             "left": self.left,
             "time": self.time,
             "ends": {name: place.id for name, place in self.ends.items()},
+            **({"late": self.late} if self.late else {}),
             **({"observed": self.observed} if self.observed else {}),
         }
 
@@ -152,6 +155,7 @@ def of_spark(told: Mapping[str, Any]) -> Progress:
         time=told["timestamp"],
         ends=ends,
         observed=told.get("observedMetrics") or {},
+        late=sum(one.get("numRowsDroppedByWatermark", 0) for one in told.get("stateOperators", ())),
     )
 
 

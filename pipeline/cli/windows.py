@@ -3,7 +3,7 @@
 Knows: its options, how results look. Must never know: how anything is computed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,6 +14,7 @@ from pipeline.cli import options, output, plots
 
 if TYPE_CHECKING:
     from pipeline.jobs.windows import Latest, Windows
+    from pipeline.progress import Progress
 
 _OUTPUT: Final = "Where results go"
 _COUNTING: Final = "What is computed"
@@ -157,10 +158,29 @@ def windows(  # noqa: PLR0913 - a command's options are its parameters
     summary = run(
         Run(checkpoint, pace, session, options.accesses(where)),
         lambda spark: job.query(spark, reading, what, chosen_mode, output_, shown),
-        output.teller(as_json=as_json),
+        _teller(as_json=as_json),
         output.say,
     )
     output.ended(summary, as_json=as_json)
+
+
+def _teller(*, as_json: bool) -> "Callable[[Progress], None]":
+    """Progress, and for people what does not count."""
+    from pipeline.jobs.windows import OBSERVED, UNTIMED
+
+    tell = output.teller(as_json=as_json)
+
+    def told(progress: "Progress") -> None:
+        tell(progress)
+        untimed = progress.observed.get(OBSERVED, {}).get(UNTIMED)
+        if untimed and not as_json:
+            output.say(
+                f"batch {progress.batch}: {untimed:,} entries have no such time and count in no window"
+            )
+        if progress.late and not as_json:
+            output.say(f"batch {progress.batch}: some entries were too late; --lateness waits longer")
+
+    return told
 
 
 def _parts(text: str) -> tuple[str, ...]:

@@ -33,6 +33,9 @@ END: Final = "window_end"
 BATCH: Final = "batch"
 APPEND: Final = "append"
 UPDATE: Final = "update"
+# The number of a batch's entries that have no event time, and what it is told with.
+UNTIMED: Final = "untimed"
+OBSERVED: Final = "windows"
 # An approximate percentile is a value whose rank is wrong by 1/10 000 of all at most; approximate distinct
 # counts have a standard deviation of 2 %.
 rank_accuracy: Final = 10_000
@@ -151,13 +154,14 @@ def checked_mode(windows: Windows, mode: str | None) -> str:
 def aggregated(entries: DataFrame, windows: Windows) -> DataFrame:
     """Windows with their numbers. `entries` has stream, ts and fields as a map; streaming or not.
 
-    Entries without an event time count in none.
+    Entries without an event time count in none; a streaming query tells how many they were.
     """
     time = F.col("ts") if windows.time is None else time_of(windows.time)
     keys = {name: key_of(name) for name in windows.by}
     timed = entries.withColumn(_time, time)
     if entries.isStreaming:
-        timed = timed.withWatermark(_time, _interval(windows.lateness_ms))
+        untimed = F.count_if(F.isnull(_time)).alias(UNTIMED)
+        timed = timed.observe(OBSERVED, untimed).withWatermark(_time, _interval(windows.lateness_ms))
     grouped = timed.groupBy(
         windows.window().alias("_window"), *(one.alias(name) for name, one in keys.items())
     )

@@ -1,12 +1,13 @@
 """Windows over a real gateway's entries, late ones too, are what plain Python computes, across restarts."""
 
+import json
 import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from pipeline.errors import OptionError
 from pipeline.jobs import windows as job
 from pipeline.jobs.fields import TimeField
 from pipeline.jobs.windows import Aggregate, Output, Windows
+from pipeline.progress import of_spark
 from tests.server import Server
 
 NOW_MS = 1_700_000_040_000  # a whole minute
@@ -107,10 +109,18 @@ def _ms(time: datetime) -> int:
     return round(time.replace(tzinfo=time.tzinfo or UTC).timestamp() * 1_000)
 
 
+class Ran(NamedTuple):
+    """What a run showed, how many late rows Spark counted, and how many entries had no time."""
+
+    shown: list[dict[str, Any]]
+    late: int
+    untimed: int
+
+
 def _run(
     spark: SparkSession, server: Server, streams: str, windows: Windows, mode: str, output: Output
-) -> list[dict[str, Any]]:
-    """One run over what is there now; what it showed."""
+) -> Ran:
+    """One run over what is there now."""
     shown: list[dict[str, Any]] = []
 
     def show(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -121,9 +131,12 @@ def _run(
     query = writer.option("checkpointLocation", output.checkpoint).trigger(availableNow=True).start()
     try:
         query.awaitTermination()
+        told = [of_spark(json.loads(one.json)) for one in query.recentProgress]
     finally:
         query.stop()
-    return shown
+    return Ran(
+        shown, sum(one.late for one in told), sum(one.observed[job.OBSERVED][job.UNTIMED] for one in told)
+    )
 
 
 def test_late_entries_across_restarts_give_the_numbers_of_plain_python(
@@ -144,7 +157,12 @@ def test_late_entries_across_restarts_give_the_numbers_of_plain_python(
         chance.shuffle(events)
         increments.append(events)
         _publish(http, events)
-        _run(spark, shared_server, "late-.*", MINUTES, job.UPDATE, output)
+        # Without the field that has the time, and with nonsense in it.
+        timeless = [{"fields": {"user": "u"}}, {"fields": {"at": "soon"}}]
+        http.post("/v1/streams/late-a/entries", json={"entries": timeless}).raise_for_status()
+        ran = _run(spark, shared_server, "late-.*", MINUTES, job.UPDATE, output)
+        assert ran.untimed == 2
+        assert (ran.late > 0) == (number > 0), "only what has ended can be missed"
     counted = _in_time(increments)
     assert 0 < len(counted) < sum(map(len, increments)), "some were in time, and some too late"
     assert _found(job.read(str(tmp_path / "out"), MINUTES)) == _computed(counted)
@@ -162,7 +180,7 @@ def test_a_window_that_is_over_is_told_once(
     shown = []
     for events in (first, second + later):
         _publish(http, events)
-        shown += _run(spark, shared_server, "once-.*", MINUTES, job.APPEND, output)
+        shown += _run(spark, shared_server, "once-.*", MINUTES, job.APPEND, output).shown
     expected = _computed(first + second)
     assert _found(shown) == expected
     assert len(shown) == len(expected), "none of them twice"
@@ -178,10 +196,10 @@ def test_sessions_last_until_nothing_comes(
     _publish(
         http, [("visits", NOW_MS + 1_000 * at, {"user": user}) for user, ats in seconds.items() for at in ats]
     )
-    shown = _run(spark, shared_server, "visits", windows, job.APPEND, Output(checkpoint))
+    shown = _run(spark, shared_server, "visits", windows, job.APPEND, Output(checkpoint)).shown
     late = [("visits", NOW_MS + 27_000, {"user": "cat"}), ("visits", NOW_MS + 1_000, {"user": "bob"})]
     _publish(http, [*late, ("visits", NOW_MS + 600_000, {"user": "eve"})])
-    shown += _run(spark, shared_server, "visits", windows, job.APPEND, Output(checkpoint))
+    shown += _run(spark, shared_server, "visits", windows, job.APPEND, Output(checkpoint)).shown
     found = [
         (row["user"], _ms(row[job.START]) - NOW_MS, _ms(row[job.END]) - NOW_MS, row["count"]) for row in shown
     ]
