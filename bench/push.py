@@ -1,43 +1,63 @@
-"""From publish to push: 10 000 entries a second through one group, over the socket and through Redis.
+"""From publish to push (P5, P6): 10 000 entries a second through one group, beside Redis in the same run.
 
-Two producers stamp the time in a field, ten consumers read batches of up to 10 000 and acknowledge them; all
-clients and the server share the machine. Weir: a socket for each, `publish` and `consume`. Redis: the asyncio
-client of redis-py, a pipeline of XADD a tick, XREADGROUP and XACK. Rounds alternate; with `--standing N`
-entries that a consumer of the same group had been given before and never acknowledged.
+Two producers stamp the time in a field, ten consumers read batches of up to 10 000 and acknowledge them.
+Producers are one process, consumers another, and the server shares the machine with them.
 
-    python -m bench push [--rounds 3] [--seconds 8] [--rate 10000] [--standing 0]
+    weir      a socket for each: `publish` and `consume` frames                   (bench/lean.py)
+    longpoll  a keep-alive connection for each: POST …/entries, …/read, …/ack     (bench/lean.py)
+    redis     redis-py's asyncio client for each: a pipeline of XADD a tick, XREADGROUP BLOCK, XACK
+
+All run on uvloop, do no more than that, and let go of the first second. Rounds alternate; a round's figures
+are those of its entries, a table's the median of its rounds. `--standing N` entries were given before to
+another consumer of the group that never acknowledges; with it `weir` runs beside itself without them.
+
+    python -m bench.push [--rounds 3] [--seconds 8] [--rate 10000] [--standing 0] [--json FILE]
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import multiprocessing
+import os
+import resource
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
+import redis as blocking
 import redis.asyncio as aioredis
 import uvloop
-from websockets.asyncio.client import ClientConnection, connect
 
+from bench.lean import Http, Socket
 from bench.peers import redis_server
 from tests.server import Server
 
-PRODUCERS = 2
-CONSUMERS = 10
+PRODUCERS: Final = 2
+CONSUMERS: Final = 10
 STREAM, GROUP = "bench", "workers"
-BATCH = 10_000
-TICK_S = 0.001
+BATCH: Final = 10_000
+TICK_S: Final = 0.001
+WARM_UP_S: Final = 1.0
+LINGER_S: Final = 1.0
 # The classical figures of such a test: shares within 1, 2, 3, 4 ms and beyond.
-CLASSICAL = (74.11, 25.80, 0.06, 0.01, 0.02)
+CLASSICAL: Final = (74.11, 25.80, 0.06, 0.01, 0.02)
+GOAL: Final = {"p50": 0.5, "p999": 0.5}
+STANDING_GOAL: Final = 1.2
+# Where the curve of a round's latencies is drawn.
+QUANTILES: Final = tuple(
+    sorted({*(n / 100 for n in range(0, 100, 2)), *(1 - 10 ** (-n / 10) for n in range(10, 46))})
+)
 
-Produce = Callable[[list[str]], Awaitable[None]]
+Produce = Callable[[str, int], Awaitable[None] | None]
+# When a batch came, in nanoseconds, and the stamps of its entries.
+Seen = list[tuple[int, list[int]]]
 
 
 class Plan(NamedTuple):
@@ -46,89 +66,115 @@ class Plan(NamedTuple):
     port: int
     seconds: float
     rate: int
-    standing: int
 
 
 class Entry(msgspec.Struct):
-    """As it is pushed."""
+    """As it is pushed, or read."""
 
     id: str
     fields: dict[str, str]
 
 
 class Frame(msgspec.Struct):
-    """What of a frame counts here."""
+    """What of a frame, or an answer, counts here."""
 
-    op: str
+    op: str = ""
     entries: list[Entry] = []
 
 
 decode = msgspec.json.Decoder(Frame).decode
-encode = msgspec.json.Encoder().encode
 
 
 async def pace(plan: Plan, produce: Produce) -> None:
     """Publish what is due, a tick at a time, each entry with the time of its tick."""
     rate = plan.rate / PRODUCERS
     began, sent = time.perf_counter(), 0
-    while (passed := time.perf_counter() - began) < plan.seconds:
+    while (passed := time.perf_counter() - began) < plan.seconds + WARM_UP_S:
         due = int(passed * rate) - sent
         if due:
             sent += due
-            await produce([str(time.time_ns())] * due)
+            sending = produce(str(time.time_ns()), due)
+            if sending is not None:
+                await sending
         await asyncio.sleep(TICK_S)
 
 
-def note(latencies: list[float], stamps: list[str]) -> None:
-    """Enter how old these are, in milliseconds."""
-    now = time.time_ns()
-    latencies.extend((now - int(stamp)) / 1e6 for stamp in stamps)
+def taken(frame: Frame, seen: Seen) -> bytes:
+    """Enter what came; the IDs, to be acknowledged, as the members of a JSON array."""
+    seen.append((time.time_ns(), [int(entry.fields["t"]) for entry in frame.entries]))
+    return '","'.join([entry.id for entry in frame.entries]).encode()
 
 
 # ---- over the socket
 
 
-def socket_of(plan: Plan) -> connect:
-    """A socket, about to be opened."""
-    url = f"ws://127.0.0.1:{plan.port}/v1/ws"
-    return connect(url, compression=None, max_size=None, max_queue=None)
+async def socket_producer(plan: Plan) -> None:
+    """Publish a frame a tick; the answers are not looked at."""
+    socket = await Socket.connect(plan.port, "/v1/ws", lambda _, __: None)
+
+    def produce(stamp: str, count: int) -> None:
+        entries = b",".join([b'{"fields":{"t":"%b"}}' % stamp.encode()] * count)
+        socket.send(b'{"op":"publish","stream":"%b","entries":[%b]}' % (STREAM.encode(), entries))
+
+    await pace(plan, produce)
+    socket.close()
 
 
-async def weir_producer(plan: Plan) -> None:
-    """Publish a frame a tick."""
-    async with socket_of(plan) as socket:
+async def socket_consumer(plan: Plan, name: str, seen: Seen) -> None:
+    """Acknowledge what is pushed."""
 
-        async def drop_answers() -> None:
-            async for _ in socket:
-                pass
-
-        dropping = asyncio.create_task(drop_answers())
-
-        async def produce(stamps: list[str]) -> None:
-            entries = [{"fields": {"t": stamp}} for stamp in stamps]
-            await socket.send(encode({"op": "publish", "stream": STREAM, "entries": entries}), text=True)
-
-        await pace(plan, produce)
-        dropping.cancel()
-
-
-async def weir_consumer(plan: Plan, name: str, latencies: list[float]) -> None:
-    """Consume until a while after the last."""
-    async with socket_of(plan) as socket:
-        where = {"stream": STREAM, "group": GROUP, "consumer": name, "create": "0"}
-        frame = {"op": "consume", "sub": "w", "credit": BATCH, "batch_max": BATCH, **where}
-        await socket.send(encode(frame), text=True)
-        await asyncio.wait_for(take(socket, latencies), plan.seconds + 3)
-
-
-async def take(socket: ClientConnection, latencies: list[float]) -> None:
-    """Acknowledge what comes."""
-    async for message in socket:
+    def heard(socket: Socket, message: bytes) -> None:
         frame = decode(message)
         if frame.op == "entries":
-            note(latencies, [entry.fields["t"] for entry in frame.entries])
-            ids = [entry.id for entry in frame.entries]
-            await socket.send(encode({"op": "ack", "sub": "w", "ids": ids}), text=True)
+            socket.send(b'{"op":"ack","sub":"w","ids":["%b"]}' % taken(frame, seen))
+        assert frame.op != "error", message
+
+    socket = await Socket.connect(plan.port, "/v1/ws", heard)
+    where = {"stream": STREAM, "group": GROUP, "consumer": name, "create": "0"}
+    socket.send(
+        msgspec.json.encode({"op": "consume", "sub": "w", "credit": BATCH, "batch_max": BATCH, **where})
+    )
+    await asyncio.sleep(plan.seconds + WARM_UP_S + LINGER_S + STARTING_S)
+    socket.close()
+
+
+# ---- by long-poll
+
+
+async def http_producer(plan: Plan) -> None:
+    """Publish a request a tick."""
+    answered = asyncio.Event()
+    http = await Http.connect(plan.port, lambda _, __: answered.set())
+
+    async def produce(stamp: str, count: int) -> None:
+        answered.clear()
+        body = b"\n".join([b'{"fields":{"t":"%b"}}' % stamp.encode()] * count)
+        http.post(f"/v1/streams/{STREAM}/entries", body, "application/x-ndjson")
+        await answered.wait()
+
+    await pace(plan, produce)
+    http.close()
+
+
+async def http_consumer(plan: Plan, name: str, seen: Seen) -> None:
+    """Read and acknowledge in turns, on one connection."""
+    group = f"/v1/streams/{STREAM}/groups/{GROUP}"
+    read = f"{group}/consumers/{name}/read", b'{"count":%d,"wait":20000}' % BATCH
+    reading = True
+
+    def heard(http: Http, body: bytes) -> None:
+        nonlocal reading
+        frame = decode(body) if reading else None
+        reading = frame is None or not frame.entries
+        if frame is not None and frame.entries:
+            http.post(f"{group}/ack", b'{"ids":["%b"]}' % taken(frame, seen))
+        else:
+            http.post(*read)
+
+    http = await Http.connect(plan.port, heard)
+    http.post(*read)
+    await asyncio.sleep(plan.seconds + WARM_UP_S + LINGER_S + STARTING_S)
+    http.close()
 
 
 # ---- through Redis
@@ -138,9 +184,9 @@ async def redis_producer(plan: Plan) -> None:
     """Publish a pipeline a tick."""
     client = aioredis.Redis(port=plan.port)
 
-    async def produce(stamps: list[str]) -> None:
+    async def produce(stamp: str, count: int) -> None:
         pipeline = client.pipeline(transaction=False)
-        for stamp in stamps:
+        for _ in range(count):
             pipeline.xadd(STREAM, {"t": stamp})
         await pipeline.execute()
 
@@ -148,126 +194,223 @@ async def redis_producer(plan: Plan) -> None:
     await client.aclose()
 
 
-async def redis_consumer(plan: Plan, name: str, latencies: list[float]) -> None:
-    """Read and acknowledge until a while after the last."""
+async def redis_consumer(plan: Plan, name: str, seen: Seen) -> None:
+    """Read and acknowledge in turns."""
     client = aioredis.Redis(port=plan.port)
-    deadline = time.perf_counter() + plan.seconds + 3
+    deadline = time.perf_counter() + plan.seconds + WARM_UP_S + LINGER_S + STARTING_S
     while time.perf_counter() < deadline:
-        found: Any = await client.xreadgroup(GROUP, name, {STREAM: ">"}, count=BATCH, block=1_000)
+        found: Any = await client.xreadgroup(GROUP, name, {STREAM: ">"}, count=BATCH, block=500)
         if found:
             entries = found[0][1]
-            note(latencies, [fields[b"t"].decode() for _, fields in entries])
+            seen.append((time.time_ns(), [int(fields[b"t"]) for _, fields in entries]))
             await client.xack(STREAM, GROUP, *[entry_id for entry_id, _ in entries])
     await client.aclose()
 
 
-# ---- rounds
+# ---- one round
 
-PARTS = {
-    "weir": (weir_producer, weir_consumer),
+WAYS: Final = {
+    "weir": (socket_producer, socket_consumer),
+    "longpoll": (http_producer, http_consumer),
     "redis": (redis_producer, redis_consumer),
 }
+# Consumers are there before the first entry is.
+STARTING_S: Final = 1.5
 
 
-def produce_all(kind: str, plan: Plan) -> None:
-    """A process of producers."""
+def produce_all(way: str, plan: Plan, used: "Queue[float]") -> None:
+    """A process of producers; it tells the processor time that it used, in seconds."""
 
     async def run() -> None:
-        await asyncio.gather(*[PARTS[kind][0](plan) for _ in range(PRODUCERS)])
+        await asyncio.gather(*[WAYS[way][0](plan) for _ in range(PRODUCERS)])
 
     uvloop.run(run())
+    used.put(own_cpu_s())
 
 
-def consume_all(kind: str, plan: Plan, results: "Queue[list[float]]") -> None:
-    """A process of consumers; it answers the latencies in milliseconds."""
-    latencies: list[float] = []
+def consume_all(way: str, plan: Plan, found: "Queue[tuple[Seen, float]]") -> None:
+    """A process of consumers; it tells what came when, and the processor time that it used."""
+    seen: Seen = []
 
     async def run() -> None:
         names = [f"c{number}" for number in range(CONSUMERS)]
-        works = [PARTS[kind][1](plan, name, latencies) for name in names]
-        await asyncio.gather(*works, return_exceptions=True)
+        works = [WAYS[way][1](plan, name, seen) for name in names]
+        await asyncio.gather(*works)
 
     uvloop.run(run())
-    results.put(latencies)
+    found.put((seen, own_cpu_s()))
 
 
-def one_round(kind: str, plan: Plan) -> list[float]:
-    """The latencies of a round, in milliseconds."""
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    consuming = context.Process(target=consume_all, args=(kind, plan, results))
-    producing = context.Process(target=produce_all, args=(kind, plan))
-    consuming.start()
-    time.sleep(1.5)
-    producing.start()
-    latencies: list[float] = results.get(timeout=plan.seconds + 60)
-    producing.join()
-    consuming.join()
-    return latencies
+def own_cpu_s() -> float:
+    """The processor time of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
-def stand(kind: str, plan: Plan) -> None:
-    """Make the group, and give so many entries to a consumer that never acknowledges."""
-    body = [["XGROUP", "CREATE", STREAM, GROUP, "0", "MKSTREAM"]]
-    for _ in range(plan.standing // 1_000):
-        body += [["XADD", STREAM, "*", "t", "0"]] * 1_000
-        body += [["XREADGROUP", "GROUP", GROUP, "gone", "COUNT", "1000", "STREAMS", STREAM, ">"]]
-    if kind == "weir":
-        import httpx  # noqa: PLC0415 - for this alone
-
-        with httpx.Client(base_url=f"http://127.0.0.1:{plan.port}", timeout=120) as http:
-            for start in range(0, len(body), 5_005):
-                http.post("/v1/commands/pipeline", json=body[start : start + 5_005]).raise_for_status()
-        return
-    import redis as blocking  # noqa: PLC0415 - the same
-
-    client = blocking.Redis(port=plan.port)
-    for start in range(0, len(body), 5_005):
-        pipeline = client.pipeline(transaction=False)
-        for words in body[start : start + 5_005]:
-            pipeline.execute_command(*words)  # type: ignore[no-untyped-call]
-        pipeline.execute()
+def cpu_s_of(pid: int) -> float:
+    """The processor time of another."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-class Outcome(NamedTuple):
-    """Of one round, in milliseconds and shares."""
+class Round(msgspec.Struct):
+    """Latencies in milliseconds, shares in percent, processor time in seconds a million entries."""
 
     entries: int
     p50: float
     p99: float
     p999: float
-    shares: tuple[float, ...]
+    shares: list[float]
+    curve: list[float]
+    server_cpu: float
+    client_cpu: float
+
+    def told(self) -> str:
+        """In a line."""
+        shares = " / ".join(f"{share:.2f}" for share in self.shares)
+        return (
+            f"{self.entries:7} entries  p50 {self.p50:6.2f}  p99 {self.p99:6.2f}  p99.9 {self.p999:7.2f} ms  "
+            f"within 1, 2, 3, 4 ms, beyond: {shares} %  "
+            f"CPU s/million: server {self.server_cpu:.1f}, clients {self.client_cpu:.1f}"
+        )
 
 
-def outcome(latencies: list[float]) -> Outcome:
-    """What they come to."""
-    ordered = sorted(latencies)
+def measured(seen: Seen, server_cpu_s: float, client_cpu_s: float) -> Round:
+    """What a round comes to, without its first second."""
+    count = sum(len(stamps) for _, stamps in seen)
+    assert count, "something was consumed"
+    warm_ns = min(min(stamps) for _, stamps in seen) + int(WARM_UP_S * 1e9)
+    late = sorted((now - stamp) / 1e6 for now, stamps in seen for stamp in stamps if stamp >= warm_ns)
     shares = [0] * 5
-    for latency in ordered:
+    for latency in late:
         shares[min(4, int(latency))] += 1
-    count = len(ordered)
-    return Outcome(
-        count,
-        ordered[count // 2],
-        ordered[count * 99 // 100],
-        ordered[count * 999 // 1000],
-        tuple(100 * share / count for share in shares),
+
+    def at(quantile: float) -> float:
+        return late[min(len(late) - 1, int(len(late) * quantile))]
+
+    return Round(
+        entries=len(late),
+        p50=at(0.5),
+        p99=at(0.99),
+        p999=at(0.999),
+        shares=[100 * share / len(late) for share in shares],
+        curve=[round(at(quantile), 4) for quantile in QUANTILES],
+        server_cpu=server_cpu_s / count * 1e6,
+        client_cpu=client_cpu_s / count * 1e6,
     )
 
 
-def run(kind: str, options: argparse.Namespace) -> Outcome:
-    """A round on a fresh server."""
-    if kind == "redis":
-        with redis_server("--appendonly", "yes", "--appendfsync", "everysec") as (port, _):
-            plan = Plan(port, options.seconds, options.rate, options.standing)
-            stand(kind, plan)
-            return outcome(one_round(kind, plan))
+def one_round(way: str, plan: Plan, server_pid: int) -> Round:
+    """Run producers and consumers against a server that is there."""
+    context = multiprocessing.get_context("spawn")
+    found: Queue[tuple[Seen, float]] = context.Queue()
+    used: Queue[float] = context.Queue()
+    before_s = cpu_s_of(server_pid)
+    consuming = context.Process(target=consume_all, args=(way, plan, found))
+    producing = context.Process(target=produce_all, args=(way, plan, used))
+    consuming.start()
+    time.sleep(STARTING_S)
+    producing.start()
+    seen, consumers_s = found.get(timeout=plan.seconds + 60)
+    producers_s = used.get(timeout=60)
+    server_s = cpu_s_of(server_pid) - before_s
+    producing.join()
+    consuming.join()
+    return measured(seen, server_s, consumers_s + producers_s)
+
+
+# ---- servers
+
+
+@contextlib.contextmanager
+def gateway() -> Iterator[tuple[int, int]]:
+    """A gateway of its own: port and process."""
     with tempfile.TemporaryDirectory() as directory:
-        server = Server(Path(directory) / "data", "--set", "pipeline_commands_max=20000")
-        with server:
-            plan = Plan(server.port, options.seconds, options.rate, options.standing)
-            stand(kind, plan)
-            return outcome(one_round(kind, plan))
+        data = Path(directory) / "data"
+        with Server(data, "--set", "pipeline_commands_max=20000") as server:
+            yield server.port, server.pid
+
+
+@contextlib.contextmanager
+def served(way: str) -> Iterator[tuple[int, int]]:
+    """A fresh server for a way, with the group: port and process."""
+    if way == "redis":
+        with redis_server("--appendonly", "yes", "--appendfsync", "everysec") as (port, _):
+            client = blocking.Redis(port=port)
+            client.xgroup_create(STREAM, GROUP, "0", mkstream=True)
+            yield port, client.info("server")["process_id"]
+        return
+    with gateway() as (port, pid):
+        stand(port, 0)
+        yield port, pid
+
+
+def stand(port: int, standing: int) -> None:
+    """Make the gateway's group, and give so many entries to a consumer that never acknowledges."""
+    import httpx  # noqa: PLC0415 - for this alone
+
+    body = [["XGROUP", "CREATE", STREAM, GROUP, "0", "MKSTREAM"]]
+    for _ in range(standing // 1_000):
+        body += [["XADD", STREAM, "*", "t", "0"]] * 1_000
+        body += [["XREADGROUP", "GROUP", GROUP, "gone", "COUNT", "1000", "STREAMS", STREAM, ">"]]
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as http:
+        for start in range(0, len(body), 5_005):
+            http.post("/v1/commands/pipeline", json=body[start : start + 5_005]).raise_for_status()
+
+
+# ---- runs
+
+Rounds = dict[str, list[Round]]
+
+
+def beside_redis(ways: list[str], rounds: int, seconds: float, rate: int) -> Rounds:
+    """Alternating rounds, each on a fresh server (P5)."""
+    found: Rounds = {way: [] for way in ways}
+    for number in range(rounds):
+        for way in ways if number % 2 == 0 else reversed(ways):
+            with served(way) as (port, pid):
+                found[way].append(one_round(way, Plan(port, seconds, rate), pid))
+            print(f"  {way:9}{found[way][-1].told()}", flush=True)
+    return found
+
+
+def beside_standing(standing: int, rounds: int, seconds: float, rate: int) -> Rounds:
+    """Rounds with and without unacknowledged entries standing in the group, in turns (P6)."""
+    found: Rounds = {"with": [], "without": []}
+    with gateway() as full, gateway() as empty:
+        stand(full[0], standing)
+        stand(empty[0], 0)
+        for number in range(rounds):
+            for which in ("with", "without") if number % 2 == 0 else ("without", "with"):
+                port, pid = full if which == "with" else empty
+                found[which].append(one_round("weir", Plan(port, seconds, rate), pid))
+                print(f"  {which:9}{found[which][-1].told()}", flush=True)
+    return found
+
+
+def median(rounds: list[Round]) -> Round:
+    """Of each figure."""
+    values = [msgspec.structs.asdict(one) for one in rounds]
+    middle: dict[str, Any] = {}
+    for name, first in values[0].items():
+        column = [one[name] for one in values]
+        if isinstance(first, list):
+            middle[name] = [statistics.median(row) for row in zip(*column, strict=True)]
+        else:
+            middle[name] = statistics.median(column)
+    return msgspec.convert(middle, Round, strict=False)
+
+
+def ratios(found: Rounds, ours: str, theirs: str) -> dict[str, float]:
+    """Ours ÷ theirs: medians of rounds that were neighbours."""
+    names = ("p50", "p99", "p999")
+    return {
+        name: statistics.median(
+            getattr(one, name) / getattr(other, name)
+            for one, other in zip(found[ours], found[theirs], strict=True)
+        )
+        for name in names
+    }
 
 
 def main() -> None:
@@ -277,27 +420,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--rate", type=int, default=10_000)
     parser.add_argument("--standing", type=int, default=0)
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args(sys.argv[1:])
-    found: dict[str, list[Outcome]] = {"weir": [], "redis": []}
-    for number in range(options.rounds):
-        for kind in ("weir", "redis") if number % 2 == 0 else ("redis", "weir"):
-            found[kind].append(run(kind, options))
-            told = found[kind][-1]
-            shares = " / ".join(f"{share:.2f}" for share in told.shares)
-            print(
-                f"{kind:6} {told.entries:7} entries  p50 {told.p50:6.2f}  p99 {told.p99:6.2f}  "
-                f"p99.9 {told.p999:7.2f} ms   within 1, 2, 3, 4 ms, beyond: {shares} %",
-                flush=True,
-            )
-    ratios = {
-        name: statistics.median(getattr(one, name) for one in found["weir"])
-        / statistics.median(getattr(one, name) for one in found["redis"])
-        for name in ("p50", "p99", "p999")
-    }
-    print("ours ÷ theirs, medians:", "  ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
-    print("the classical figures:", " / ".join(map(str, CLASSICAL)), "%")
-    rounds = {kind: [one._asdict() for one in every] for kind, every in found.items()}
-    print(json.dumps({"bench": "push", "standing": options.standing, "ratios": ratios, "rounds": rounds}))
+    if options.standing:
+        found = beside_standing(options.standing, options.rounds, options.seconds, options.rate)
+        compared = {"with": ratios(found, "with", "without")}
+    else:
+        ways = options.ways.split(",")
+        found = beside_redis(ways, options.rounds, options.seconds, options.rate)
+        compared = {way: ratios(found, way, "redis") for way in ways if "redis" in ways and way != "redis"}
+    for which, ratio in compared.items():
+        print(f"  {which} ÷ its peer:", "  ".join(f"{name} {value:.2f}" for name, value in ratio.items()))
+    print("  the classical figures:", " / ".join(map(str, CLASSICAL)), "%")
+    if options.json:
+        told = {way: [msgspec.structs.asdict(one) for one in rounds] for way, rounds in found.items()}
+        options.json.write_text(json.dumps({"rounds": told, "ratios": compared}))
 
 
 if __name__ == "__main__":
