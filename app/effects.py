@@ -67,10 +67,11 @@ class Claim(Effect, frozen=True):
 
 
 class Read(Effect, frozen=True):
-    """Read, waiting if need be; then `delivered`."""
+    """Read, waiting if need be; then `delivered`. `going_on` is behind what was just delivered."""
 
     key: int
     command: XReadGroup
+    going_on: bool = False
 
 
 class Leave(Effect, frozen=True):

@@ -395,6 +395,22 @@ class Tail:
         self.take(0, 0)
         self._feed.wait(self, callback)
 
+    def take_live(self, count_max: int, bytes_max: int, callback: Callback) -> Page | None:
+        """The shared page at the cursor, if that is all there is, with `callback` registered for what comes
+        next: the short way for those who wait at the end. None, with nothing done, for everything else.
+        """
+        feed, cursor = self._feed, self.cursor
+        if not self.joined or feed.failure is not None:
+            return None
+        item = feed.at(cursor)
+        if not isinstance(item, Page) or item.last_id != feed.position:
+            return None
+        if not _fits(item, count_max, bytes_max):
+            return None
+        feed.take(self, item)
+        feed.wait(self, callback)
+        return item
+
     def close(self) -> None:
         """Follow no more; closing again does nothing."""
         self._feed.leave(self)

@@ -7,7 +7,7 @@ Nothing is read for a socket that has something waiting to leave; what was read 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -21,6 +21,7 @@ from app.gateway import Gateway
 from app.held import look_s
 from app.middleware.envelope import as_refusal
 from app.session import Session
+from app.subscriptions import page_bytes_max
 from engine import Engine, EngineError, GroupRead, Reply
 
 # What a socket may have asked for without an answer before it is no longer listened to.
@@ -93,7 +94,7 @@ class Push:
         self._tasks: set[asyncio.Task[None]] = set()
         # What waits until the socket takes something again.
         self._later: list[Take] = []
-        self._writable: list[asyncio.Future[None]] = []
+        self._writable: list[Callable[[], None]] = []
         # Deliveries that may not have left yet: where they end in the socket's bytes, for whom, what.
         self._unsure: list[tuple[int, Send]] = []
         self._unanswered = 0
@@ -160,9 +161,8 @@ class Push:
 
     def _wake_writers(self) -> None:
         writable, self._writable = self._writable, []
-        for future in writable:
-            if not future.done():
-                future.set_result(None)
+        for go_on in writable:
+            go_on()
 
     # ---- effects
 
@@ -270,12 +270,24 @@ class Push:
 
     def _ready(self, key: int, stream: str) -> None:
         tail = self._tails.get(key, {}).get(stream)
-        if tail is None:
+        if tail is None or self._take_live(key, stream, tail):
             return
         if tail.ready():
             self._do(self._session.ready(key, stream))
         else:
             self._wait_for(key, stream)
+
+    def _take_live(self, key: int, stream: str, tail: Tail) -> bool:
+        """The short way of a page that all wait for, with nothing else to do: one write. Whether it was."""
+        if self._running or self._link.paused or not (room := self._session.live_room(key)):
+            return False
+        page = tail.take_live(room, page_bytes_max, partial(self._ready, key, stream))
+        if page is None:
+            return False
+        self._link.write_frame(self._session.live(key, page))
+        if self._unsure and not self._link.paused:
+            self._unsure.clear()
+        return True
 
     def _take(self, effect: Take) -> None:
         tail = self._tails.get(effect.key, {}).get(effect.stream)
@@ -323,22 +335,21 @@ class Push:
     def _read(self, effect: Read) -> None:
         place = self._places[effect.key]
         place.begin()
-        self._spawn(self._deliver(effect, place))
+        self._begin_read(effect, place)
 
-    async def _deliver(self, effect: Read, place: Place) -> None:
-        reply: Reply | Refusal
-        try:
-            while self._link.paused and not place.until.done():
-                writable: asyncio.Future[None] = self._loop.create_future()
-                self._writable.append(writable)
-                await writable
-            if place.until.done():
-                reply = GroupRead(())
-            else:
-                reply = await self._engine.execute(effect.command, until=place.until)
-        except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
-            reply = as_refusal(error, self._call.request_id)
-        self._do(self._session.delivered(effect.key, reply))
+    def _begin_read(self, effect: Read, place: Place) -> None:
+        done = partial(self._delivered, effect.key, place)
+        if place.until.done():
+            self._loop.call_soon(done, (GroupRead(()),))
+        elif self._link.paused:
+            self._writable.append(partial(self._begin_read, effect, place))
+        else:
+            self._engine.read(effect.command, done, place.until, going_on=effect.going_on)
+
+    def _delivered(self, key: int, place: Place, replies: Sequence[Reply | EngineError]) -> None:
+        (reply,) = replies
+        found = as_refusal(reply, self._call.request_id) if isinstance(reply, EngineError) else reply
+        self._do(self._session.delivered(key, found))
         place.end()
 
     def _leave(self, effect: Leave) -> None:

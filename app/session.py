@@ -26,7 +26,7 @@ from app.errors import Refusal, invalid, of_engine
 from app.feeds import Gap, Page
 from app.gateway import draining
 from app.held import Look
-from app.subscriptions import Following, Working, page_bytes_max
+from app.subscriptions import Following, Working, gap, page_bytes_max
 from app.wire import options
 from app.wire.options import Demands
 from engine import (
@@ -300,6 +300,28 @@ class Session:
             tail.ready.append(stream)
         return self._take_on(tail)
 
+    def live_room(self, key: int) -> int:
+        """How many entries may be sent of a subscription that has nothing else to do and will have nothing
+        to say but them; 0 where `ready` is the way.
+        """
+        tail = self._by_key.get(key)
+        if not isinstance(tail, Following) or tail.taking or tail.ready or tail.behind or self._draining:
+            return 0
+        return tail.batch_max if tail.credit is None else min(tail.credit - 1, tail.batch_max)
+
+    def live(self, key: int, page: Page) -> bytes:
+        """The frame for a page of at most `live_room` entries, which is sent at once."""
+        tail = self._by_key[key]
+        assert isinstance(tail, Following), "there was room"
+        tail.spend(page.count)
+        return self._page(tail, page)
+
+    def _page(self, tail: Following, page: Page) -> bytes:
+        return page.cached(
+            (frames.SUBPROTOCOL, tail.name),
+            lambda page: frames.entries(tail.name, page.stream, page.entries, page.last_id),
+        )
+
     def _take_on(self, tail: Following) -> Effects:
         if tail.taking is not None or self._draining:
             return []
@@ -330,13 +352,9 @@ class Session:
         if item is None:
             return []
         if isinstance(item, Gap):
-            return [Send(_gap(tail.name, stream, item.after, item.first_available, item.lost))]
+            return [Send(gap(tail.name, stream, item.after, item.first_available, item.lost))]
         tail.spend(item.count)
-        name = tail.name
-        data = item.cached(
-            (frames.SUBPROTOCOL, name), lambda page: frames.entries(name, stream, page.entries, page.last_id)
-        )
-        return [Send(data)]
+        return [Send(self._page(tail, item))]
 
     def _caught_up(self, one: Following | Working, stream: str, cursor: int) -> Effects:
         if isinstance(one, Following):
@@ -392,14 +410,14 @@ class Session:
         work.owned = True
         return self._read_on(work)
 
-    def _read_on(self, work: Working) -> Effects:
+    def _read_on(self, work: Working, *, going_on: bool = False) -> Effects:
         if work.ended or work.reading or not work.owned or self._draining:
             return []
         if not work.room:
             return self._pause(work)
         work.paused = False
         work.reading = True
-        return [Read(work.key, work.next_read())]
+        return [Read(work.key, work.next_read(), going_on)]
 
     def delivered(self, key: int, reply: Reply | Refusal) -> Effects:
         """What a Read gave. What is for a subscription that has ended goes back to the group."""
@@ -419,13 +437,14 @@ class Session:
             work.history = None
             last = found.last_delivered_id if found is not None else ids.ID_MIN
             effects += self._caught_up(work, work.stream, last)
-        return effects + self._read_on(work)
+        going_on = found is not None and not found.history and bool(found.entries)
+        return effects + self._read_on(work, going_on=going_on)
 
     def _hand_over(self, work: Working, found: StreamDeliveries) -> Effects:
         effects: Effects = []
         if found.gap is not None:
-            gap = found.gap
-            effects.append(Send(_gap(work.name, work.stream, gap.requested, gap.first_available, gap.lost)))
+            missed = msgspec.structs.astuple(found.gap)
+            effects.append(Send(gap(work.name, work.stream, *missed)))
         following = found.last_delivered_id
         if found.history and found.entries:
             following = work.history = found.entries[-1].id
@@ -551,18 +570,6 @@ class Session:
         for one in list(self._by_name.values()):
             effects += self._end(one)
         return effects
-
-
-def _gap(sub: str, stream: str, requested: int, first_available: int, lost: int | None) -> bytes:
-    return frames.written(
-        frames.GapFrame(
-            sub=sub,
-            stream=stream,
-            requested=ids.text(requested),
-            first_available=ids.text(first_available),
-            lost=lost,
-        )
-    )
 
 
 _HANDLERS: Final[Mapping[type, Callable[[Session, Any], Effects]]] = {

@@ -17,6 +17,14 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request
+from websockets.streams import StreamReader
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # built without its part in C
+    from websockets.utils import apply_mask
+
+_AT_EOF: Final = StreamReader.at_eof.__code__
 
 # Parsing a frame takes about ten microseconds: so many bytes hold 700 of the smallest at most.
 _slice_bytes_min: Final = 4 << 10
@@ -129,6 +137,8 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         self._decoder: codecs.IncrementalDecoder | None = None
         self._held = False
         self._reading = True
+        # Known to be so, since nothing but whole messages has arrived since it was looked at.
+        self._between_messages = False
         self._slice_bytes = _slice_bytes_min
         self._small_frames = float(_small_frames_max)
         self._counted_at = self.loop.time()
@@ -239,9 +249,48 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         if not self.handshake_initiated:
             super().data_received(data)
         elif not self._lingering:
-            self._backlog += data
-            if not self._feeding:
-                self._feed()
+            rest = self._take_messages(data) if not self._backlog and not self._feeding else data
+            if rest:
+                self._backlog += rest
+                if not self._feeding:
+                    self._feed()
+
+    def _take_messages(self, data: bytes) -> bytes:
+        """Take the plain text messages that `data` begins with, without the library: by far most of what
+        arrives is one of them, whole. What is left is for the library, and so is everything from the middle
+        of a frame or of a message on.
+        """
+        at, size = 0, len(data)
+        for _ in range(_few_frames):
+            # No extension, no fragment, masked, of at most 64 KiB.
+            if size - at < 6 or data[at] != 0x81 or not 0x80 <= data[at + 1] <= 0xFE:
+                break
+            length, mask_at = data[at + 1] & 0x7F, at + 2
+            if length == 126:
+                mask_at += 2
+                length = data[at + 2] << 8 | data[at + 3]
+            end = mask_at + 4 + length
+            if end > size or length > self.config.ws_max_size or not self._is_between_messages():
+                break
+            text = apply_mask(data[mask_at + 4 : end], data[mask_at : mask_at + 4])
+            at = end
+            self._receive_text(text)
+            if not self._may_read() or self.close_sent or self.disconnected:
+                break
+        return data[at:] if at else data
+
+    def _is_between_messages(self) -> bool:
+        """Whether the library waits for the first byte of a message."""
+        if not self._between_messages and self._may_read() and not self.close_sent:
+            # Typed as the protocol of generators, which lacks what all of them have.
+            parsing = getattr(self.conn.parser, "gi_yieldfrom", None)
+            waiting = None if parsing is None else parsing.gi_yieldfrom
+            self._between_messages = (
+                getattr(waiting, "gi_code", None) is _AT_EOF
+                and not self.conn.reader.buffer
+                and self.conn.current_size is None
+            )
+        return self._between_messages and self._may_read() and not self.close_sent
 
     def _may_read(self) -> bool:
         if self.close_sent:
@@ -257,6 +306,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         piece = bytes(self._backlog[: self._slice_bytes])
         del self._backlog[: self._slice_bytes]
         if piece:
+            self._between_messages = False
             super().data_received(piece)
         if self._backlog and not self._lingering:
             self._feeding = True
@@ -351,6 +401,16 @@ class GuardedSocket(WebSocketsSansIOProtocol):
             self.close_with(1007, "not UTF-8")
             return False
         return True
+
+    def _receive_text(self, text: bytes) -> None:
+        assert self._listener is not None, "nothing is read before somebody listens"
+        try:
+            if not text.isascii():
+                text.decode()
+        except UnicodeDecodeError:
+            self.close_with(1007, "not UTF-8")
+            return
+        self._listener.received(text)
 
     def handle_parser_exception(self) -> None:
         """What arrived is no WebSocket, or too long: the peer is told, behind what its frames before that

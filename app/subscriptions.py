@@ -117,3 +117,16 @@ class Working(Subscription):
         for entry_id in entry_ids:
             if self.held.pop(entry_id, 0) is None and self.credit is not None:
                 self.credit += 1
+
+
+def gap(sub: str, stream: str, requested: int, first_available: int, lost: int | None) -> bytes:
+    """The frame that tells of entries removed before they were read."""
+    return frames.written(
+        frames.GapFrame(
+            sub=sub,
+            stream=stream,
+            requested=ids.text(requested),
+            first_available=ids.text(first_available),
+            lost=lost,
+        )
+    )

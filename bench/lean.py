@@ -43,6 +43,7 @@ class Socket(asyncio.Protocol):
         self._heard = heard
         self._rest = b""
         self._open = False
+        self._full: asyncio.Future[None] | None = None
         self._transport: asyncio.WriteTransport | None = None
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -59,6 +60,19 @@ class Socket(asyncio.Protocol):
         assert self._transport is not None, "it is open"
         self._transport.write(_frame(payload))
 
+    async def drained(self) -> None:
+        """Wait until what was sent has room in the system's buffers."""
+        if self._full is not None:
+            await self._full
+
+    def pause_writing(self) -> None:
+        self._full = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        full, self._full = self._full, None
+        if full is not None and not full.done():
+            full.set_result(None)
+
     def close(self) -> None:
         """Break off."""
         if self._transport is not None:
@@ -74,6 +88,7 @@ class Socket(asyncio.Protocol):
         )
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.resume_writing()
         if not self.opened.done():
             self.opened.set_exception(ConnectionError("no handshake"))
 

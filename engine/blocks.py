@@ -195,6 +195,27 @@ class SortedMap(Generic[V]):
             self._tops[index] = block.keys[-1]
         return value
 
+    def pop_run(self, keys: Sequence[int]) -> list[V] | None:
+        """Remove ascending `keys` that stand side by side in one block; their values. None, with nothing
+        done, where they do not.
+        """
+        found = self._find(keys[0])
+        if found is None:
+            return None
+        index, place = found
+        stop = place + len(keys)
+        if self._blocks[index].keys[place:stop] != keys:
+            return None
+        block = self._own(index)
+        values = block.values[place:stop]
+        del block.keys[place:stop], block.values[place:stop]
+        self._count -= len(keys)
+        if not block.keys:
+            del self._blocks[index], self._tops[index]
+        elif place == len(block.keys):
+            self._tops[index] = block.keys[-1]
+        return values
+
     def drop_first(self, count: int) -> None:
         """Remove the lowest `count` keys."""
         whole = 0

@@ -33,10 +33,12 @@ __all__ = [
     "Outcome",
     "Parked",
     "Turn",
+    "bytes_logged",
     "execute",
     "execute_all",
     "give_up",
     "is_ready",
+    "parked_read",
     "read_streams_max",
     "retry_at_ms",
     "streams_of",
@@ -227,11 +229,23 @@ def give_up(keyspace: Keyspace, parked: Parked, now_ms: int) -> Reply | EngineEr
     return reply
 
 
+def parked_read(command: types.XReadGroup) -> Parked:
+    """A read of a group as one that waits."""
+    return reading.parked(command)
+
+
 def retry_at_ms(keyspace: Keyspace, parked: Parked, now_ms: int) -> int | None:
     """When (wall clock) a parked read may find something without any write, None for never."""
     if isinstance(parked.command, types.XReadGroup):
         return reading.retry_at_ms(Turn(keyspace, now_ms), parked.command)
     return None
+
+
+def bytes_logged(command: Command) -> int:
+    """The bytes of entries that a command brings into the log."""
+    if type(command) is types.XAdd:
+        return sum(map(len, command.bodies))
+    return sum(map(bytes_logged, command.parts)) if isinstance(command, own.Publish) else 0
 
 
 def streams_of(command: Command) -> tuple[str, ...] | None:

@@ -160,7 +160,7 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Parked:
         elif delivered.more:
             unfinished.append(name)
     if not found and command.block_ms is not None:
-        return _parked(command)
+        return parked(command)
     return GroupRead(found, unfinished)
 
 
@@ -220,9 +220,10 @@ def _deliver(
     if claim_min_idle_ms is not None:
         claimed, more = _claim_idle(turn, name, key, command, claim_min_idle_ms, room)
     left = None if command.count is None else command.count - len(claimed)
-    new = _deliver_new(turn, name, key, command, left, room) if left is None or left > 0 else []
-    if claim_min_idle_ms is not None:
-        new = [one._replace(idle_ms=0, deliveries=0) for one in new]
+    claims = claim_min_idle_ms is not None
+    new = (
+        _deliver_new(turn, name, key, command, left, room, claims=claims) if left is None or left > 0 else []
+    )
     return StreamDeliveries(
         name,
         [*claimed, *new],
@@ -245,7 +246,7 @@ def _group_gap(stream: Stream, group: Group) -> Gap | None:
 
 
 def _deliver_new(
-    turn: Turn, name: str, key: Key, command: types.XReadGroup, count: int | None, room: Room
+    turn: Turn, name: str, key: Key, command: types.XReadGroup, count: int | None, room: Room, *, claims: bool
 ) -> list[Delivered]:
     group = key.groups[command.group]
     if room.spent:
@@ -262,6 +263,8 @@ def _deliver_new(
         turn.took_ids(len(new_ids))
         turn.active(name, command.group, command.consumer)
     turn.move_group(name, command.group, new_ids[-1], entries_read)
+    if claims:
+        return [Delivered(entry_id, text, 1, 0, 0) for entry_id, text in fresh]
     return [Delivered(entry_id, text, 1) for entry_id, text in fresh]
 
 
@@ -327,7 +330,8 @@ def _one_more(delivery_count: int) -> int:
     return min(delivery_count + 1, delivery_count_max)
 
 
-def _parked(command: types.XReadGroup) -> Parked:
+def parked(command: types.XReadGroup) -> Parked:
+    """The read as one that waits."""
     assert command.block_ms is not None, "only a read that waits is parked"
     streams = tuple(name for name, _ in command.streams)
     return Parked(command, streams, command.block_ms, (streams, command.group, command.claim_min_idle_ms))

@@ -45,6 +45,7 @@ class Turn:
     """
 
     __slots__ = (
+        "_seen_at",
         "auto_ms",
         "buried",
         "frame_bytes_left",
@@ -59,6 +60,8 @@ class Turn:
         self.keyspace = keyspace
         self.now_ms = now_ms
         self.records: list[Record] = []
+        # Who was seen last, and the place of the record.
+        self._seen_at: tuple[str, str, str, int] | None = None
         # Streams whose waiting readers may be served, in the order of their signals.
         self.signalled: dict[str, None] = {}
         # Up to which milliseconds IDs that the engine made have to be promised, -1 if it made none.
@@ -147,12 +150,18 @@ class Turn:
         if consumer is None:
             self.emit(CreateConsumer(stream, group, name, self.now_ms))
         elif consumer.seen_time_ms != self.now_ms:
+            self._seen_at = (stream, group, name, len(self.records))
             self.emit(SeeConsumer(stream, group, name, self.now_ms, consumer.active_time_ms))
         return consumers[name]
 
     def active(self, stream: str, group: str, name: str) -> None:
         """The consumer got something now."""
-        self.emit(SeeConsumer(stream, group, name, self.now_ms, self.now_ms))
+        seen = SeeConsumer(stream, group, name, self.now_ms, self.now_ms)
+        if self._seen_at is not None and self._seen_at[:3] == (stream, group, name):
+            # It was seen in this turn already: what is told last says it all.
+            del self.records[self._seen_at[3]]
+        self._seen_at = None
+        self.emit(seen)
 
     def move_group(self, stream: str, name: str, last_delivered_id: int, entries_read: int | None) -> None:
         """Set the group's position, if that changes it."""

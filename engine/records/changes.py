@@ -261,9 +261,7 @@ class Settle(Record, frozen=True):
     ids: IdList
 
     def apply(self, keyspace: Keyspace) -> None:
-        group = keyspace.keys[self.stream].groups[self.group]
-        for entry_id in self.ids:
-            group.settle(entry_id)
+        keyspace.keys[self.stream].groups[self.group].settle_run(self.ids)
 
 
 class Produce(Record, frozen=True):

@@ -10,7 +10,6 @@ Must never know: what any command means, where commands come from, frames.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -22,22 +21,25 @@ from engine.commands import (
     READS,
     Parked,
     Turn,
+    bytes_logged,
     execute,
     execute_all,
     give_up,
     is_ready,
+    parked_read,
     retry_at_ms,
     streams_of,
 )
-from engine.commands.own import EndWait, KeepHouse, Plan, Publish
+from engine.commands.own import EndWait, KeepHouse, Plan
 from engine.commands.planning import durable_queue
-from engine.commands.types import Command, XAdd, XReadGroup
+from engine.commands.types import Command, XReadGroup
 from engine.errors import EngineError
 from engine.keyspace import Caps, Keyspace, caps_default
 from engine.log import Log, Recovery
 from engine.records import encode
-from engine.replies import Reply
-from engine.runtime.loading import Tell, load, pack_texts_min, packed, storage_of, untold
+from engine.replies import GroupRead, Reply
+from engine.runtime.loading import Tell, load, pack_texts_min, storage_of, untold
+from engine.runtime.packing import Packer
 from engine.runtime.rewriting import Growth, Rewriter, Rewritten, growth_default
 from engine.runtime.volatile import Volatile
 from engine.runtime.writer import Fsync, Writer
@@ -62,13 +64,13 @@ _touched_max: Final = 1024
 
 
 class _Served(NamedTuple):
-    """What a parked read found, and the log position on which that depends."""
+    """What a read found, and the log position on which that depends."""
 
     reply: Reply | EngineError
     position: int
 
 
-_Ticket = asyncio.Future[_Served]
+_Ticket = Callable[[_Served], None]
 Done = Callable[[Sequence[Reply | EngineError]], None]
 
 
@@ -108,10 +110,9 @@ class Engine:
         self._deadline: asyncio.TimerHandle | None = None
         self._deadline_at: float | None = None
         self._housekeeping: asyncio.TimerHandle | None = None
-        self._packer = ThreadPoolExecutor(1, "weir-pack")
+        self._packer = Packer(keyspace)
         # The directory, where the engine opened it itself.
         self._directory: FileStorage | None = None
-        self._packing: asyncio.Future[None] | None = None
         self._closing = False
         self._ending = False
         self._started_ms = 0
@@ -161,9 +162,7 @@ class Engine:
             if timer is not None:
                 timer.cancel()
         self.end_waits()
-        if self._packing is not None:
-            await self._packing
-        self._packer.shutdown(wait=False)
+        await self._packer.close()
         await self._rewriter.close()
         try:
             await self._writer.close()
@@ -272,41 +271,68 @@ class Engine:
         if self._writer.is_safe(position, synced=synced):
             done(replies)
         else:
-            callback = partial(self._submitted, position, replies, done, synced=synced)
-            self._writer.call_when_safe(position, callback, synced=synced)
+            self._writer.tell(position, replies, done, synced=synced)
 
-    def _submitted(
-        self, position: int, replies: Sequence[Reply | EngineError], done: Done, *, synced: bool
+    def read(
+        self, command: XReadGroup, done: Done, until: asyncio.Future[None], *, going_on: bool = False
     ) -> None:
-        if self._writer.is_safe(position, synced=synced):
-            done(replies)
-        else:
-            # Rarely: the log has failed, or IDs have to be promised first. `execute` waits for the same.
-            late = asyncio.ensure_future(self._safe_or_refused(position, replies, synced=synced))
-            late.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
+        """The same for a read that may wait: `done` gets its one reply, later in any case. `until`, once
+        done, ends the wait as its time would.
 
-    async def _safe_or_refused(
-        self, position: int, replies: Sequence[Reply | EngineError], *, synced: bool
-    ) -> Sequence[Reply | EngineError]:
+        `going_on` is for a reader that reads on when it has been given something: it was seen then, so there
+        is nothing to log unless something more is there for it.
+        """
+        if self._serving:
+            let_in = asyncio.ensure_future(self._come_behind())
+            let_in.add_done_callback(lambda _: self._read(command, done, until, going_on=False))
+        else:
+            self._read(command, done, until, going_on=going_on)
+
+    def _read(self, command: XReadGroup, done: Done, until: asyncio.Future[None], *, going_on: bool) -> None:
+        now_ms, position = self._clock.wall_ms(), 0
+        reply: Reply | Parked | EngineError
         try:
-            await self._writer.safe(position, synced=synced)
+            self._admit((command,))
+            going_on = going_on and command.block_ms is not None
+            reply = parked_read(command) if going_on else GroupRead(())
+            if not isinstance(reply, Parked) or is_ready(self._keyspace, reply, now_ms):
+                start = self._writer.staged_upto
+                outcome = execute(self._keyspace, command, now_ms)
+                position = self._commit(outcome.turn, start) or self._depends_on(command)
+                reply = outcome.reply
+            if isinstance(reply, Parked):
+                self._check_may_wait()
+                self._wait_for(reply, done, until)
+                return
         except EngineError as refusal:
-            return [refusal]
-        return replies
+            reply = refusal
+        self._tell(_Served(reply, position), done)
+
+    def _wait_for(self, reply: Parked, done: Done, until: asyncio.Future[None]) -> None:
+        def ticket(served: _Served) -> None:
+            until.remove_done_callback(end)
+            self._tell(served, done)
+
+        waiter: Waiter[_Ticket] = Waiter(reply, ticket, self._clock.monotonic() + reply.block_ms / 1000)
+        end = partial(self._end_early, waiter)
+        self._park(waiter)
+        self._set_deadline()
+        until.add_done_callback(end)
+
+    def _tell(self, served: _Served, done: Done) -> None:
+        """Call back when the reply may leave, never before this turn is over."""
+        if self._writer.is_safe(served.position):
+            asyncio.get_running_loop().call_soon(done, [served.reply])
+        else:
+            self._writer.tell(served.position, [served.reply], done)
 
     def _admit(self, commands: Sequence[Command]) -> None:
         """Refuse what has no room in the log, or comes too late, before anything changes."""
         if self._closing:
             raise errors.closing()
-        wanted = -1
-        for command in commands:
-            if isinstance(command, XAdd | Publish):
-                parts = command.parts if isinstance(command, Publish) else (command,)
-                wanted = max(wanted, 0) + sum(len(body) for part in parts for body in part.bodies)
-            elif type(command) not in READS:
-                wanted = max(wanted, 0)
-        if wanted >= 0:
-            self._writer.ensure_room(2 * wanted + _frame_overhead_bytes)
+        wanted = [bytes_logged(command) for command in commands if type(command) not in READS]
+        if wanted:
+            self._writer.ensure_room(2 * sum(wanted) + _frame_overhead_bytes)
 
     def _commit(self, turn: Turn, start: int) -> int:
         """Stage the turn's frame and serve the readers it woke; the frame's position, 0 without one."""
@@ -333,8 +359,7 @@ class Engine:
             safe_upto = self._writer.safe_upto
             self._touched = {name: upto for name, upto in self._touched.items() if upto > safe_upto}
             self._touched_max = max(_touched_max, 2 * len(self._touched))
-        if len(self._keyspace.cold) >= pack_texts_min and self._packing is None:
-            self._packing = asyncio.ensure_future(self._pack_cold())
+        self._packer.begin(texts_min=pack_texts_min)
         return position
 
     def _synced(self, durable_upto: int) -> None:
@@ -353,26 +378,31 @@ class Engine:
     # --- parked reads ---------------------------------------------------------------------------------------
 
     async def _wait(self, parked: Parked, until: asyncio.Future[None] | None) -> _Served:
-        if self._ending:
-            raise errors.closing()
-        if len(self._waiters) >= waiters_max:
-            raise errors.too_many_waiters()
-        ticket: _Ticket = asyncio.get_running_loop().create_future()
+        self._check_may_wait()
+        served: asyncio.Future[_Served] = asyncio.get_running_loop().create_future()
         deadline = self._clock.monotonic() + parked.block_ms / 1000
-        waiter = Waiter(parked, ticket, deadline)
+        waiter: Waiter[_Ticket] = Waiter(
+            parked, lambda found: None if served.done() else served.set_result(found), deadline
+        )
         self._park(waiter)
         self._set_deadline()
         end = partial(self._end_early, waiter)
         if until is not None:
             until.add_done_callback(end)
         try:
-            return await ticket
+            return await served
         finally:
             if until is not None:
                 until.remove_done_callback(end)
             if not waiter.gone:
                 self._waiters.remove(waiter)
                 self._end_wait(parked.command)
+
+    def _check_may_wait(self) -> None:
+        if self._ending:
+            raise errors.closing()
+        if len(self._waiters) >= waiters_max:
+            raise errors.too_many_waiters()
 
     def _end_early(self, waiter: Waiter[_Ticket], _: asyncio.Future[None]) -> None:
         if not waiter.gone:
@@ -502,8 +532,7 @@ class Engine:
 
     def _answer(self, waiter: Waiter[_Ticket], reply: Reply | EngineError, position: int) -> None:
         self._waiters.remove(waiter)
-        if not waiter.ticket.done():
-            waiter.ticket.set_result(_Served(reply, position))
+        waiter.ticket(_Served(reply, position))
 
     def _set_deadline(self) -> None:
         due = self._waiters.next_due()
@@ -541,8 +570,7 @@ class Engine:
         finally:
             self._housekeeping = asyncio.get_running_loop().call_later(delay, self._keep_house)
         self._rewriter.begin_if_due()
-        if self._keyspace.cold and self._packing is None:
-            self._packing = asyncio.ensure_future(self._pack_cold())
+        self._packer.begin()
 
     def _tend(self) -> bool:
         """Do what time has brought; whether there is more of it."""
@@ -565,17 +593,6 @@ class Engine:
         outcome = execute(self._keyspace, command, self._clock.wall_ms())
         self._commit(outcome.turn, start)
         return outcome.reply
-
-    async def _pack_cold(self) -> None:
-        """Compress what has gone cold, in a thread: the texts never change, so only the exchange is ours."""
-        try:
-            while self._keyspace.cold:
-                texts, self._keyspace.cold = self._keyspace.cold, []
-                small = await asyncio.get_running_loop().run_in_executor(self._packer, packed, texts)
-                for text, one in zip(texts, small, strict=True):
-                    text.keep_packed(one)
-        finally:
-            self._packing = None
 
 
 def _answering_costs(command: Command) -> int:

@@ -12,13 +12,14 @@ Whether a thread should write too was measured before anything was built on it (
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from heapq import heappop, heappush
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from engine import errors
+from engine.errors import EngineError
 from engine.log import Log, LogPoisoned, Prepared, StorageFull
 
 Fsync = Literal["always", "everysec", "no"]
@@ -34,6 +35,9 @@ _reservation_low_ms: Final = 2_500
 # A position that no log reaches.
 never_safe: Final = 1 << 127
 
+R = TypeVar("R")
+# Hears of replies, or of one refusal in their place.
+Done = Callable[[Sequence[R | EngineError]], None]
 _Wait = tuple[int, int, Callable[[], None]]
 
 
@@ -151,6 +155,29 @@ class Writer:
         heappush(self._waiting_for_sync if synced else self._waiting, (position, self._serial, callback))
         if synced or self._fsync == "always":
             self._want_sync(position)
+
+    def tell(self, position: int, replies: Sequence[R], done: Done[R], *, synced: bool = False) -> None:
+        """Call back with the replies once `position` is safe; with a refusal alone if it never will be."""
+        self.call_when_safe(
+            position, partial(self._tell, position, replies, done, synced=synced), synced=synced
+        )
+
+    def _tell(self, position: int, replies: Sequence[R], done: Done[R], *, synced: bool) -> None:
+        if self.is_safe(position, synced=synced):
+            done(replies)
+        else:
+            # Rarely: the log has failed, or IDs have to be promised first.
+            late = asyncio.ensure_future(self._safe_or_refused(position, replies, synced=synced))
+            late.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
+
+    async def _safe_or_refused(
+        self, position: int, replies: Sequence[R], *, synced: bool
+    ) -> Sequence[R | EngineError]:
+        try:
+            await self.safe(position, synced=synced)
+        except EngineError as refusal:
+            return [refusal]
+        return replies
 
     # --- a new segment --------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Conversations with a real gateway: over real sockets, broken in the ways that sockets break."""
 
+import itertools
 import json
 import signal
 import socket
@@ -405,6 +406,36 @@ def test_what_is_no_websocket_is_the_end(server: Server, sent: bytes, code: int)
         assert raw.handshake()[0] == 101
         raw.socket.sendall(sent)
         assert raw.close_code() == code
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7])
+def test_whole_messages_and_others_come_in_order(server: Server, pieces: int) -> None:
+    """However the bytes are cut: whole ones, those in parts, control frames, lengths of all forms."""
+
+    def ping(ref: str) -> bytes:
+        return b'{"op":"ping","ref":"%b"}' % ref.encode()
+
+    sent = [
+        masked(0x1, ping("whole")),
+        masked(0x9, b"one"),
+        masked(0x1, ping("a")[:9], fin=False),
+        masked(0x9, b"two"),
+        masked(0x0, ping("a")[9:]),
+        masked(0x1, ping("long") + b" " * 300),
+        masked(0x1, ping("longest") + b" " * 66_000),
+        masked(0x1, ping("last")),
+    ]
+    data = b"".join(sent)
+    with Raw(server.port) as raw:
+        raw.handshake()
+        cuts = [len(data) * number // pieces for number in range(pieces + 1)]
+        for start, end in itertools.pairwise(cuts):
+            raw.socket.sendall(data[start:end])
+            time.sleep(0.02)
+        assert json.loads(raw.read()[1])["op"] == "hello"
+        found = [raw.read() for _ in range(7)]
+    refs = [json.loads(text)["ref"] if opcode == 1 else text for opcode, text in found]
+    assert refs == ["whole", b"one", b"two", "a", "long", "longest", "last"]
 
 
 def test_a_message_in_parts_is_one_message(server: Server) -> None:

@@ -4,7 +4,23 @@ import asyncio
 import errno
 from collections.abc import Sequence
 
-from engine import Added, Engine, EngineError, Reply, XAdd, XRead
+from engine import (
+    Added,
+    ConsumerInfo,
+    Cursor,
+    Engine,
+    EngineError,
+    Fsync,
+    GroupRead,
+    Reply,
+    XAdd,
+    XGroupCreate,
+    XInfoConsumers,
+    XRead,
+    XReadGroup,
+)
+from engine.commands import execute
+from engine.keyspace import Keyspace
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk
@@ -78,3 +94,96 @@ async def test_an_answer_may_wait_for_the_disk_whatever_the_policy() -> None:
         disk.let_go()
         while len(told) < 2:
             await let_threads_run()
+
+
+# ---- reads that wait
+
+
+def reading(consumer: str) -> XReadGroup:
+    return XReadGroup(group="g", consumer=consumer, streams=[("s", Cursor.NEW)], block_ms=60_000)
+
+
+def given(replies: Sequence[Reply | EngineError]) -> list[int]:
+    (reply,) = replies
+    assert isinstance(reply, GroupRead)
+    return [one.id for stream in reply.streams for one in stream.entries]
+
+
+async def with_group(fsync: Fsync) -> Engine:
+    engine = Engine.open(MemoryStorage(), clock=HandClock(1_000), fsync=fsync)
+    await engine.start()
+    await engine.transaction([XGroupCreate(stream="s", group="g", start=0, mkstream=True)])
+    return engine
+
+
+async def test_a_read_that_waits_calls_back_when_the_log_is_safe() -> None:
+    """Later in any case: what is there already comes behind the turn that asked."""
+    engine, told = await with_group("always"), Told()
+    until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    engine.read(reading("a"), told.put_nowait, until)
+    await settle()
+    assert (told.empty(), engine.waiting) == (True, 1)
+    engine.submit([publish("s", b"1")], lambda _: None)
+    assert (told.empty(), engine.waiting) == (True, 0)
+    (first,) = given(await told.get())
+    await engine.execute(publish("s", b"2"))
+    engine.read(reading("a"), told.put_nowait, until)
+    assert told.empty()
+    (second,) = given(await told.get())
+    assert second > first
+    engine.check()
+    await engine.close()
+
+
+async def test_who_reads_on_was_seen_when_given_something() -> None:
+    """So waiting again changes nothing and logs nothing, until there is something more."""
+    storage, told, clock = MemoryStorage(), Told(), HandClock(1_000)
+    engine = Engine.open(storage, clock=clock, fsync="everysec")
+    await engine.start()
+    await engine.transaction([XGroupCreate(stream="s", group="g", start=0, mkstream=True)])
+    until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    engine.read(reading("a"), told.put_nowait, until)
+    await engine.execute(publish("s", b"1"))
+    assert given(await told.get())
+    clock.pass_ms(5)
+    engine.read(reading("a"), told.put_nowait, until, going_on=True)
+    (info,) = await engine.transaction([XInfoConsumers(stream="s", group="g")])
+    assert isinstance(info, list)
+    assert [one.idle_ms for one in info if isinstance(one, ConsumerInfo)] == [5]
+    assert engine.waiting == 1
+    await engine.execute(publish("s", b"2"))
+    assert given(await told.get())
+    await engine.execute(publish("s", b"3"))
+    engine.read(reading("a"), told.put_nowait, until, going_on=True)
+    assert given(await told.get()), "what is there already is given at once"
+    await engine.close()
+
+
+async def test_a_waiting_read_is_ended_by_its_owner_and_with_the_engine() -> None:
+    """As its time would, with nothing given; and with `draining`."""
+    engine, told = await with_group("everysec"), Told()
+    until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    engine.read(reading("a"), told.put_nowait, until)
+    until.set_result(None)
+    assert given(await told.get()) == []
+    engine.read(reading("b"), told.put_nowait, asyncio.get_running_loop().create_future())
+    engine.end_waits()
+    (ended,) = await told.get()
+    assert isinstance(ended, EngineError)
+    assert ended.code == "draining"
+    engine.read(reading("c"), told.put_nowait, asyncio.get_running_loop().create_future())
+    (ended,) = await told.get()
+    assert isinstance(ended, EngineError)
+    await engine.close()
+
+
+def test_a_turn_sees_a_consumer_once() -> None:
+    """That it tried and that it got something are one record."""
+    keyspace = Keyspace()
+    execute(keyspace, XGroupCreate(stream="s", group="g", start=0, mkstream=True), 1_000)
+    execute(keyspace, reading("a"), 1_001)
+    execute(keyspace, publish("s", b"1"), 1_002)
+    turn = execute(keyspace, reading("a"), 1_003).turn
+    assert [type(record).__name__ for record in turn.records] == ["Own", "SeeConsumer", "MoveGroup"]
+    consumer = keyspace.keys["s"].groups["g"].consumers["a"]
+    assert (consumer.seen_time_ms, consumer.active_time_ms) == (1_003, 1_003)

@@ -36,6 +36,18 @@ class BesideADict(RuleBasedStateMachine):
     def pop(self, key: int) -> None:
         assert self.map.pop(key) == self.model.pop(key, None)
 
+    @rule(at=keys, count=st.integers(1, 6))
+    def pop_run(self, at: int, count: int) -> None:
+        """All of them, or none where they do not stand in one block."""
+        run = [key for key, _ in self._sorted() if key >= at][:count] or [at]
+        together = any(
+            run == block.keys[place : place + len(run)]
+            for block in self.map.snapshot().blocks
+            for place in range(len(block.keys))
+        )
+        values = self.map.pop_run(run)
+        assert values == ([self.model.pop(key) for key in run] if together else None)
+
     @rule(steps=st.lists(st.integers(1, 3), max_size=12))
     def extend(self, steps: list[int]) -> None:
         """Ascending keys beyond the last."""

@@ -52,6 +52,13 @@ class BesideALedger(RuleBasedStateMachine):
         for entry_id in run:
             self._note(entry_id, name, time, count)
 
+    @rule(run=id_runs)
+    def settle_run(self, run: list[int]) -> None:
+        """Whoever holds them, whether or not they are held."""
+        self.group.settle_run(run)
+        for entry_id in run:
+            self.held.pop(entry_id, None)
+
     @rule(entry_id=entry_ids, count=st.integers(0, 3))
     def release(self, entry_id: int, count: int) -> None:
         self.group.release(entry_id, count)
