@@ -33,9 +33,14 @@ def query_id(checkpoint: Place) -> str | None:
     return found
 
 
-def has_commits(checkpoint: Place) -> bool:
-    """Whether a batch has ever ended."""
-    return any(name.isdigit() for name in checkpoint.names(_COMMITS))
+def last_commit(checkpoint: Place) -> int | None:
+    """The last batch that has ended; None where none has."""
+    return max((int(name) for name in checkpoint.names(_COMMITS) if name.isdigit()), default=None)
+
+
+def files_of(batch: int) -> list[str]:
+    """What says of a batch that it has ended, and where the next one begins."""
+    return [_METADATA, f"{_OFFSETS}/{batch}", f"{_COMMITS}/{batch}"]
 
 
 def ends(checkpoint: Place, batch: int) -> Offsets:

@@ -4,6 +4,7 @@ Knows: its options. Must never know: how a batch becomes files.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from pipeline.cli import options, output
 
 if TYPE_CHECKING:
     from pipeline.place import Place
+    from pipeline.progress import Progress
 
 Root = Annotated[
     str, typer.Argument(metavar="ROOT", show_default=False, help="the archive: a folder, or an address")
@@ -58,19 +60,22 @@ def archive(  # noqa: PLR0913 - a command's options are its parameters
 ) -> None:
     """Write all entries of streams into Parquet files by stream and day, each once, through any crash.
 
-    It begins with the earliest entry. What a manifest under ROOT/_manifest names is safe, and the gateway is
-    told how far that goes; `weir pipeline trim` removes it there. One checkpoint belongs to one root.
+    It begins with the earliest entry. What a manifest under ROOT/_manifest names is safe; the gateway is told
+    how far that goes, and `weir pipeline trim` removes it there. One checkpoint belongs to one root.
     """
-    from pipeline.jobs.archive import Archiving, query
+    from pipeline.errors import Unavailable
+    from pipeline.jobs.archive import Archiver, Archiving
     from pipeline.running import Run, run
 
     connection = options.connection(gateways, token_file, token_env)
-    asked = Archiving(
-        root=root,
-        checkpoint=checkpoint,
-        source=options.source(connection, streams, pattern, source),
-        format=form.value,
-        follow=follower(form),
+    archiver = Archiver(
+        Archiving(
+            root=root,
+            checkpoint=checkpoint,
+            source=options.source(connection, streams, pattern, source),
+            format=form.value,
+            follow=follower(form),
+        )
     )
     what = Run(
         checkpoint=checkpoint,
@@ -79,5 +84,14 @@ def archive(  # noqa: PLR0913 - a command's options are its parameters
         gateways=options.accesses(connection),
         mirror_group=mirror_group,
     )
-    summary = run(what, lambda spark: query(spark, asked), output.teller(as_json=as_json), output.say)
+    told = output.teller(as_json=as_json)
+
+    def tell(progress: "Progress") -> None:
+        # A gateway that is away is told with the next batch.
+        with suppress(Unavailable):
+            archiver.settle()
+        told(progress)
+
+    summary = run(what, archiver.query, tell, output.say)
+    archiver.settle()
     output.ended(summary, as_json=as_json)

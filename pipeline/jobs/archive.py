@@ -7,10 +7,14 @@ A batch has a number and a range of IDs per stream, both in Spark's checkpoint b
 written under its number, secured, and then named by its manifest: from then on they count. A driver that died
 before that runs the same batch again and overwrites the files; one that died after finds the manifest and
 writes nothing. So manifests and checkpoint must be of one query, which each batch makes sure of.
+
+A batch is settled when Spark's checkpoint says that it has ended: from then on nobody reads its entries
+again, and the gateway is told that they are archived. Told before, it might trim what a restart asks for.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from threading import Lock
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -66,19 +70,6 @@ class Archiving:
     follow: Callable[[Place], object] | None = None
 
 
-def query(spark: SparkSession, asked: Archiving) -> DataStreamWriter:
-    """The query, to be given its checkpoint and a trigger, and started.
-
-    Raises OptionError, PipelineError where options cannot be followed, or the root belongs to another query.
-    """
-    archiver = Archiver(asked)
-    archiver.check()
-    reader = spark.readStream.format(SOURCE)
-    for name, value in source_options_of(asked, archiver.columns).items():
-        reader = reader.option(name, value)
-    return reader.load().writeStream.queryName("weir-archive").foreachBatch(archiver.store)
-
-
 def source_options_of(asked: Archiving, columns: tuple[str, ...]) -> dict[str, str]:
     """The data source's options. Raises OptionError for those that an archive cannot have."""
     fixed = {name.lower(): name for name in _FIXED}
@@ -112,13 +103,29 @@ class Archiver:
         self._follow = asked.follow
         self.accesses = source_options({**asked.source, **_FIXED}).gateways
         self.columns = _ONE if len(self.accesses) == 1 else _SEVERAL
+        self._source = source_options_of(asked, self.columns)
+        self._settled: int | None = None
+        # Batches are stored in a thread of Spark's, and told of in another.
+        self._settling = Lock()
+
+    def query(self, spark: SparkSession) -> DataStreamWriter:
+        """The query, to be given its checkpoint and a trigger, and started.
+
+        Raises OptionError, PipelineError where the root belongs to another query.
+        """
+        self.check()
+        self.settle()
+        reader = spark.readStream.format(SOURCE)
+        for name, value in self._source.items():
+            reader = reader.option(name, value)
+        return reader.load().writeStream.queryName("weir-archive").foreachBatch(self.store)
 
     def check(self) -> None:
         """Refuse a root that is not this query's, before anything is written. Raises OptionError."""
         about = read_about(self.root)
         query_id = checkpoint.query_id(self.checkpoint)
         if about is None:
-            if checkpoint.has_commits(self.checkpoint):
+            if checkpoint.last_commit(self.checkpoint) is not None:
                 raise OptionError(
                     f"{self.checkpoint.address} has archived before, and {self.root.address} holds no "
                     "archive: give the root that belongs to it, or another checkpoint"
@@ -159,8 +166,9 @@ class Archiver:
         return About(v=VERSION, archive=query_id, format=self.format, columns=self.columns, gateways=names)
 
     def store(self, frame: DataFrame, number: int) -> None:
-        """Store a batch, unless it has been; then tell the gateways how far the archive goes."""
+        """Store a batch, unless it has been."""
         about = self._entered()
+        self.settle()
         moved = self.moved(number)
         manifest = read_manifest(self.root, "batch", number)
         if manifest is None:
@@ -171,7 +179,6 @@ class Archiver:
             _check_repeated(manifest, about, moved)
         if self._follow is not None:
             self._follow(self.root)
-        self.tell(manifest)
 
     def _entered(self) -> About:
         """The archive, founded with the first batch."""
@@ -282,12 +289,28 @@ class Archiver:
             max=str(runs[-1][-1]),
         )
 
-    def tell(self, manifest: Manifest) -> None:
-        """Have the gateways show, and their retention keep, how far the archive goes."""
-        for access in self.accesses:
-            own = [moved for moved in manifest.streams if moved.shard == access.name]
-            if own:
-                _tell(access, own)
+    def settle(self) -> None:
+        """Have the gateways show, and their retention keep, how far the archive goes: up to the last batch
+        that has ended for Spark as well. Raises Refused, Unavailable.
+        """
+        with self._settling:
+            last = checkpoint.last_commit(self.checkpoint)
+            if last is None:
+                return
+            # Each batch settles those before it: when this begins, it may be the last alone that is not.
+            first = last if self._settled is None else self._settled + 1
+            moved: dict[StreamKey, Progress] = {}
+            for number in range(first, last + 1):
+                manifest = read_manifest(self.root, "batch", number)
+                if manifest is not None:
+                    moved |= {one.key: one for one in manifest.streams}
+            # Spark does not sync it: after a power cut it would ask for what was trimmed.
+            self.checkpoint.secure(checkpoint.files_of(last))
+            for access in self.accesses:
+                own = [one for one in moved.values() if one.shard == access.name]
+                if own:
+                    _tell(access, own)
+            self._settled = last
 
 
 def _tell(access: Access, moved: list[Progress]) -> None:

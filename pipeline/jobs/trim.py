@@ -19,6 +19,7 @@ from pipeline.parquet import footer_rows, rows_within
 from pipeline.place import Place
 
 _ARCHIVED: Final = "the archive ends there"
+_SETTLED: Final = "the archive job has not settled what comes after: let it run once more"
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class _Shard:
         return found
 
     def _bound(self, stream: str, state: State, seen: StreamPlan) -> Bound:
-        bounds = [Bound(ids.parse(state.upto), _ARCHIVED), _FULL]
+        bounds = [Bound(ids.parse(state.upto), _ARCHIVED), _FULL, self._settled(stream)]
         for group in calls.groups(self._gateway, stream):
             name = group["name"]
             if name in self._rules.ignored_groups:
@@ -187,6 +188,13 @@ class _Shard:
         if self._rules.keep_last:
             bounds.append(self._last(stream, seen))
         return lowest(bounds)
+
+    def _settled(self, stream: str) -> Bound:
+        """What the archive job has told the gateway. A driver that dies after a manifest reads its batch
+        again, and what is missing then would look like a loss.
+        """
+        shown = calls.stream(self._gateway, stream)
+        return Bound(ids.ZERO if shown is None else ids.parse(shown["archived_up_to"]), _SETTLED)
 
     def _last(self, stream: str, seen: StreamPlan) -> Bound:
         if seen.first is None or seen.count <= self._rules.keep_last:

@@ -37,8 +37,7 @@ def place(tmp_path: Path, server: Server, request: pytest.FixtureRequest) -> Pla
     ]
     with Gateway(Access("g0", server.url)) as gateway:
         calls.publish(gateway, {stream: entries})
-        seen = calls.stream(gateway, stream)
-    assert seen is not None
+        seen = calls.archived_up_to(gateway, stream, "4-0")
     maker = archives.Maker(place)
     for first in (1, 3):
         maker.batch({stream: [f"{first}-0", f"{first + 1}-0"]}, generation=seen["generation"])

@@ -106,7 +106,12 @@ class Room:
         for numbers in batches:
             entries = [f"{number}-0" for number in numbers]
             self.maker.batch({self.stream: entries}, generation=self.generation)
+        self.settled(self.maker.upto[self.stream])
         return self
+
+    def settled(self, upto: str) -> None:
+        """What the archive job tells the gateway in the end."""
+        calls.archived_up_to(self.gateway, self.stream, upto)
 
     def group(self, name: str, *, read: int, acknowledged: Sequence[int] = ()) -> None:
         """A group that has read so many entries, and acknowledged some."""
@@ -145,6 +150,13 @@ class TestPlanning:
         assert (found.upto, found.minid, found.entries, found.archived) == ("6-0", "6-1", 6, 6)
         assert room.trimmed(found) == [Trimmed(found, deleted=6)]
         assert room.left() == [7, 8, 9, 10]
+
+    def test_what_the_job_has_not_settled_stays(self, room: Room) -> None:
+        """A driver that died after the manifest reads that batch again when it is started."""
+        room.archived([1, 2, 3], [4, 5, 6]).settled("3-0")
+        found = room.planned()
+        assert (found.upto, found.entries) == ("3-0", 3)
+        assert "let it run once more" in found.why
 
     def test_planning_changes_nothing(self, room: Room) -> None:
         room.archived([1, 2, 3]).planned()
@@ -219,6 +231,7 @@ class TestPlanning:
         calls.publish(room.gateway, {room.stream: [{"id": str(last), "fields": {"n": "1"}}]})
         room.archived(range(1, 11))
         room.maker.batch({room.stream: [str(last)]}, generation=room.generation)
+        room.settled(str(last))
         found = room.planned()
         assert (found.entries, found.why) == (10, "no ID comes after the last entry's")
         room.trimmed(found)

@@ -179,16 +179,36 @@ def test_files_of_a_dead_driver_are_replaced(
 
 
 def test_the_gateway_is_told_how_far_the_archive_goes(
-    spark: SparkSession, server: Server, archiver: Archiver, checkpoint: Checkpoint
+    spark: SparkSession, tmp_path: Path, server: Server, archiver: Archiver, checkpoint: Checkpoint
 ) -> None:
-    """After the manifest; up to the end of the range, where the last entries were deleted as well."""
-    publish(server, [("told", f"{number}-0") for number in range(1, 6)])
+    """When Spark knows that a batch has ended, not before: a restart would read it again. Up to the end of
+    the range, where the last entries were deleted as well.
+    """
+    publish(server, [("told", f"{number}-0") for number in range(1, 8)])
+
+    def told() -> str:
+        with Gateway(Access("g0", server.url)) as gateway:
+            seen = calls.stream(gateway, "told")
+        assert seen is not None
+        return str(seen["archived_up_to"])
+
     checkpoint.plan(0, {"told": "5-0", "gone": "7-0"})
     archiver.store(frame(spark, [("told", "1-0"), ("told", "2-0"), ("gone", "7-0")]), 0)
-    with Gateway(Access("g0", server.url)) as gateway:
-        seen = calls.stream(gateway, "told")
-    assert seen is not None
-    assert seen["archived_up_to"] == "5-0"
+    archiver.settle()
+    assert told() == "0-0"
+    checkpoint.commit(0)
+    checkpoint.plan(1, {"told": "6-0", "gone": "7-0"})
+    archiver.store(frame(spark, [("told", "6-0")]), 1)
+    assert told() == "5-0", "the next batch tells of the one before"
+    checkpoint.commit(1)
+    archiver.settle()
+    assert told() == "6-0"
+    checkpoint.plan(2, {"told": "7-0", "gone": "7-0"})
+    archiver.store(frame(spark, [("told", "7-0")]), 2)
+    checkpoint.commit(2)
+    again = Archiver(asked(tmp_path, server))
+    again.query(spark)
+    assert told() == "7-0", "so does the next start"
     manifest = read_manifest(archiver.root, "batch", 0)
     assert manifest is not None
     progress = {moved.stream: moved for moved in manifest.streams}
