@@ -17,7 +17,7 @@ RUN python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /w
  && python -m pip --python /opt/weir install --no-deps --no-index /wheels/*.whl
 
 
-# Spark, and a Java that is built for it: 900 MB, and nothing of it in the gateway's image.
+# Spark and a Java: 1.2 GB, and nothing of it in the image of the gateway.
 FROM build AS pipeline-build
 COPY requirements-spark.lock ./
 # PySpark is a source distribution; what builds it comes from the lock too, and goes again.
