@@ -117,6 +117,17 @@ def replay(  # noqa: PLR0913 - a command's options are its parameters
             help="where it keeps its plan and how far it has come",
         ),
     ] = None,
+    slice_rows: Annotated[
+        int | None,
+        typer.Option(
+            "--slice",
+            metavar="N",
+            min=1,
+            rich_help_panel=_HOW,
+            show_default="100000, or ten minutes of --rate",
+            help="entries after which it notes how far it is; settled at the first start",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", rich_help_panel=_HOW, help="say what would be sent, and send nothing")
     ] = False,
@@ -131,7 +142,7 @@ def replay(  # noqa: PLR0913 - a command's options are its parameters
     What is sent is settled at the first start. Killed and begun again with the same --job-id, it goes on.
     """
     from pipeline.jobs import replay as job
-    from pipeline.jobs.replay_plan import Form, Targets, Wanted, slice_rows_default
+    from pipeline.jobs.replay_plan import Form, Targets, Wanted
     from pipeline.place import Place
     from pipeline.running import locked
     from pipeline.session import open_session
@@ -147,8 +158,7 @@ def replay(  # noqa: PLR0913 - a command's options are its parameters
         # A second's worth at most, so that a slow replay is not one of bursts.
         chunk_rows=_chunk_rows_max if rate is None else max(1, min(_chunk_rows_max, rate // tasks)),
         tasks=tasks,
-        # Ten minutes' worth: what is killed in a slice sends it again, and the gateway tells it apart.
-        slice_rows=slice_rows_default if rate is None else min(slice_rows_default, rate * _slice_s),
+        slice_rows=slice_rows or _slice_rows(rate),
     )
     targets = Targets.parse(to or [])
     if dry_run:
@@ -163,6 +173,13 @@ def replay(  # noqa: PLR0913 - a command's options are its parameters
         for last in job.run(spark, plan, source=source, target=target, state=place, per_s=rate):
             _tell(last, as_json=as_json)
     _ended(plan, last, as_json=as_json)
+
+
+def _slice_rows(rate: int | None) -> int:
+    """Ten minutes' worth: what is killed in a slice sends it again, for the gateway to tell apart."""
+    from pipeline.jobs.replay_plan import slice_rows_default
+
+    return slice_rows_default if rate is None else min(slice_rows_default, rate * _slice_s)
 
 
 def _names(streams: str | None) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ class Mirror:
 
 
 def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
-    """The query, to be given a trigger and started. Raises OptionError."""
+    """The query, to be given its checkpoint and a trigger, and started. Raises OptionError."""
     for name in asked.source:
         if name.lower() in {fixed.lower() for fixed in _FIXED}:
             raise OptionError(f"{name} is fixed in a mirror, which keeps entries as they are: leave it out")
@@ -95,11 +95,7 @@ def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
         }
         written(shared(frame, tasks, keep_ids=asked.keep_ids), asked.target, options)
 
-    return (
-        entries.writeStream.option("checkpointLocation", place.address)
-        .queryName("weir-mirror")
-        .foreachBatch(send)
-    )
+    return entries.writeStream.queryName("weir-mirror").foreachBatch(send)
 
 
 def settled(place: Place, asked: Mirror) -> int:
