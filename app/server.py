@@ -72,9 +72,10 @@ def run(settings: Settings, clock: Clock, say: Say) -> None:
 
 
 def _tell(settings: Settings, place: Place, say: Say) -> None:
-    say(f"API   {place.url}/v1")
-    say(f"docs  {place.url}/docs")
-    say(f"data  {settings.data} (fsync {settings.fsync})")
+    say(f"API      {place.url}/v1")
+    say(f"console  {place.url}/console")
+    say(f"docs     {place.url}/docs")
+    say(f"data     {settings.data} (fsync {settings.fsync})")
     if not settings.is_loopback:
         say("WARNING: anybody who reaches this address may read, write and delete everything (--insecure)")
 

@@ -212,6 +212,12 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         extensions["weir.socket"] = self
         await super().run_asgi()
 
+    async def send(self, message: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and self.close_sent:
+            # A handshake that was refused is over; uvicorn would log it as a failure of ours.
+            self.handshake_complete = True
+
     def shutdown(self) -> None:
         # A conversation is told by the gateway's drain, and ends itself.
         if self._listener is None:

@@ -126,17 +126,17 @@ def test_beyond_loopback_it_needs_a_word(tmp_path: Path) -> None:
 
 
 def test_it_says_where_everything_is(tmp_path: Path) -> None:
-    """API, docs and data, with the port that it really has."""
+    """API, console, docs and data, with the port that it really has."""
     place = ["--port", "0", "--data", str(tmp_path / "data")]
     process = subprocess.Popen(
         [sys.executable, "-m", "cli.main", "serve", *place], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     assert process.stdout is not None
-    lines = [process.stdout.readline().decode().split() for _ in range(3)]
+    lines = [process.stdout.readline().decode().split() for _ in range(4)]
     process.terminate()
     process.communicate(timeout=30)
     assert process.returncode == 0
-    assert [line[0] for line in lines] == ["API", "docs", "data"]
+    assert [line[0] for line in lines] == ["API", "console", "docs", "data"]
     assert lines[0][1].startswith("http://127.0.0.1:")
     assert not lines[0][1].endswith(":0/v1")
 

@@ -626,7 +626,7 @@ def test_what_never_left_for_a_dead_worker_goes_back(patient: Server, how: str) 
 
 
 def test_too_many_sockets_are_refused(tmp_path: Path) -> None:
-    """Before they are accepted; one that leaves makes room."""
+    """Before they are accepted; one that leaves makes room. In the log it is a refusal, and no error."""
     with Server(tmp_path / "data", "--set", "sockets_max=2") as server:
         with talking(server), talking(server), Raw(server.port) as raw:
             status, answered, body = raw.handshake()
@@ -638,6 +638,7 @@ def test_too_many_sockets_are_refused(tmp_path: Path) -> None:
                 return raw.handshake()[0] == 101
 
         eventually(accepted, "there is room again")
+    assert '"level":"error"' not in (tmp_path / "data.log").read_text()
 
 
 # ---- the end
