@@ -32,7 +32,7 @@ class PlanWanted(Struct, omit_defaults=True, forbid_unknown_fields=True):
     what they have, but one entry of each.
     """
 
-    streams: Annotated[dict[Name, EntryId], Meta(min_length=1, max_length=1_000)] | UnsetType = UNSET
+    streams: Annotated[dict[Name, EntryId], Meta(max_length=1_000)] | UnsetType = UNSET
     pattern: (
         Annotated[str, Meta(min_length=1, max_length=1_024, description="`*`, `?`, `[a-c]`, as in Redis")]
         | UnsetType

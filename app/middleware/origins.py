@@ -21,7 +21,7 @@ _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 # What a page's script may read of an answer, beside what browsers always show.
 EXPOSED: Final = (
     b"Location, Retry-After, WWW-Authenticate, Weir-Request-Id, Weir-Durability, Weir-Next-Id, Weir-More, "
-    b"Weir-First-Available, Weir-Generation, Preference-Applied"
+    b"Weir-First-Available, Weir-Generation, Weir-Removed-Upto, Preference-Applied"
 )
 _METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
 _HEADERS: Final = (
