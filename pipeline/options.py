@@ -30,7 +30,8 @@ max_trigger_delay_ms_default: Final = 15 * 60_000
 fetch_size_default: Final = 20_000
 poll_timeout_ms_default: Final = 500
 discovery_interval_ms_default: Final = 10_000
-# Above the gateway's own limit of a wait.
+# The gateway's own limits, of a page and of a wait.
+_fetch_size_max: Final = 100_000
 _poll_timeout_ms_max: Final = 60_000
 _integer_max: Final = (1 << 53) - 1
 # More tasks than this cost more than they bring.
@@ -280,7 +281,7 @@ def source_options(options: Mapping[str, str], *, also: Sequence[Option] = ()) -
         fail_on_missing_stream=given.boolean("failOnMissingStream", default=False),
         on_reset=given.word("onReset", ("fail", EARLIEST, LATEST), "fail" if fail_on_data_loss else EARLIEST),
         durable_only=given.boolean("durableOnly", default=True),
-        fetch_size=given.integer("fetchSize", fetch_size_default, most=1_000_000),
+        fetch_size=given.integer("fetchSize", fetch_size_default, most=_fetch_size_max),
         poll_timeout_ms=given.integer(
             "pollTimeoutMs", poll_timeout_ms_default, least=0, most=_poll_timeout_ms_max
         ),

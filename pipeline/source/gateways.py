@@ -20,9 +20,14 @@ from pipeline.options import SourceOptions
 
 T = TypeVar("T")
 U = TypeVar("U")
+# A call of a gateway, and which one of several.
+Call = tuple[str, int]
 
 # Above the wait that was asked for, until the gateway that should answer by then is given up on.
 _wait_s_spare: Final = 5.0
+# The gateway's own limit, `request_streams_max`.
+_streams_a_call_max: Final = 1_000
+_threads_max: Final = 32
 # With fsync=everysec a stream's last second is on disk after two at most.
 _durable_s_max: Final = 5.0
 _durable_wait_ms: Final = 1_000
@@ -98,9 +103,10 @@ class Gateways:
         `fresh`. Raises PipelineError.
         """
         found = self._each(
-            {one.name: None for one in self._options.gateways}, lambda name, _: self._names(name, fresh=fresh)
+            {(one.name, 0): None for one in self._options.gateways},
+            lambda name, _: self._names(name, fresh=fresh),
         )
-        return sorted(offsets.key(gateway, name) for gateway, names in found.items() for name in names)
+        return sorted(offsets.key(gateway, name) for (gateway, _), names in found.items() for name in names)
 
     def wants(self, stream: str) -> bool:
         """Whether the pattern, or the part of all streams that is read, takes a stream of that name."""
@@ -190,13 +196,13 @@ class Gateways:
                 raise _not_durable(refused.sentence) from None
             raise
 
-    def _first(self, queries: dict[str, PlanQuery], wait_ms: int) -> dict[str, Plan]:
+    def _first(self, queries: dict[Call, PlanQuery], wait_ms: int) -> dict[Call, Plan]:
         """Look at all at once; where there is nothing, wait for the first that has something."""
         at_once = {name: replace(query, wait_ms=0) for name, query in queries.items()}
         found = self._each(at_once, self._one)
         if _joined(found).count:
             return found
-        futures = {self._threads.submit(self._one, name, query): name for name, query in queries.items()}
+        futures = {self._threads.submit(self._one, call[0], query): call for call, query in queries.items()}
         left: set[Future[Plan]] = set(futures)
         deadline_s = self._clock() + wait_ms / 1_000 + _wait_s_spare
         while left and self._clock() < deadline_s:
@@ -206,18 +212,18 @@ class Gateways:
                 break
         return found
 
-    def _each(self, work: Mapping[str, T], call: Callable[[str, T], U]) -> dict[str, U]:
-        """The calls' results by gateway, made at once where there are several."""
+    def _each(self, work: Mapping[Call, T], make: Callable[[str, T], U]) -> dict[Call, U]:
+        """What the calls answer, made at once where there are several."""
         if len(work) < 2:
-            return {name: call(name, one) for name, one in work.items()}
-        futures = {name: self._threads.submit(call, name, one) for name, one in work.items()}
-        return {name: future.result() for name, future in futures.items()}
+            return {call: make(call[0], one) for call, one in work.items()}
+        futures = {call: self._threads.submit(make, call[0], one) for call, one in work.items()}
+        return {call: future.result() for call, future in futures.items()}
 
     @property
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
-            # Twice: a wait that was left behind may still be going on.
-            self._pool = ThreadPoolExecutor(2 * len(self._options.gateways), "weir-gateways")
+            # More than there are gateways: a wait that was left behind may still be going on.
+            self._pool = ThreadPoolExecutor(_threads_max, "weir-gateways")
         return self._pool
 
 
@@ -229,8 +235,8 @@ def _not_durable(what: str) -> PipelineError:
     )
 
 
-def _queries(asked: Asked) -> dict[str, PlanQuery]:
-    """By gateway."""
+def _queries(asked: Asked) -> dict[Call, PlanQuery]:
+    """The calls to be made: for each gateway one, or as many as it takes."""
     streams: dict[str, dict[str, str]] = {}
     ends: dict[str, dict[str, str]] = {}
     for key, after in asked.after.items():
@@ -239,9 +245,9 @@ def _queries(asked: Asked) -> dict[str, PlanQuery]:
         if key in asked.ends:
             ends.setdefault(gateway, {})[stream] = asked.ends[key]
     return {
-        gateway: PlanQuery(
-            streams=named,
-            end=ends.get(gateway, {}),
+        (gateway, number): PlanQuery(
+            streams={name: named[name] for name in some},
+            end={name: end for name, end in ends.get(gateway, {}).items() if name in some},
             max_entries=asked.max_entries,
             max_bytes=asked.max_bytes,
             parts=asked.parts,
@@ -249,22 +255,26 @@ def _queries(asked: Asked) -> dict[str, PlanQuery]:
             wait_ms=asked.wait_ms,
         )
         for gateway, named in sorted(streams.items())
+        for number, some in enumerate(_chunks(sorted(named)))
     }
 
 
-def _joined(found: Mapping[str, Plan]) -> Planned:
-    return Planned(
-        {
-            offsets.key(name, stream): one
-            for name, plan in found.items()
-            for stream, one in plan.streams.items()
-        },
-        frozenset(offsets.key(name, stream) for name, plan in found.items() for stream in plan.missing),
-    )
+def _chunks(names: list[str]) -> list[frozenset[str]]:
+    """As many at once as a gateway takes."""
+    starts = range(0, len(names), _streams_a_call_max)
+    return [frozenset(names[start : start + _streams_a_call_max]) for start in starts]
 
 
-def _within(asked: Asked, found: Mapping[str, Plan]) -> dict[str, tuple[int, int]]:
-    """What each gateway gets of the budget, where together they would go beyond it: as much as it has of
+def _joined(found: Mapping[Call, Plan]) -> Planned:
+    streams, missing = dict[str, StreamPlan](), set[str]()
+    for (gateway, _), plan in found.items():
+        streams |= {offsets.key(gateway, name): one for name, one in plan.streams.items()}
+        missing |= {offsets.key(gateway, name) for name in plan.missing}
+    return Planned(streams, frozenset(missing))
+
+
+def _within(asked: Asked, found: Mapping[Call, Plan]) -> dict[Call, tuple[int, int]]:
+    """What each call gets of the budget, where together they would go beyond it: as much as it has of
     all.
     """
     whole = _joined(found)
@@ -274,9 +284,9 @@ def _within(asked: Asked, found: Mapping[str, Plan]) -> dict[str, tuple[int, int
     )
     if len(found) < 2 or part >= 1:
         return {}
-    sums = {name: _joined({name: plan}) for name, plan in found.items()}
+    sums = {call: _joined({call: plan}) for call, plan in found.items()}
     return {
-        name: (max(1, int(one.count * part)), max(1, int(one.bytes * part)))
-        for name, one in sums.items()
+        call: (max(1, int(one.count * part)), max(1, int(one.bytes * part)))
+        for call, one in sums.items()
         if one.count
     }

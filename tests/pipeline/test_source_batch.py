@@ -224,6 +224,18 @@ class TestRelations:
         assert read_all(weir.batch_reader(relation=relation)) == []
 
 
+def test_ids_beyond_a_bigint_are_read_to_the_last(weir: Weir) -> None:
+    last = (1 << 64) - 1
+    published = weir.publish(
+        [f"{(1 << 63) - 1}-{1 << 63}", f"{1 << 63}-{last}", f"{last}-0", f"{last}-{last}"]
+    )
+    rows = read_all(weir.batch_reader(columns="id,ms,seq,ts", fetchSize="1"))
+    assert ids_of(rows) == published
+    assert [(row["ms"], row["seq"], row["ts"]) for row in rows] == [
+        ((1 << 63) - 1, None, None), (None, None, None), (None, 0, None), (None, None, None),
+    ]  # fmt: skip
+
+
 def test_repeated_names_and_bytes_come_as_they_were_published(weir: Weir) -> None:
     path = f"{of_stream(weir.name())}/entries"
     weir.gateway.post(path, {"id": "1-0", "fields": [["a", "1"], ["a", "2"]]})

@@ -511,6 +511,34 @@ class TestDurability:
         assert step(reader, reader.initialOffset())[1] == ids(1)
 
 
+class TestAGatewayThatDies:
+    def test_between_two_pages_is_waited_for_and_the_range_read_on(self, own_weir: Weir) -> None:
+        published = own_weir.publish(range(1, 21))
+        reader = own_weir.stream_reader(**EVERYTHING, fetchSize="2")
+        start = reader.initialOffset()
+        (part,) = reader.partitions(start, reader.latestOffset(start, ReadMaxRows(100)))
+        pages = iter(reader.read(part))
+        found = [row["id"] for row in next(pages).to_pylist()]
+        own_weir.server.kill()
+        back = threading.Timer(0.5, own_weir.server.start)
+        back.start()
+        found += [row["id"] for row in rows_of(pages)]
+        back.join()
+        assert found == published
+
+
+class TestManyStreams:
+    def test_more_than_one_call_takes_are_read_within_one_limit(self, own_weir: Weir) -> None:
+        names = [str(number) for number in range(1_203)]
+        for name in names:
+            own_weir.publish([int(name) + 1], name)
+        reader = own_weir.stream_reader(**EVERYTHING, subscribePattern="own-.*", maxEntriesPerTrigger="1300")
+        start = reader.initialOffset()
+        end, found = step(reader, start)
+        assert sorted(found) == sorted(ids(*range(1, 1_204)))
+        assert step(reader, end) == (end, [])
+
+
 class TestSeveralGateways:
     def test_are_read_as_one_within_one_limit(self, weir: Weir, other_weir: Weir) -> None:
         urls = f"g0={weir.server.url},g1={other_weir.server.url}"
