@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.jobs import compact
-from pipeline.jobs.archive import Archiving, query
+from pipeline.jobs.archive import Archiver, Archiving
 from pipeline.jobs.archived import entries
 from pipeline.manifest import ManifestError
 from pipeline.place import Place
@@ -30,13 +30,13 @@ def test_an_archive_is_a_table(spark: SparkSession, server: Server, tmp_path: Pa
     """Each entry once: from several batches, some of them joined, beside a file that no manifest names."""
     root = str(tmp_path / "an archive")
     source = {"gateway.urls": server.url, "subscribePattern": ".*", "maxEntriesPerTrigger": "14"}
-    asked = Archiving(root=root, checkpoint=checkpoint, source=source)
+    archiver = Archiver(Archiving(root=root, checkpoint=checkpoint, source=source))
     published = _publish(server, 0)
-    assert run(Run(checkpoint), lambda spark: query(spark, asked), lambda _progress: None).batches == 2
+    assert run(Run(checkpoint), archiver.query, lambda _progress: None).batches == 2
     assert _found(spark, root) == published
     list(compact.compact(Place.of(root), compact.Rules(grace_ms=0), NOW_MS))
     published |= _publish(server, 100)
-    run(Run(checkpoint), lambda spark: query(spark, asked), lambda _progress: None)
+    run(Run(checkpoint), archiver.query, lambda _progress: None)
     some = next(Path(root).rglob("*.parquet"))
     some.with_name("orphan.zstd.parquet").write_bytes(some.read_bytes())
     assert _found(spark, root) == published
