@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-BENCHES = ("versus", "single", "growth", "threads", "rewrite", "push")
+BENCHES = ("versus", "single", "growth", "threads", "rewrite", "speed")
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -46,10 +47,20 @@ BATCH: Final = 10_000
 TICK_S: Final = 0.001
 WARM_UP_S: Final = 1.0
 LINGER_S: Final = 1.0
+# Consumers have connected and wait before the first entry is published.
+STARTING_S: Final = 1.0
 # The classical figures of such a test: shares within 1, 2, 3, 4 ms and beyond.
 CLASSICAL: Final = (74.11, 25.80, 0.06, 0.01, 0.02)
 GOAL: Final = {"p50": 0.5, "p999": 0.5}
 STANDING_GOAL: Final = 1.2
+NAMES: Final = {
+    "weir": "Weir, WebSocket",
+    "longpoll": "Weir, long-poll",
+    "redis": "Redis, redis-py asyncio",
+    "with": "2 000 000 unacknowledged entries",
+    "without": "none",
+    "nats": "nats-server, WebSocket",
+}
 # Where the curve of a round's latencies is drawn.
 QUANTILES: Final = tuple(
     sorted({*(n / 100 for n in range(0, 100, 2)), *(1 - 10 ** (-n / 10) for n in range(10, 46))})
@@ -66,6 +77,17 @@ class Plan(NamedTuple):
     port: int
     seconds: float
     rate: int
+
+
+def is_over(over: Event, seen: Seen) -> bool:
+    """Whether nothing more is published, and all that was has come: nothing did for a while."""
+    return over.is_set() and not (seen and time.time_ns() - seen[-1][0] < LINGER_S * 1e9)
+
+
+async def until_over(over: Event, seen: Seen) -> None:
+    """Wait for that, seldom looking."""
+    while not is_over(over, seen):  # noqa: ASYNC110 - another process sets it
+        await asyncio.sleep(0.1)
 
 
 class Entry(msgspec.Struct):
@@ -85,8 +107,8 @@ class Frame(msgspec.Struct):
 decode = msgspec.json.Decoder(Frame).decode
 
 
-async def pace(plan: Plan, produce: Produce) -> None:
-    """Publish what is due, a tick at a time, each entry with the time of its tick."""
+async def pace(plan: Plan, produce: Produce) -> int:
+    """Publish what is due, a tick at a time, each entry with the time of its tick; how many they were."""
     rate = plan.rate / PRODUCERS
     began, sent = time.perf_counter(), 0
     while (passed := time.perf_counter() - began) < plan.seconds + WARM_UP_S:
@@ -97,6 +119,7 @@ async def pace(plan: Plan, produce: Produce) -> None:
             if sending is not None:
                 await sending
         await asyncio.sleep(TICK_S)
+    return sent
 
 
 def taken(frame: Frame, seen: Seen) -> bytes:
@@ -108,7 +131,7 @@ def taken(frame: Frame, seen: Seen) -> bytes:
 # ---- over the socket
 
 
-async def socket_producer(plan: Plan) -> None:
+async def socket_producer(plan: Plan) -> int:
     """Publish a frame a tick; the answers are not looked at."""
     socket = await Socket.connect(plan.port, "/v1/ws", lambda _, __: None)
 
@@ -116,11 +139,14 @@ async def socket_producer(plan: Plan) -> None:
         entries = b",".join([b'{"fields":{"t":"%b"}}' % stamp.encode()] * count)
         socket.send(b'{"op":"publish","stream":"%b","entries":[%b]}' % (STREAM.encode(), entries))
 
-    await pace(plan, produce)
+    sent = await pace(plan, produce)
+    # Closing would take back what the server has not read.
+    await asyncio.sleep(LINGER_S)
     socket.close()
+    return sent
 
 
-async def socket_consumer(plan: Plan, name: str, seen: Seen) -> None:
+async def socket_consumer(plan: Plan, name: str, seen: Seen, over: Event) -> None:
     """Acknowledge what is pushed."""
 
     def heard(socket: Socket, message: bytes) -> None:
@@ -134,14 +160,14 @@ async def socket_consumer(plan: Plan, name: str, seen: Seen) -> None:
     socket.send(
         msgspec.json.encode({"op": "consume", "sub": "w", "credit": BATCH, "batch_max": BATCH, **where})
     )
-    await asyncio.sleep(plan.seconds + WARM_UP_S + LINGER_S + STARTING_S)
+    await until_over(over, seen)
     socket.close()
 
 
 # ---- by long-poll
 
 
-async def http_producer(plan: Plan) -> None:
+async def http_producer(plan: Plan) -> int:
     """Publish a request a tick."""
     answered = asyncio.Event()
     http = await Http.connect(plan.port, lambda _, __: answered.set())
@@ -152,11 +178,12 @@ async def http_producer(plan: Plan) -> None:
         http.post(f"/v1/streams/{STREAM}/entries", body, "application/x-ndjson")
         await answered.wait()
 
-    await pace(plan, produce)
+    sent = await pace(plan, produce)
     http.close()
+    return sent
 
 
-async def http_consumer(plan: Plan, name: str, seen: Seen) -> None:
+async def http_consumer(plan: Plan, name: str, seen: Seen, over: Event) -> None:
     """Read and acknowledge in turns, on one connection."""
     group = f"/v1/streams/{STREAM}/groups/{GROUP}"
     read = f"{group}/consumers/{name}/read", b'{"count":%d,"wait":20000}' % BATCH
@@ -173,14 +200,14 @@ async def http_consumer(plan: Plan, name: str, seen: Seen) -> None:
 
     http = await Http.connect(plan.port, heard)
     http.post(*read)
-    await asyncio.sleep(plan.seconds + WARM_UP_S + LINGER_S + STARTING_S)
+    await until_over(over, seen)
     http.close()
 
 
 # ---- through Redis
 
 
-async def redis_producer(plan: Plan) -> None:
+async def redis_producer(plan: Plan) -> int:
     """Publish a pipeline a tick."""
     client = aioredis.Redis(port=plan.port)
 
@@ -190,15 +217,15 @@ async def redis_producer(plan: Plan) -> None:
             pipeline.xadd(STREAM, {"t": stamp})
         await pipeline.execute()
 
-    await pace(plan, produce)
+    sent = await pace(plan, produce)
     await client.aclose()
+    return sent
 
 
-async def redis_consumer(plan: Plan, name: str, seen: Seen) -> None:
+async def redis_consumer(plan: Plan, name: str, seen: Seen, over: Event) -> None:
     """Read and acknowledge in turns."""
     client = aioredis.Redis(port=plan.port)
-    deadline = time.perf_counter() + plan.seconds + WARM_UP_S + LINGER_S + STARTING_S
-    while time.perf_counter() < deadline:
+    while not is_over(over, seen):
         found: Any = await client.xreadgroup(GROUP, name, {STREAM: ">"}, count=BATCH, block=500)
         if found:
             entries = found[0][1]
@@ -214,31 +241,42 @@ WAYS: Final = {
     "longpoll": (http_producer, http_consumer),
     "redis": (redis_producer, redis_consumer),
 }
-# Consumers are there before the first entry is.
-STARTING_S: Final = 1.5
 
 
-def produce_all(way: str, plan: Plan, used: "Queue[float]") -> None:
-    """A process of producers; it tells the processor time that it used, in seconds."""
+class Signals(NamedTuple):
+    """Between the processes of a round: what is ready, when to begin, when to end."""
 
-    async def run() -> None:
-        await asyncio.gather(*[WAYS[way][0](plan) for _ in range(PRODUCERS)])
-
-    uvloop.run(run())
-    used.put(own_cpu_s())
+    ready: Event
+    begin: Event
+    over: Event
 
 
-def consume_all(way: str, plan: Plan, found: "Queue[tuple[Seen, float]]") -> None:
+def produce_all(way: str, plan: Plan, signals: Signals, used: "Queue[tuple[int, float]]") -> None:
+    """A process of producers; it tells how many entries it published, and its processor time in seconds."""
+
+    async def run() -> int:
+        return sum(await asyncio.gather(*[WAYS[way][0](plan) for _ in range(PRODUCERS)]))
+
+    signals.ready.set()
+    signals.begin.wait()
+    before_s = own_cpu_s()
+    sent = uvloop.run(run())
+    used.put((sent, own_cpu_s() - before_s))
+
+
+def consume_all(way: str, plan: Plan, signals: Signals, found: "Queue[tuple[Seen, float]]") -> None:
     """A process of consumers; it tells what came when, and the processor time that it used."""
     seen: Seen = []
 
     async def run() -> None:
         names = [f"c{number}" for number in range(CONSUMERS)]
-        works = [WAYS[way][1](plan, name, seen) for name in names]
+        works = [WAYS[way][1](plan, name, seen, signals.over) for name in names]
         await asyncio.gather(*works)
 
+    signals.ready.set()
+    before_s = own_cpu_s()
     uvloop.run(run())
-    found.put((seen, own_cpu_s()))
+    found.put((seen, own_cpu_s() - before_s))
 
 
 def own_cpu_s() -> float:
@@ -304,18 +342,28 @@ def one_round(way: str, plan: Plan, server_pid: int) -> Round:
     """Run producers and consumers against a server that is there."""
     context = multiprocessing.get_context("spawn")
     found: Queue[tuple[Seen, float]] = context.Queue()
-    used: Queue[float] = context.Queue()
-    before_s = cpu_s_of(server_pid)
-    consuming = context.Process(target=consume_all, args=(way, plan, found))
-    producing = context.Process(target=produce_all, args=(way, plan, used))
-    consuming.start()
-    time.sleep(STARTING_S)
-    producing.start()
-    seen, consumers_s = found.get(timeout=plan.seconds + 60)
-    producers_s = used.get(timeout=60)
-    server_s = cpu_s_of(server_pid) - before_s
-    producing.join()
-    consuming.join()
+    used: Queue[tuple[int, float]] = context.Queue()
+    begin, over = context.Event(), context.Event()
+    signals = [Signals(context.Event(), begin, over) for _ in range(2)]
+    consuming = context.Process(target=consume_all, args=(way, plan, signals[0], found))
+    producing = context.Process(target=produce_all, args=(way, plan, signals[1], used))
+    for process in (consuming, producing):
+        process.start()
+    try:
+        assert all(one.ready.wait(60) for one in signals), "both processes are there"
+        time.sleep(STARTING_S)
+        before_s = cpu_s_of(server_pid)
+        begin.set()
+        sent, producers_s = used.get(timeout=plan.seconds + 60)
+        over.set()
+        seen, consumers_s = found.get(timeout=120)
+        server_s = cpu_s_of(server_pid) - before_s
+    finally:
+        for process in (consuming, producing):
+            process.join(10)
+            process.kill()
+    came = sum(len(stamps) for _, stamps in seen)
+    assert came == sent, f"{came} of {sent} entries came: the latency of all counts, or of none"
     return measured(seen, server_s, consumers_s + producers_s)
 
 
