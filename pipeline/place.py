@@ -18,6 +18,8 @@ from pipeline.errors import OptionError
 # A name that ends so is a write that never ended; readers pass it over and the next writer replaces it.
 UNFINISHED: Final = ".tmp"
 _SCHEME: Final = "://"
+# Hadoop's names for what has another elsewhere.
+_HADOOP_ONLY: Final = {"s3a": "s3", "s3n": "s3"}
 
 
 class Place:
@@ -35,18 +37,23 @@ class Place:
 
     @classmethod
     def of(cls, root: str) -> Self:
-        """A path of this machine, or an address such as `hdfs://name/folder`. Raises OptionError."""
+        """A path of this machine, or an address such as `hdfs://name/folder` or `s3a://bucket/folder`.
+
+        Raises OptionError for what pyarrow cannot reach: HDFS needs Hadoop's library on this machine.
+        """
         if _SCHEME not in root:
             base = str(Path(root).absolute())
             return cls(fs.LocalFileSystem(), base, f"file://{base}")
+        scheme, _, rest = root.partition(_SCHEME)
         try:
-            found, base = fs.FileSystem.from_uri(root)
+            found, base = fs.FileSystem.from_uri(f"{_HADOOP_ONLY.get(scheme, scheme)}{_SCHEME}{rest}")
         except (pa.ArrowInvalid, OSError) as error:
             raise OptionError(
                 f"{root!r} is no place that can be reached from here ({error}): give a folder, "
                 "or an address that pyarrow.fs understands"
             ) from None
-        return cls(found, base, root)
+        # What stands after a question mark is for pyarrow.
+        return cls(found, base, root.partition("?")[0])
 
     @property
     def is_local(self) -> bool:

@@ -70,6 +70,11 @@ class Archiving:
     follow: Callable[[Place], object] | None = None
 
 
+def query(spark: SparkSession, asked: Archiving) -> DataStreamWriter:
+    """The query alone, as `Archiver.query`; nobody settles its last batch before it is started again."""
+    return Archiver(asked).query(spark)
+
+
 def source_options_of(asked: Archiving, columns: tuple[str, ...]) -> dict[str, str]:
     """The data source's options. Raises OptionError for those that an archive cannot have."""
     fixed = {name.lower(): name for name in _FIXED}

@@ -18,6 +18,8 @@ from pipeline.manifest import Archive, File, ManifestError, State, StreamKey
 from pipeline.parquet import footer_rows, rows_within
 from pipeline.place import Place
 
+# The gateway's own limit, `request_streams_max`.
+_streams_a_call_max: Final = 1_000
 _ARCHIVED: Final = "the archive ends there"
 _SETTLED: Final = "the archive job has not settled what comes after: let it run once more"
 
@@ -119,7 +121,11 @@ def plan(
                 Planned(StreamKey(shard, stream), ids.BEGINNING, why, refused=why) for stream in states
             ]
             continue
-        planned += _Shard(place, archive, shard, gateways[shard], rules, now_ms).planned(states)
+        one = _Shard(place, archive, shard, gateways[shard], rules, now_ms)
+        names = sorted(states)
+        for start in range(0, len(names), _streams_a_call_max):
+            part = names[start : start + _streams_a_call_max]
+            planned += one.planned({name: states[name] for name in part})
     return planned
 
 

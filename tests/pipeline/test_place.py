@@ -50,6 +50,14 @@ def test_a_relative_path_is_one_from_here(tmp_path: Path, monkeypatch: pytest.Mo
     assert Place.of("archive").base == str(tmp_path / "archive")
 
 
+def test_spark_and_pyarrow_have_their_own_names_for_a_store() -> None:
+    """Spark is given the one, pyarrow the other; nothing is asked of the store before it is used."""
+    place = Place.of("s3a://bucket/archive?region=eu-central-1")
+    assert isinstance(place.files, fs.S3FileSystem)
+    assert (place.base, place.address) == ("bucket/archive", "s3a://bucket/archive")
+    assert not place.is_local
+
+
 def test_an_address_that_nobody_understands_is_named() -> None:
     with pytest.raises(OptionError, match=r"gopher://hole.*give a folder"):
         Place.of("gopher://hole")

@@ -238,6 +238,16 @@ class TestPlanning:
         assert room.left() == [ids.HALF_MAX]
 
 
+def test_thousands_of_streams_are_planned_in_several_calls(tmp_path: Path, gateway: Gateway) -> None:
+    """The gateway takes so many at once and no more."""
+    place = Place.of(str(tmp_path / "archive"))
+    maker = archives.Maker(place)
+    maker.batch({f"nowhere-{number}": [] for number in range(1_001)})
+    found = plan(place, Archive.read(place), {"g0": gateway}, Rules(), 0)
+    assert len(found) == 1_001
+    assert {one.why for one in found} == {"the gateway has no such stream"}
+
+
 class TestRefusals:
     def test_an_entry_that_is_not_in_the_archive(self, room: Room) -> None:
         """Its manifest says that all up to 6 was read; 5 is in no file."""
