@@ -4,6 +4,7 @@
  * Knows: fields, focus, the keyboard. Must never know: what the answer is for.
  */
 
+import { toast } from "./announce.js";
 import { button, h, write } from "./dom.js";
 
 /** @typedef {{name: string, label: string, value?: string, type?: string, hint?: string, required?: boolean,
@@ -17,6 +18,8 @@ import { button, h, write } from "./dom.js";
  * @property {boolean} [dangerous]
  * @property {string} [typed] what has to be typed before it goes
  * @property {(values: Record<string, string>) => Promise<string>} [preview] told while the fields change
+ * @property {(values: Record<string, string>) => Promise<string>} [work] done before the dialog closes, and told;
+ *   where it is refused the dialog says why and stays, with all that was typed
  */
 
 let serials = 0;
@@ -31,6 +34,7 @@ export function ask(question) {
   }
   const inputs = fields.map((field) => input(field, `${titleId}-${field.name}`));
   const told = h("p.preview", { "aria-live": "polite" });
+  const refused = h("p.refused", { role: "alert" });
   const go = h(question.dangerous ? "button.button.danger" : "button.button.primary", { type: "submit" }, question.go);
   const form = h(
     "form",
@@ -39,6 +43,7 @@ export function ask(question) {
     question.text && h("p", {}, question.text),
     ...inputs.map(({ element }) => element),
     told,
+    refused,
   );
   const dialog = h("dialog.dialog", { "aria-labelledby": titleId }, form);
   form.append(h("div.actions", {}, button("Cancel", () => dialog.close()), go));
@@ -48,8 +53,9 @@ export function ask(question) {
     inputs.every(({ field, control }) => !field.required || control.value !== "") &&
     (question.typed === undefined || values().typed === question.typed);
   let asked = 0;
+  let isBusy = false;
   const changed = async () => {
-    go.disabled = !ready();
+    go.disabled = isBusy || !ready();
     if (question.preview === undefined) return;
     asked += 1;
     const mine = asked;
@@ -60,10 +66,23 @@ export function ask(question) {
     /** @type {Record<string, string> | null} */
     let answer = null;
     form.addEventListener("input", changed);
-    form.addEventListener("submit", (/** @type {Event} */ event) => {
+    form.addEventListener("submit", async (/** @type {Event} */ event) => {
       event.preventDefault();
-      if (!ready()) return;
-      answer = values();
+      if (isBusy || !ready()) return;
+      const given = values();
+      if (question.work !== undefined) {
+        isBusy = go.disabled = true;
+        write(refused, "");
+        try {
+          toast(await question.work(given));
+        } catch (error) {
+          write(refused, error instanceof Error ? error.message : String(error));
+          return;
+        } finally {
+          isBusy = go.disabled = false;
+        }
+      }
+      answer = given;
       dialog.close();
     });
     dialog.addEventListener("close", () => {

@@ -138,13 +138,14 @@ export class Groups extends EventTarget {
         { name: "id", label: "or after this ID", hint: "empty: as chosen above" },
       ],
       go: "Create group",
+      work: async ({ name = "", id, start }) => {
+        await api.createGroup(this.stream, { name, start: id || start || "$" });
+        return `Created the group ${name}`;
+      },
     });
     if (wanted === null) return;
-    const group = { name: wanted.name ?? "", start: wanted.id || wanted.start || "$" };
-    if (await act(() => api.createGroup(this.stream, group), () => `Created the group ${group.name}`)) {
-      location.hash = href(this.stream, "groups", group.name);
-      this.changed();
-    }
+    location.hash = href(this.stream, "groups", wanted.name);
+    this.changed();
   }
 
   async change() {
@@ -155,10 +156,12 @@ export class Groups extends EventTarget {
       text: "What becomes of entries that were delivered and are not acknowledged.",
       fields: fields(this.now),
       go: "Set policy",
+      work: async (values) => {
+        await api.changePolicy(this.stream, name, policy(values));
+        return `The policy of ${name} is set`;
+      },
     });
-    if (wanted === null) return;
-    await act(() => api.changePolicy(this.stream, name, policy(wanted)), () => `The policy of ${name} is set`);
-    this.changed();
+    if (wanted !== null) this.changed();
   }
 
   async move() {
@@ -167,10 +170,12 @@ export class Groups extends EventTarget {
       text: "What comes after this ID is delivered next; what is pending stays so.",
       fields: [{ name: "id", label: "Last delivered ID", required: true, hint: "0 for all, $ for none of what is there" }],
       go: "Move group",
+      work: async ({ id = "" }) => {
+        await api.moveGroup(this.stream, this.group, id);
+        return `Moved ${this.group}`;
+      },
     });
-    if (wanted === null) return;
-    await act(() => api.moveGroup(this.stream, this.group, wanted.id ?? ""), () => `Moved ${this.group}`);
-    this.changed();
+    if (wanted !== null) this.changed();
   }
 
   async remove() {
@@ -206,10 +211,12 @@ export class Groups extends EventTarget {
       ],
       go: "Remove consumer",
       dangerous: true,
+      work: async ({ pending = "refuse" }) => {
+        await api.deleteConsumer(this.stream, this.group, name, pending);
+        return `Removed ${name}`;
+      },
     });
-    if (wanted === null) return;
-    await act(() => api.deleteConsumer(this.stream, this.group, name, wanted.pending ?? "refuse"), () => `Removed ${name}`);
-    this.changed();
+    if (wanted !== null) this.changed();
   }
 }
 

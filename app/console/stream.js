@@ -196,18 +196,23 @@ export class StreamPage extends EventTarget {
         const pending = found.pending_affected > 0 ? `; ${count(found.pending_affected)} of them pending in a group` : "";
         return `This removes ${plural(found.deleted, "entry", "entries")}${pending}.`;
       },
+      work: async (values) => `Removed ${plural((await api.trim(this.name, how(values))).deleted, "entry", "entries")}`,
     });
-    if (wanted === null) return;
-    await act(() => api.trim(this.name, how(wanted)), (found) => `Removed ${plural(found.deleted, "entry", "entries")}`);
-    await this.changed();
+    if (wanted !== null) await this.changed();
   }
 
   async limits() {
     if (this.stream === null) return;
-    const wanted = await ask({ title: `Limits of ${this.name}`, fields: retentionFields(this.stream.retention), go: "Set limits" });
-    if (wanted === null) return;
-    await act(() => api.changeRetention(this.name, retention(wanted)), () => "The limits are set");
-    await this.changed();
+    const wanted = await ask({
+      title: `Limits of ${this.name}`,
+      fields: retentionFields(this.stream.retention),
+      go: "Set limits",
+      work: async (values) => {
+        await api.changeRetention(this.name, retention(values));
+        return "The limits are set";
+      },
+    });
+    if (wanted !== null) await this.changed();
   }
 
   async remove() {

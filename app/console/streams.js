@@ -5,7 +5,6 @@
  */
 
 import * as api from "./api.js";
-import { act } from "./announce.js";
 import { ask } from "./dialogs.js";
 import { button, h, reconcile, write } from "./dom.js";
 import { bytes, count, rate, short } from "./format.js";
@@ -151,10 +150,12 @@ async function create() {
       ...retentionFields({ max_len: null, max_age_ms: null, max_bytes: null }),
     ],
     go: "Create stream",
+    work: async (values) => {
+      await api.createStream(values.name ?? "", retention(values));
+      return `Created ${values.name}`;
+    },
   });
-  if (wanted === null) return;
-  const name = wanted.name ?? "";
-  if (await act(() => api.createStream(name, retention(wanted)), () => `Created ${name}`)) location.hash = href(name, "live");
+  if (wanted !== null) location.hash = href(wanted.name ?? "", "live");
 }
 
 /** @param {import("./api.js").Retention} now */

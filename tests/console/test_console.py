@@ -249,7 +249,9 @@ async def test_a_policy_is_set_and_a_hopeless_entry_put_away(page: Page, gateway
 
 
 async def test_streams_and_groups_are_made_trimmed_and_deleted(page: Page, gateway: Gateway) -> None:
-    """A trim tells first what it costs; what cannot be undone has to be typed."""
+    """A trim tells first what it costs; what is refused can be corrected; what cannot be undone has to be
+    typed.
+    """
     await page.goto(f"{gateway.server.url}/console")
     await page.get_by_role("button", name="New stream").click()
     await page.get_by_label("Name", exact=True).fill("made here")
@@ -283,7 +285,12 @@ async def test_streams_and_groups_are_made_trimmed_and_deleted(page: Page, gatew
     await page.get_by_role("button", name="New group").click()
     await page.get_by_label("Name", exact=True).fill("team")
     await page.get_by_role("button", name="Create group").click()
-    await expect(page.locator(".toast.bad")).to_be_visible()
+    await expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("team")
+    await expect(page.get_by_label("Name", exact=True)).to_have_value("team")
+    await page.get_by_label("Name", exact=True).fill("second")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await expect(page.get_by_role("row", name=re.compile("^second"))).to_be_visible()
 
     await page.get_by_role("button", name="Delete stream…").click()
     delete = page.get_by_role("button", name="Delete stream", exact=True)
