@@ -23,6 +23,10 @@ from pipeline.source.texts import typed
 
 # 9999-12-31T23:59:59.999Z; later ones have no timestamp.
 ts_ms_max: Final = 253_402_300_799_999
+# Columns that are made of an entry's fields.
+_NEED_FIELDS: Final = frozenset(("fields", "bytes"))
+# Where no column is: the gateway leaves out all others, and one of that name would not be looked at.
+_NO_FIELD: Final = ("-",)
 # What the gateway adds to a dead letter, behind the fields that the entry had.
 LETTER: Final = MappingProxyType(
     {
@@ -49,10 +53,16 @@ class Form:
     dup_fields: str = "first"
 
     def wanted_fields(self) -> tuple[str, ...]:
-        """The fields that are read, () for all of them."""
-        if self.format != "columns":
-            return ()
-        return tuple(name for name in self.schema.names if name not in RESERVED)
+        """The fields to ask for, () for all of them."""
+        names = self.schema.names
+        if self.format == "columns":
+            fields = tuple(name for name in names if name not in RESERVED)
+            names = [RESERVED.get(name, name) for name in names]
+            whole = "bytes" in names
+        else:
+            fields = ()
+            whole = self.format == "deadletter" or not _NEED_FIELDS.isdisjoint(names)
+        return () if whole else fields or _NO_FIELD
 
     def batch(self, page: ColumnsPage, gateway: str, stream: str) -> pa.RecordBatch:
         """The page's entries as rows. Raises PipelineError WEIR_BAD_UTF8 where that is to fail."""

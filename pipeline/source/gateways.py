@@ -173,20 +173,24 @@ class Gateways:
         heads = {key: one.last for key, one in streams.items()}
         deadline_s = self._clock() + _durable_s_max
         while True:
-            behind = {key: one.end for key, one in streams.items() if ids.is_after(heads[key], one.end)}
+            behind = {
+                key: one.durable
+                for key, one in streams.items()
+                if one.durable is not None and ids.is_after(heads[key], one.durable)
+            }
             left_ms = int((deadline_s - self._clock()) * 1_000)
             if not behind or left_ms <= 0:
                 return Planned(streams, found.missing)
-            later = self.plan(Asked(behind, heads, durable_only=True, wait_ms=min(left_ms, _durable_wait_ms)))
-            for key, one in later.streams.items():
-                if one.generation == streams[key].generation:
-                    streams[key] = replace(
-                        streams[key], end=ids.later(one.end, one.after), durable=one.durable
-                    )
+            wait_ms = min(left_ms, _durable_wait_ms)
+            later = self.plan(Asked(behind, heads, durable_only=True, wait_ms=wait_ms))
+            for key in behind:
+                one = later.streams.get(key)
+                if one is None or one.generation != streams[key].generation:
+                    # Gone meanwhile: who reads it is told.
+                    heads[key] = ids.BEGINNING
                 else:
-                    heads[key] = streams[key].end
-            for key in later.missing:
-                heads[key] = streams[key].end
+                    end = one.end if one.count else streams[key].end
+                    streams[key] = replace(streams[key], end=end, durable=one.durable)
 
     def _one(self, name: str, query: PlanQuery) -> Plan:
         try:

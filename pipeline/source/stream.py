@@ -55,6 +55,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"relation={options.relation} is a snapshot: read it with spark.read, once a batch of "
                 "foreachBatch where it is to be read again and again"
             )
+        if options.ending.option:
+            raise OptionError(
+                f"{options.ending.option}: a stream has no end; leave it out, or use spark.read, or read "
+                "what there is and stop, with trigger(availableNow=True)"
+            )
         self._options = options
         self._form = form_of(options, given)
         self._clock = clock
@@ -73,7 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query begins; streams that are missing are read from their beginning."""
         bounds = self._options.starting or Bounds(LATEST)
         keys = self._keys({})
-        found = self._gateways.plan(self._asked(dict.fromkeys(keys, ids.BEGINNING)))
+        found = self._gateways.heads(keys)
         self._look(found)
         begun: Offsets = {}
         for key in keys:

@@ -248,6 +248,13 @@ class TestColumns:
         )
         assert a_form().wanted_fields() == ()
 
+    def test_that_are_no_fields_bring_none_over_the_wire(self) -> None:
+        only_ids = StructType([StructField("_id", StringType()), StructField("_ms", LongType())])
+        assert a_form(only_ids).wanted_fields() == a_form(columns="id,ms").wanted_fields() == ("-",)
+        with_size = StructType([StructField("_bytes", LongType())])
+        assert a_form(with_size).wanted_fields() == a_form(columns="id,bytes").wanted_fields() == ()
+        assert a_form(relation="deadletter").wanted_fields() == ()
+
 
 class TestSchema:
     def test_columns_can_be_left_out_and_ordered(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, LessThan
 
+from pipeline.clock import monotonic_s
 from pipeline.errors import DataLoss, PipelineError
 from pipeline.gateway.client import of_group, of_stream
 from pipeline.source.batch import PushdownReader
@@ -92,6 +93,19 @@ class TestRange:
         weir.trim(6)
         with pytest.raises(DataLoss, match="WEIR_DATA_LOSS"):
             [list(reader.read(part)) for part in parts]
+
+    def test_only_the_columns_that_are_asked_for_come_over_the_wire(self, weir: Weir) -> None:
+        weir.publish([1, 2])
+        assert read_all(weir.batch_reader(columns="id,seq")) == [
+            {"id": "1-0", "seq": 0}, {"id": "2-0", "seq": 0},
+        ]  # fmt: skip
+
+    def test_a_stream_whose_last_entries_were_deleted_is_not_waited_for(self, weir: Weir) -> None:
+        weir.publish([1, 2, 3])
+        weir.gateway.post(f"{of_stream(weir.name())}/entries/delete", {"ids": ["2-0", "3-0"]})
+        begun_s = monotonic_s()
+        assert ids_of(read_all(weir.batch_reader())) == ids(1)
+        assert monotonic_s() - begun_s < 4, "the disk is waited for five seconds"
 
 
 class TestPartitions:

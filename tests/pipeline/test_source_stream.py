@@ -109,6 +109,19 @@ class TestBatches:
         reader = weir.stream_reader()
         assert list(batches(reader._options, reader._form, None)) == []  # noqa: SLF001
 
+    def test_dead_letters_can_be_followed(self, weir: Weir) -> None:
+        path = f"/v1/streams/{weir.name()}/entries"
+        weir.gateway.post(path, {"id": "1-0", "fields": {"a": "b", "weir-source": "s", "weir-reason": "r"}})
+        reader = weir.stream_reader(**EVERYTHING, relation="deadletter")
+        start = reader.initialOffset()
+        (part,) = reader.partitions(start, reader.latestOffset(start, ReadMaxRows(10)))
+        (row,) = rows_of(reader.read(part))
+        assert (row["source"], row["reason"], row["fields"]) == ("s", "r", [("a", "b")])
+
+    def test_a_stream_has_no_end(self, weir: Weir) -> None:
+        with pytest.raises(OptionError, match=r"endingTimestamp: a stream has no end.*availableNow"):
+            weir.stream_reader(endingTimestamp="5")
+
     def test_a_snapshot_is_no_stream(self, weir: Weir) -> None:
         with pytest.raises(OptionError, match=r"relation=groups is a snapshot.*spark\.read"):
             weir.stream_reader(relation="groups")
