@@ -38,25 +38,31 @@ def line(value: Mapping[str, Any]) -> None:
 
 
 def rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
-    """Rows as JSON lines with all that they hold, or as a table of some columns."""
+    """Rows as JSON lines with all that they hold, or as a table of some columns; no rows are no table."""
+    found = list(rows)
     if as_json:
-        for row in rows:
+        for row in found:
             line(row)
+    if as_json or not found:
         return
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    found = list(rows)
     for column in columns:
         numbers = all(isinstance(row.get(column), int | float | None) for row in found)
         table.add_column(column.replace("_", " "), justify="right" if numbers else "left", no_wrap=True)
     for row in found:
         table.add_row(*(_cell(row.get(column)) for column in columns))
     console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console.width = _pipe_columns
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+        return
+    console.width = _pipe_columns
+    with console.capture() as captured:
+        console.print(table)
+    # The last column is filled up like all others; nobody who reads a pipe wants that.
+    print("\n".join(row.rstrip() for row in captured.get().splitlines()), flush=True)
 
 
 def teller(*, as_json: bool) -> "Callable[[Progress], None]":

@@ -7,13 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.documents.programs import programs
 from tests.documents.shell import Session, agrees, steps
 from tests.redis_server import RedisServer
 from tests.server import Server, free_port
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-WITH_COMMANDS = [document for document in DOCUMENTS if steps(document.read_text())]
+# They start Spark, which wants the cores for itself.
+ON_SPARK = ("pipeline.md",)
+# What runs for a second is not worth the better compiler.
+_QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+WITH_COMMANDS = [
+    pytest.param(document, id=document.name, marks=[pytest.mark.spark] if document.name in ON_SPARK else [])
+    for document in DOCUMENTS
+    if steps(document.read_text())
+]
 
 
 @pytest.fixture
@@ -29,16 +38,19 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
         yield redis
 
 
-@pytest.mark.parametrize("document", WITH_COMMANDS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", WITH_COMMANDS)
 def test_commands_print_what_the_document_says(
     document: Path, server: Server, redis: RedisServer, tmp_path: Path
 ) -> None:
     """Each command of a document, typed in its order, prints what stands below it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
-    environment |= {"PYTHONPATH": str(ROOT), "WEIR_URL": server.url}
+    environment |= {"PYTHONPATH": str(ROOT), "WEIR_URL": server.url, **_QUICK_JAVA}
+    text = _placed(document.read_text(), server.port, redis.port)
+    for name, program in programs(text).items():
+        (tmp_path / name).write_text(program)
     session = Session(tmp_path, environment)
     try:
-        for step in steps(_placed(document.read_text(), server.port, redis.port)):
+        for step in steps(text):
             printed = session.run(step.command)
             same = len(printed) == len(step.output) and all(map(agrees, step.output, printed))
             assert same, "\n".join([f"$ {step.command}", "--- said", *step.output, "--- printed", *printed])
@@ -50,6 +62,8 @@ def _placed(text: str, port: int, redis_port: int) -> str:
     """The document with its ports moved to free ones, and `.venv` where it is."""
     moved = text.replace("localhost:8080", f"127.0.0.1:{port}").replace("8081", str(free_port()))
     moved = moved.replace("6379", str(redis_port))
+    # In this order: where Python is, `.venv/bin/` may stand in the path.
+    moved = moved.replace(".venv/bin/python", sys.executable)
     return moved.replace(".venv/bin/weir", f"{sys.executable} -m cli.main")
 
 
