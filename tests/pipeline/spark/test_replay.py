@@ -25,7 +25,6 @@ from pipeline.errors import DataLoss, OptionError
 from pipeline.gateway import Access, Gateway
 from pipeline.gateway.client import of_stream
 from pipeline.jobs import replay
-from pipeline.jobs.archive import Archiving, query
 from pipeline.jobs.replay_plan import Form, Targets, Wanted
 from pipeline.jobs.replay_read import FromArchive, FromGateway
 from pipeline.place import Place
@@ -57,11 +56,10 @@ def archived(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
         with Gateway(Access("g0", server.url)) as gateway:
             for number, chunk in enumerate(log.chunks(_chunk)):
                 publish(gateway, chunk, number)
-        source = {"gateway.urls": server.url, "subscribePattern": "web:.*", "maxEntriesPerTrigger": "9000"}
-        asked = Archiving(str(folder / "archive"), str(folder / "checkpoint"), source)
-        writer = query(session, asked).option("checkpointLocation", asked.checkpoint)
-        writer.trigger(availableNow=True).start().awaitTermination()
-        yield Archived(server, asked.root, tuple(log.streams()))
+        root, checkpoint = str(folder / "archive"), str(folder / "checkpoint")
+        which = ("--gateway", server.url, "--pattern", "web:.*", "--source", "maxEntriesPerTrigger=9000")
+        jobs(["archive", root, "--checkpoint", checkpoint, *which], standalone_mode=False)
+        yield Archived(server, root, tuple(log.streams()))
 
 
 @pytest.fixture
