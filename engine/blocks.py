@@ -253,13 +253,10 @@ class SortedMap(Generic[V]):
         index = bisect_right(prefix, target, key=part) - 1
         if index == len(self._blocks):
             return None
-        below = prefix[index]
-        for value in self._blocks[index].values:
-            upto = below + weigh(value)
-            if part(upto) > target:
-                return below, value
-            below = upto
-        raise AssertionError("the sum over the block is above the target")
+        values = self._blocks[index].values
+        sums = list(accumulate(map(weigh, values), initial=prefix[index]))
+        place = bisect_right(sums, target, key=part) - 1
+        return sums[place], values[place]
 
     def _sums(self, weigh: Callable[[V], int]) -> list[int]:
         """The weights of all blocks before each, and of all."""

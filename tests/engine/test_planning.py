@@ -194,19 +194,20 @@ def live_in(live: Sequence[int], low: int, high: int) -> list[int]:
 # ---- costs
 
 
-@pytest.mark.parametrize("holes", [False, True])
-def test_a_plan_costs_the_same_for_long_streams(*, holes: bool) -> None:
-    """Counted, shared and cut: ten times the entries, ten more calls at most, also with every third gone."""
+@pytest.mark.parametrize(("counts", "holes"), [((10_000, 1_000_000), False), ((10_000, 100_000), True)])
+def test_a_plan_costs_the_same_for_long_streams(counts: Sequence[int], *, holes: bool) -> None:
+    """Counted, shared and cut: of a hundred times the entries at half as many calls more, holes or none."""
     costs = []
-    for count in (20_000, 200_000):
+    for count in counts:
         house = filled(count)
         if holes:
-            house.run(XDel(stream="s", ids=[id_at(number) for number in range(1, count, 3)]))
+            for low in range(1, count, 3_000):
+                house.run(XDel(stream="s", ids=[id_at(n) for n in range(low, min(low + 3_000, count), 3)]))
         pack(house)
         command = Plan(streams=[("s", id_at(count // 3))], max_entries=count // 2, max_bytes=10**7, parts=8)
         house.run(command)
         costs.append(cost(house, command))
-    assert costs[1] <= costs[0] + 60
+    assert costs[1] <= costs[0] * 1.5
 
 
 def test_a_plan_that_waits_is_looked_at_where_something_happened() -> None:
