@@ -77,6 +77,7 @@ def archive(  # noqa: PLR0913 - a command's options are its parameters
             follow=follower(form),
         )
     )
+    archiver.check()  # before Spark has started, which takes a while
     what = Run(
         checkpoint=checkpoint,
         pace=options.pace(once=once, every_ms=every),

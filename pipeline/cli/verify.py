@@ -41,7 +41,8 @@ def verify(
     if as_json:
         output.line(asdict(report))
     else:
-        output.rows([asdict(one) for one in report.findings], ("about", "what"), as_json=False)
+        if report.findings:
+            output.rows([asdict(one) for one in report.findings], ("about", "what"), as_json=False)
         summary = f"{report.rows:,} entries in {report.files:,} files of {report.batches:,} batches"
         if deep:
             summary += f", {report.compared:,} compared with the gateway's"

@@ -12,9 +12,7 @@ from typer.testing import CliRunner, Result
 
 from pipeline import gateway as calls
 from pipeline.cli.main import jobs
-from pipeline.errors import OptionError
 from pipeline.gateway import Access, Gateway
-from pipeline.jobs.archive import Archiver, Archiving
 from pipeline.manifest import Archive
 from pipeline.place import Place
 from tests.pipeline import archives
@@ -119,9 +117,10 @@ class TestArchive:
         self, server: Server, place: Place, tmp_path: Path
     ) -> None:
         """The archive is one of a query whose checkpoint this is not."""
-        asked = Archiving(place.base, str(tmp_path / "new"), {"gateway.urls": server.url, "subscribe": "a"})
-        with pytest.raises(OptionError, match="give its checkpoint, or another root"):
-            Archiver(asked).check()
+        new = str(tmp_path / "new")
+        found = weir("archive", place.base, "--checkpoint", new, "--gateway", server.url, "--streams", "a")
+        assert found.exit_code == 2
+        assert "give its checkpoint, or another root" in found.stderr
 
     def test_streams_must_be_named(self, tmp_path: Path) -> None:
         """Before anything is opened, with the way to name them."""
