@@ -11,9 +11,9 @@ Must never know: how entries are sent, what Spark is doing.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -132,26 +132,28 @@ class Rows:
         columns = [values_of(batch.column(place)) for place, _ in self._columns]
         if not columns:
             return iter([()] * batch.num_rows)
-        return (self._filled(names, values) for values in zip(*columns, strict=True))
+        rows = zip(*columns, strict=True)
+        if any(None in column for column in columns):
+            return (self._mended(names, values) for values in rows)
+        return (cast("Pairs", list(zip(names, values, strict=True))) for values in rows)
 
     def _listed(self, column: pa.Array) -> Iterator[Pairs]:
         """The pairs of a map, or of an array of structs of two."""
+        offsets = column.offsets.to_pylist()
+        # A slice of a batch has all that the batch has beneath it.
+        first, size = offsets[0], offsets[-1] - offsets[0]
         if pa.types.is_map(column.type):
-            every_name, every_value = values_of(column.keys), values_of(column.items)
+            every_name, every_value = column.keys.slice(first, size), column.items.slice(first, size)
         else:
             name, value = _struct_of_two(column.type)
-            structs = column.values
-            every_name, every_value = values_of(_child(structs, name)), values_of(_child(structs, value))
-        offsets = column.offsets.to_pylist()
-        for row, here in enumerate(column.is_valid().to_pylist()):
-            part = slice(offsets[row], offsets[row + 1]) if here else slice(0)
-            yield self._filled(every_name[part], every_value[part])
-
-    def _filled(self, names: Sequence[Value | None], values: Sequence[Value | None]) -> Pairs:
-        """Names and values without nulls."""
-        if None in values or not all(isinstance(name, str) for name in names):
-            return self._mended(names, values)
-        return list(zip(names, values, strict=True))  # type: ignore[arg-type] # no null is left
+            # With the structs' own nulls in them; their fields show what lies beneath those.
+            children = column.values.slice(first, size).flatten()
+            every_name, every_value = children[name], children[value]
+        parts = [
+            slice(offsets[row] - first, offsets[row + 1] - first) if here else slice(0)
+            for row, here in enumerate(column.is_valid().to_pylist())
+        ]
+        return _parted(values_of(every_name), values_of(every_value), parts, self._mended)
 
     def _mended(self, names: Sequence[Value | None], values: Sequence[Value | None]) -> Pairs:
         mode = self._options.null_fields
@@ -168,9 +170,17 @@ class Rows:
         return pairs
 
 
-def _child(structs: pa.StructArray, place: int) -> pa.Array:
-    # With the struct's own nulls in it; `field` would show what lies beneath them.
-    return structs.flatten()[place]
+def _parted(
+    names: Sequence[Value | None],
+    values: Sequence[Value | None],
+    parts: Sequence[slice],
+    mend: Callable[[Sequence[Value | None], Sequence[Value | None]], Pairs],
+) -> Iterator[Pairs]:
+    """Each row's part of all names and values; `mend` is for batches with nulls, which are rare."""
+    if None in values or not all(isinstance(name, str) for name in names):
+        return (mend(names[part], values[part]) for part in parts)
+    pairs = cast("list[tuple[str, Value]]", list(zip(names, values, strict=True)))
+    return (pairs[part] for part in parts)
 
 
 def _struct_of_two(kind: pa.DataType) -> tuple[int, int]:

@@ -51,7 +51,11 @@ def _texts(column: pa.Array) -> Sequence[Value | None]:
 
 
 def _bytes(column: pa.Array) -> Sequence[Value | None]:
-    return cast("list[Value | None]", column.to_pylist())
+    try:
+        # All of them at once; the gateway stores the same bytes, and what is text is cheaper from here on.
+        return cast("list[Value | None]", pc.cast(column, pa.large_string()).to_pylist())
+    except pa.ArrowInvalid:
+        return cast("list[Value | None]", column.to_pylist())
 
 
 def _cast(column: pa.Array) -> Sequence[Value | None]:

@@ -70,7 +70,7 @@ def test_what_our_own_source_gives_goes_back_as_it_was() -> None:
         "ts": pa.array([None], pa.timestamp("us", "UTC")),
         "fields": pa.array([[{"name": "a", "value": b"1"}]], PAIRS),
     }
-    assert entries(columns) == [Entry("s", "5-1", [("a", b"1")], None)]
+    assert entries(columns) == [Entry("s", "5-1", [("a", "1")], None)]
     assert entries(columns, explicit_ids=False)[0].id is None
 
 
@@ -177,6 +177,7 @@ def test_without_a_stream_nothing_can_be_written() -> None:
             ["PT-1.500000S", "PT172800.000000S"],
         ),
         ([b"\xff", b"a"], pa.binary(), [b"\xff", b"a"]),
+        ([b"text", None], pa.binary(), ["text", None]),
         ([None, None], pa.null(), [None, None]),
     ],
 )
