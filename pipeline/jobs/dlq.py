@@ -101,10 +101,19 @@ def checked(by: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(by))
 
 
+def _field(name: str) -> str:
+    return _FIELDS.get(name) or name.removeprefix(FIELD)
+
+
+def _fields(by: Sequence[str]) -> list[str]:
+    """The fields that are looked at."""
+    return [_DELIVERIES, *(_field(name) for name in by if name != LETTERS)]
+
+
 def _column(name: str) -> Column:
     if name == LETTERS:
         return F.col("stream")
-    text = text_of(_FIELDS.get(name) or name.removeprefix(FIELD))
+    text = text_of(_field(name))
     # A key is to be told, not kept whole.
     return F.substring(text, 1, _value_chars_max)
 
@@ -154,7 +163,7 @@ def source_options(source: Mapping[str, str]) -> dict[str, str]:
 
 def once(spark: SparkSession, source: Mapping[str, str], by: Sequence[str]) -> list[Letters]:
     """The letters that are there now."""
-    return told(collected(counts(reading.entries(spark, source_options(source)), by), by))
+    return told(collected(counts(reading.entries(spark, source_options(source), _fields(by)), by), by))
 
 
 def query(
@@ -172,7 +181,7 @@ def query(
     def note(batch: DataFrame, number: int) -> None:
         show(add_batch(counts_, batch, number, by))
 
-    return reading.following(spark, source_options(source)).writeStream.foreachBatch(note)
+    return reading.following(spark, source_options(source), _fields(by)).writeStream.foreachBatch(note)
 
 
 def tally(checkpoint: str, by: Sequence[str]) -> Tally:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from pipeline import gateway as calls
 from pipeline.durations import shown
+from pipeline.errors import OptionError
 from pipeline.gateway import Gateway, PlanQuery
 from pipeline.ids import parse
 from pipeline.series import Bar, Line
@@ -35,6 +36,12 @@ class Wanted:
     streams: tuple[str, ...] = ()
     pattern: str = ".*"
     groups: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise OptionError(f"--pattern {self.pattern}: {error}") from None
 
 
 class Place(NamedTuple):

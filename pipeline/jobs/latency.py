@@ -60,6 +60,11 @@ class Measure:
         if self.window_ms is not None and self.window_ms <= 0:
             raise OptionError("a window has a length: leave --window out to count everything in one")
 
+    def fields(self) -> list[str]:
+        """The fields that are looked at."""
+        times = [one.name for one in (self.produced_at, self.read_at) if one is not None]
+        return times if self.id_field is None else [*times, self.id_field]
+
     def about(self) -> dict[str, Any]:
         """What numbers depend on, for JSON."""
         return asdict(self)
@@ -147,7 +152,7 @@ def over_windows(found: Iterable[Delay]) -> list[Delay]:
 
 def once(spark: SparkSession, source: Mapping[str, str], measure: Measure) -> list[Delay]:
     """The delays of all that is there now."""
-    return told(collected(delays(reading.entries(spark, source), measure)))
+    return told(collected(delays(reading.entries(spark, source, measure.fields()), measure)))
 
 
 def query(
@@ -165,7 +170,7 @@ def query(
     def note(batch: DataFrame, number: int) -> None:
         show(add_batch(counts_, batch, number, measure))
 
-    return reading.following(spark, source).writeStream.foreachBatch(note)
+    return reading.following(spark, source, measure.fields()).writeStream.foreachBatch(note)
 
 
 def tally(checkpoint: str, measure: Measure) -> Tally:

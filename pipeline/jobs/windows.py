@@ -23,7 +23,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pipeline.checkpoint import query_id
 from pipeline.errors import OptionError
 from pipeline.jobs import reading
-from pipeline.jobs.fields import TimeField, key_of, number_of, text_of, time_of
+from pipeline.jobs.fields import FIELD, STREAM, TimeField, key_of, number_of, text_of, time_of
 from pipeline.place import Place
 from pipeline.series import Line
 from pipeline.tally import Tally
@@ -128,6 +128,12 @@ class Windows:
         if twice is not None or not self.aggregates:
             raise OptionError(f"two columns cannot both be called {twice}" if twice else "nothing to compute")
 
+    def fields(self) -> list[str]:
+        """The fields that are looked at."""
+        found = [one.field for one in self.aggregates if one.field]
+        found += [name.removeprefix(FIELD) for name in self.by if name != STREAM]
+        return found if self.time is None else [*found, self.time.name]
+
     def window(self) -> Column:
         """The window of an entry, in Spark."""
         if self.session_gap_ms is not None:
@@ -197,7 +203,7 @@ Show = Callable[[Iterable[Mapping[str, Any]]], None]
 
 def once(spark: SparkSession, source: Mapping[str, str], windows: Windows, show: Show) -> None:
     """The windows of all that is there now, none of it late; shown once."""
-    results = ordered(aggregated(reading.entries(spark, source), windows), windows)
+    results = ordered(aggregated(reading.entries(spark, source, windows.fields()), windows), windows)
     show(row.asDict() for row in results.toLocalIterator())
 
 
@@ -217,18 +223,23 @@ def query(
     def deliver(batch: DataFrame, number: int) -> None:
         results = ordered(batch, windows).persist()
         try:
-            if output.folder is not None:
-                _claim(output.folder, _query_id(output.checkpoint))
-                write(results, output.folder, number)
-            if output.stream is not None:
-                publish(results, output, number)
+            if not results.isEmpty():
+                _deliver(results, number, output)
             show(row.asDict() for row in results.toLocalIterator())
         finally:
             results.unpersist()
         tally.add(number, lambda _none: None)
 
-    found = aggregated(reading.following(spark, source), windows)
+    found = aggregated(reading.following(spark, source, windows.fields()), windows)
     return found.writeStream.outputMode(mode).foreachBatch(deliver)
+
+
+def _deliver(results: DataFrame, batch: int, output: Output) -> None:
+    if output.folder is not None:
+        _claim(output.folder, _query_id(output.checkpoint))
+        write(results, output.folder, batch)
+    if output.stream is not None:
+        publish(results, output, batch)
 
 
 def _about(windows: Windows) -> dict[str, Any]:
