@@ -6,17 +6,15 @@ Knows: positions of frames, and which stream each has added to. Must never know:
     fresh    {a: 12-0}                                               those since the last one ended
 
 What was added between two syncs is not told apart: an epoch is on disk when its last frame is. So nothing is
-kept of a frame but its stream and, of the first one, the ID.
+kept of a frame but its stream and the lowest ID. A stream that is made anew needs no care: its entries come in
+frames behind the one that removed the other.
 """
 
 from collections import deque
 from collections.abc import Sequence
 
 from engine import ids
-from engine.records import Append, Record, RemoveAll, RemoveStream, SetCounters
-
-# In the place of a name: every stream.
-_ALL = ""
+from engine.records import Append, Record, SetCounters
 
 
 class Volatile:
@@ -33,15 +31,8 @@ class Volatile:
         """A frame of these records ends at `position`."""
         self._upto = position
         for record in records:
-            kind = type(record)
-            if kind is Append:
-                assert isinstance(record, Append), "its kind is"
+            if isinstance(record, Append):
                 self._note(record.stream, record.ids[0])
-            elif isinstance(record, RemoveStream):
-                # Of a stream of the same name that comes after it nothing is on disk.
-                self._note(record.stream, ids.ID_MIN)
-            elif isinstance(record, RemoveAll):
-                self._note(_ALL, ids.ID_MIN)
             elif isinstance(record, SetCounters):
                 self._note(record.stream, record.last_id)
 
@@ -62,7 +53,5 @@ class Volatile:
     def lowest(self, stream: str) -> int:
         """The lowest ID of the stream that a crash may take back; above all IDs where it may take none."""
         beyond = ids.ID_MAX + 1
-        found = min(self._fresh.get(stream, beyond), self._fresh.get(_ALL, beyond))
-        for _, epoch in self._epochs:
-            found = min(found, epoch.get(stream, beyond), epoch.get(_ALL, beyond))
-        return found
+        waiting = [epoch.get(stream, beyond) for _, epoch in self._epochs]
+        return min(self._fresh.get(stream, beyond), *waiting, beyond)

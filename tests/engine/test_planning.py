@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine import Delete, FlushAll, Plan, Planned, StreamPlan, Trim, XDel, XTrim, entries, ids, shares
 from engine.commands import Parked, execute, is_ready, read_streams_max
 from engine.commands.planning import durable_queue
-from engine.records import Append, RemoveAll, RemoveStream, SetCounters
+from engine.records import Append, RemoveStream, SetCounters
 from engine.runtime.volatile import Volatile
 from tests.engine.house import House, id_of
 from tests.engine.test_costs import BODY, Calls, cost, filled, id_at, pack
@@ -248,15 +248,17 @@ def test_frames_between_two_syncs_become_durable_together() -> None:
 
 
 def test_of_a_stream_made_anew_nothing_is_durable_yet() -> None:
-    """Whatever IDs the one before had: it may still come back."""
+    """Whatever IDs the one before had; the lowest of both counts."""
     volatile = Volatile()
-    volatile.staged([RemoveStream("a"), Append("a", [b""], [5])], 100)
-    volatile.staged([SetCounters("b", 70, 0, 0)], 200)
-    assert lowest(volatile) == {"a": 0, "b": 70}
-    volatile.staged([RemoveAll()], 300)
-    assert lowest(volatile, ("a", "b", "c")) == {"a": 0, "b": 0, "c": 0}
-    assert set(volatile.synced(300)) == {"a", "b", ""}
-    assert lowest(volatile, ("a", "b", "c")) == {}
+    volatile.staged([Append("a", [b""], [50])], 100)
+    assert volatile.synced(90) == []
+    volatile.staged([RemoveStream("a"), Append("a", [b""], [5])], 200)
+    volatile.staged([SetCounters("b", 70, 0, 0)], 300)
+    assert lowest(volatile) == {"a": 5, "b": 70}
+    assert volatile.synced(100) == ["a"]
+    assert lowest(volatile) == {"a": 5, "b": 70}
+    assert set(volatile.synced(300)) == {"a", "b"}
+    assert lowest(volatile) == {}
 
 
 def test_a_stream_that_is_gone_is_missing(house: House) -> None:
