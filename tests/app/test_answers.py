@@ -159,6 +159,7 @@ async def test_no_route_works_for_whom_nothing_is_allowed(
         "runPipeline": many,
         "runTransaction": many,
         "readStreams": '{"streams":{"stream":"0"}}',
+        "plan": '{"streams":{"stream":"0"}}',
         "publish": '{"streams":{"stream":[{"fields":{"a":"b"}}]}}',
     }.get(route.operation_id, "{}")
     transport = httpx.ASGITransport(app)

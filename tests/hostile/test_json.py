@@ -6,12 +6,12 @@ from urllib.parse import quote
 
 import pytest
 
-from app import operations, operations_groups
+from app import operations, operations_bulk, operations_groups
 from app.main import ROUTES
 from tests.hostile.peers import Answer, ask, ask_json
 from tests.server import Server
 
-OPERATIONS = {**operations.OPERATIONS, **operations_groups.OPERATIONS}
+OPERATIONS = {**operations.OPERATIONS, **operations_groups.OPERATIONS, **operations_bulk.OPERATIONS}
 DOORS = ("runCommand", "runPipeline", "runTransaction")
 TAKING = {
     route.operation_id: (route.method, re.sub(r"{\w+}", "s", route.path.replace("{id}", "1-0")))
