@@ -65,11 +65,9 @@ class Gateway:
         if loopback:
             # Between two processes of one machine, packing costs more than it saves.
             headers["accept-encoding"] = "identity"
-        token = access.token()
-        if token is not None:
-            headers["authorization"] = f"Bearer {token}"
         # A proxy of the environment is never the way to one's own machine.
         self._client = httpx.Client(headers=headers, transport=transport, trust_env=not loopback)
+        self._authorize()
 
     def __repr__(self) -> str:
         return f"Gateway({self.access.name!r}, {self.access.url!r})"
@@ -221,7 +219,21 @@ class Gateway:
         if response.status_code in _BUSY or (repeatable and response.status_code in _BROKEN):
             failure = Unavailable(f"{self._place(about)}: {_told(response)}")
             raise _Again(failure, _retry_after_s(response))
-        raise self._refused(response, about)
+        refused = self._refused(response, about)
+        if response.status_code == 401 and self._authorize():
+            # Tokens are changed while queries run: the file holds another one by now.
+            request.headers["authorization"] = self._client.headers["authorization"]
+            raise _Again(refused, 0.0)
+        raise refused
+
+    def _authorize(self) -> bool:
+        """Send the token that there is now; whether it is another one than before."""
+        token = self.access.token()
+        before = self._client.headers.get("authorization")
+        if token is None or before == f"Bearer {token}":
+            return False
+        self._client.headers["authorization"] = f"Bearer {token}"
+        return True
 
     def _place(self, about: str) -> str:
         return (

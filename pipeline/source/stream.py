@@ -120,8 +120,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for key, plan in found.streams.items()
             if plan.count
         }
-        # Where a reset goes on at the head, there is nothing to read, but a new place.
-        moved |= {key: place for key, place in resets.items() if key not in moved and self._is_at_head(key)}
+        if self._options.on_reset == LATEST:
+            # A batch of its own, of nothing: what came behind the head since is the next one's.
+            moved |= resets
         if not moved or (not resets and self._is_too_little(found, limit)):
             return dict(start)
         self._last_batch_s = self._clock()
@@ -243,9 +244,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return Position(floor, plan.generation, floor)
         head = plan.durable if self._options.durable_only and plan.durable is not None else plan.last
         return Position(head, plan.generation, floor)
-
-    def _is_at_head(self, key: str) -> bool:
-        return self._options.on_reset == LATEST and key in self._seen
 
     def _begun(self, start: Position | None, end: Position) -> Position | None:
         """After which place a stream of a batch is read; None where the batch has nothing of it."""

@@ -145,6 +145,26 @@ class TestSecrets:
         shown = f"{gateway!r} {gateway.access!r} {told.value!r} {told.value} {pickle.dumps(gateway.access)!r}"
         assert SECRET not in shown
 
+    def test_a_token_that_was_changed_meanwhile_is_read_again(self, token_file: str) -> None:
+        answers = [
+            httpx.Response(200, json={}),
+            problem(401, "unauthenticated"),
+            httpx.Response(200, json={}),
+        ]
+        link = Link(*answers)
+        with opened(link, token_file=token_file) as gateway:
+            gateway.get("/v1")
+            Path(token_file).write_text("another")
+            gateway.get("/v1")
+        sent = [request.headers["authorization"] for request in link.requests]
+        assert sent[-1] == "Bearer another"
+
+    def test_a_token_that_is_not_good_is_tried_once(self, token_file: str) -> None:
+        link = Link(problem(401, "unauthenticated"))
+        with opened(link, token_file=token_file) as gateway, pytest.raises(Refused, match="still good"):
+            gateway.get("/v1")
+        assert len(link.requests) == 1
+
     def test_an_open_connection_cannot_be_pickled(self) -> None:
         with opened(Link(httpx.Response(200))) as gateway, pytest.raises(TypeError, match="access"):
             pickle.dumps(gateway)

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from pipeline import offsets
 from pipeline.errors import DataLoss, OptionError, PipelineError
+from pipeline.source.gateways import Asked, Gateways, Planned
 from pipeline.source.reading import batches
 from tests.pipeline.conftest import DURABLE
 from tests.pipeline.weir import Offset, Weir, ids_between, rows_of, step, steps, through_json
@@ -424,6 +425,26 @@ class TestResets:
         assert found == []
         assert json.dumps(end) != json.dumps(read)
         weir.publish([13])
+        assert step(reader, end)[1] == ids(13)
+
+    def test_what_comes_behind_that_end_while_it_is_found_is_not_left_out(
+        self, weir: Weir, read: Offset
+    ) -> None:
+        class Between(Gateways):
+            """Something is published before the second look."""
+
+            looks = 0
+
+            def plan(self, asked: Asked) -> Planned:
+                self.looks += 1
+                if self.looks == 2:
+                    weir.publish([13])
+                return super().plan(asked)
+
+        reader = weir.stream_reader(onReset="latest")
+        reader._gateways = Between(reader._options)  # noqa: SLF001 - to come between two of its calls
+        end, found = step(reader, read)
+        assert found == []
         assert step(reader, end)[1] == ids(13)
 
     def test_a_stream_made_anew_after_the_batch_was_written_down_is_told(self, weir: Weir) -> None:
