@@ -6,8 +6,8 @@ Knows: positions of frames, and which stream each has added to. Must never know:
     fresh    {a: 12-0}                                               those since the last one ended
 
 What was added between two syncs is not told apart: an epoch is on disk when its last frame is. So nothing is
-kept of a frame but its stream and the lowest ID. A stream that is made anew needs no care: its entries come in
-frames behind the one that removed the other.
+kept of a frame but its stream and the lowest ID. A stream that is made anew needs no care: its entries come
+in frames behind the one that removed the other.
 """
 
 from collections import deque
