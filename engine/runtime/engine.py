@@ -8,10 +8,8 @@ Must never know: what any command means, where commands come from, frames.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,7 +28,7 @@ from engine.commands import (
     retry_at_ms,
     streams_of,
 )
-from engine.commands.own import EndWait, KeepHouse, Plan
+from engine.commands.own import EndWait, KeepHouse
 from engine.commands.planning import durable_queue
 from engine.commands.types import Command, XReadGroup
 from engine.errors import EngineError
@@ -41,6 +39,7 @@ from engine.replies import GroupRead, Reply
 from engine.runtime.loading import Tell, load, pack_texts_min, storage_of, untold
 from engine.runtime.packing import Packer
 from engine.runtime.rewriting import Growth, Rewriter, Rewritten, growth_default
+from engine.runtime.serving import Serving, answered_at_once_max
 from engine.runtime.volatile import Volatile
 from engine.runtime.writer import Fsync, Writer
 from engine.storage import Storage
@@ -48,13 +47,6 @@ from engine.storage.file import FileStorage
 from engine.waiters import Lane, Waiter, Waiters
 
 waiters_max: Final = 20_000
-# Plain reads answered at a time. What 10 000 make of their answers, all in one cycle of the loop, would hold
-# everybody else up for most of a second.
-_answered_at_once_max: Final = 200
-# So many streams of a plan cost about as much as a read.
-_streams_a_read: Final = 4
-# Reads of groups served at a time: each changes the group, and has its frame.
-_served_at_once_max: Final = 100
 housekeeping_interval_s: Final = 1.0
 # A frame's bytes beyond those of its entries; commands that log more (a claim of thousands) draw on the
 # reserve.
@@ -92,12 +84,7 @@ class Engine:
             self._writer.on_synced = self._synced
         self._rewriter = Rewriter(keyspace, self._writer, clock, growth)
         self._waiters: Waiters[_Ticket] = Waiters()
-        # Plain reads that a turn has woken and that are not run again yet, in order of arrival.
-        self._late: dict[Waiter[_Ticket], None] = {}
-        # Streams whose groups' readers are not all served yet, and who came to read from a group meanwhile.
-        self._unserved: dict[str, None] = {}
-        self._behind: deque[asyncio.Future[None]] = deque()
-        self._serving = False
+        self._serving = Serving(keyspace, self._waiters, clock, self._run_again, self._served)
         # The position of the last frame that touched a stream, while it may not be safe; of all streams for
         # those of which none is kept.
         self._touched: dict[str, int] = {}
@@ -174,7 +161,7 @@ class Engine:
         """Answer all reads that wait, and those that would from now on, with `draining`. What was served
         already is answered as usual.
         """
-        self._serve_late(inf)
+        self._serving.answer_all_plain()
         self._ending = True
         for waiter in self._waiters.everyone():
             self._answer(waiter, errors.closing(), 0)
@@ -217,8 +204,8 @@ class Engine:
         `until`, once done, ends a wait as its time would: who cannot afford to miss what was given uses that.
         Raises EngineError.
         """
-        if self._serving and isinstance(command, XReadGroup):
-            await self._come_behind()
+        if self._serving.must_come_behind((command,)):
+            await self._serving.come_behind()
         now_ms = self._clock.wall_ms()
         self._admit((command,))
         start = self._writer.staged_upto
@@ -242,8 +229,8 @@ class Engine:
 
         A refusal stands in the place of its reply and does not end the transaction.
         """
-        if self._serving and any(isinstance(command, XReadGroup) for command in commands):
-            await self._come_behind()
+        if self._serving.must_come_behind(commands):
+            await self._serving.come_behind()
         self._admit(commands)
         start = self._writer.staged_upto
         replies, turn = execute_all(self._keyspace, commands, self._clock.wall_ms())
@@ -263,8 +250,8 @@ class Engine:
         except EngineError as refusal:
             done([refusal])
             return
-        while self._unserved and any(isinstance(command, XReadGroup) for command in commands):
-            self._serve_groups(self._clock.wall_ms())
+        if self._serving.must_come_behind(commands):
+            self._serving.serve_all_groups()
         start = self._writer.staged_upto
         replies, turn = execute_all(self._keyspace, commands, self._clock.wall_ms())
         position = self._commit(turn, start) or max(map(self._depends_on, commands), default=0)
@@ -282,8 +269,8 @@ class Engine:
         `going_on` is for a reader that reads on when it has been given something: it was seen then, so there
         is nothing to log unless something more is there for it.
         """
-        if self._serving:
-            let_in = asyncio.ensure_future(self._come_behind())
+        if self._serving.must_come_behind((command,)):
+            let_in = asyncio.ensure_future(self._serving.come_behind())
             let_in.add_done_callback(lambda _: self._read(command, done, until, going_on=False))
         else:
             self._read(command, done, until, going_on=going_on)
@@ -337,7 +324,7 @@ class Engine:
     def _commit(self, turn: Turn, start: int) -> int:
         """Stage the turn's frame and serve the readers it woke; the frame's position, 0 without one."""
         position = self._stage(turn, start)
-        self._serve(turn.signalled, turn.now_ms)
+        self._serving.serve(turn.signalled, turn.now_ms)
         return position
 
     def _stage(self, turn: Turn, start: int) -> int:
@@ -366,7 +353,7 @@ class Engine:
         """Serve those who wait for what is on disk."""
         assert self._volatile is not None, "it is told of syncs where it counts on them"
         grown = self._volatile.synced(durable_upto)
-        self._serve({durable_queue(stream): None for stream in grown}, self._clock.wall_ms())
+        self._serving.serve({durable_queue(stream): None for stream in grown}, self._clock.wall_ms())
 
     def _depends_on(self, command: Command) -> int:
         """The position of the last frame that the command's answer may show."""
@@ -422,88 +409,11 @@ class Engine:
         if at_ms is not None:
             self._waiters.retry(lane, self._clock.monotonic() + max(0, at_ms - now_ms) / 1000)
 
-    def _serve(self, signalled: Mapping[str, None], now_ms: int) -> None:
-        """Run the parked reads of the signalled streams again, in order of arrival, those that may find
-        something; then those of the streams to which that brought dead letters.
-
-        Many of them are served a few at a time. Plain reads take nothing from each other; whoever comes to
-        read from a group meanwhile comes behind those that waited.
-        """
-        if signalled and self._waiters:
-            self._wake(signalled, now_ms)
-            if self._unserved and not self._serving:
-                self._serve_groups(now_ms)
-
-    def _wake(self, signalled: Mapping[str, None], now_ms: int) -> None:
-        room = 0 if self._late else _answered_at_once_max
-        for stream in signalled:
-            for waiter in self._waiters.plain(stream):
-                room -= _answering_costs(waiter.parked.command)
-                if room < 0:
-                    self._put_off(waiter)
-                elif is_ready(self._keyspace, waiter.parked, now_ms, stream):
-                    self._run_again(waiter, now_ms)
-            if self._waiters.lanes(stream):
-                self._unserved[stream] = None
-
-    def _serve_groups(self, now_ms: int) -> None:
-        room = _served_at_once_max
-
-        def ready(waiter: Waiter[_Ticket]) -> bool:
-            return is_ready(self._keyspace, waiter.parked, now_ms)
-
-        while self._unserved and room > 0:
-            stream = next(iter(self._unserved))
-            del self._unserved[stream]
-            for waiter in self._waiters.in_turn(stream, ready):
-                self._wake(self._run_again(waiter, now_ms), now_ms)
-                room -= 1
-                if not room:
-                    self._unserved[stream] = None
-                    break
-            for lane in self._waiters.lanes(stream):
-                self._look_again(lane)
-        self._set_deadline()
-        if self._unserved and not self._serving:
-            self._serving = True
-            asyncio.get_running_loop().call_soon(self._serve_on)
-
-    def _serve_on(self) -> None:
-        """Serve some more; then let in those that came meanwhile, in their order and a few at a time too."""
-        if self._unserved:
-            self._serve_groups(self._clock.wall_ms())
+    def _served(self, lane: Lane[_Ticket] | None) -> None:
+        if lane is None:
+            self._set_deadline()
         else:
-            for _ in range(min(len(self._behind), _served_at_once_max)):
-                let_in = self._behind.popleft()
-                if not let_in.done():
-                    let_in.set_result(None)
-        self._serving = bool(self._unserved or self._behind)
-        if self._serving:
-            asyncio.get_running_loop().call_soon(self._serve_on)
-
-    async def _come_behind(self) -> None:
-        let_in: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._behind.append(let_in)
-        await let_in
-
-    def _put_off(self, waiter: Waiter[_Ticket]) -> None:
-        if not self._late:
-            asyncio.get_running_loop().call_soon(self._serve_late)
-        self._late[waiter] = None
-
-    def _serve_late(self, room: float = _answered_at_once_max) -> None:
-        """Run some of those again that were put off: with what there is by now, which is all they waited for
-        and more, unless it was removed meanwhile.
-        """
-        now_ms = self._clock.wall_ms()
-        while self._late and room > 0:
-            waiter = next(iter(self._late))
-            del self._late[waiter]
-            room -= _answering_costs(waiter.parked.command)
-            if not waiter.gone and is_ready(self._keyspace, waiter.parked, now_ms):
-                self._run_again(waiter, now_ms)
-        if self._late:
-            asyncio.get_running_loop().call_soon(self._serve_late)
+            self._look_again(lane)
 
     def _run_again(self, waiter: Waiter[_Ticket], now_ms: int) -> dict[str, None]:
         """Run a parked read again, and answer it or leave it parked; the streams that it signals."""
@@ -549,12 +459,12 @@ class Engine:
     def _pass_deadlines(self) -> None:
         self._deadline = self._deadline_at = None
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
-        waiters, lanes = self._waiters.due(now, _answered_at_once_max)
+        waiters, lanes = self._waiters.due(now, answered_at_once_max)
         for waiter in waiters:
             reply = give_up(self._keyspace, waiter.parked, now_ms)
             self._answer(waiter, reply, self._depends_on(waiter.parked.command))
             self._end_wait(waiter.parked.command)
-        self._serve({stream: None for lane in lanes for stream in lane.streams}, now_ms)
+        self._serving.serve({stream: None for lane in lanes for stream in lane.streams}, now_ms)
         for lane in lanes:
             self._look_again(lane)
         self._set_deadline()
@@ -593,8 +503,3 @@ class Engine:
         outcome = execute(self._keyspace, command, self._clock.wall_ms())
         self._commit(outcome.turn, start)
         return outcome.reply
-
-
-def _answering_costs(command: Command) -> int:
-    """What running a parked read again costs, in plain reads of one stream."""
-    return 1 + len(command.streams) // _streams_a_read if isinstance(command, Plan) else 1
