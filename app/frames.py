@@ -398,7 +398,8 @@ def _strings(frame: Sent) -> int:
         elif isinstance(value, Raw):
             count += bytes(value).count(b'"') // 2
         elif isinstance(value, list):
-            count += sum(isinstance(one, str) for one in value)
+            # Lists of a frame are of IDs alone.
+            count += len(value)
         elif isinstance(value, dict):
             count += 2 * len(value)
     return count

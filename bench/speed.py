@@ -26,6 +26,8 @@ from bench.push import NAMES
 
 BEGIN: Final = "<!-- figures: written by `python -m bench.speed` -->"
 END: Final = "<!-- end of figures -->"
+LATENCY: Final = "![Latency from publish to push, and shares by millisecond](images/speed-latency.png)"
+FAN_OUT: Final = "![Entries a second to all tails, and a lone entry at the last](images/speed-fanout.png)"
 # Of another user of this machine's cores, the figures tell too.
 BUSY_LOAD: Final = 0.5
 
@@ -35,6 +37,7 @@ class Results(msgspec.Struct):
 
     machine: str
     load_before: float
+    standing_entries: int
     beside: push.Rounds
     standing: push.Rounds
     fan_out: fanout.Rounds
@@ -101,13 +104,17 @@ def told(results: Results) -> str:
             else f"Nobody else was at work (load {results.load_before:.1f} before the run)."
         ),
         "",
+        LATENCY,
+        "",
         f"From publish to push (P5), beside the classical figures {classical} %:",
         "",
         *told_pushes(results.beside, "redis"),
         "",
-        "The same over the socket, with entries standing in the group and without (P6):",
+        f"The same over the socket, with {results.standing_entries:,} entries standing in the group (P6):",
         "",
         *told_pushes(results.standing, "without"),
+        "",
+        FAN_OUT,
         "",
         "Fan-out (P7):",
         "",
@@ -154,7 +161,7 @@ def main() -> None:
     standing = push.beside_standing(options.standing, options.rounds, options.seconds, 10_000)
     print(f"to {options.tails} tails, beside nats-server (P7)")
     fan_out = fanout.beside_nats(options.tails, options.rounds, options.seconds / 2)
-    results = Results(machine(), load, beside, standing, fan_out)
+    results = Results(machine(), load, options.standing, beside, standing, fan_out)
     write(results, options.into)
     print("\n" + told(results))
 

@@ -195,17 +195,19 @@ class SortedMap(Generic[V]):
             self._tops[index] = block.keys[-1]
         return value
 
+    def has_run(self, keys: Sequence[int]) -> bool:
+        """Whether `keys` ascend and stand side by side in one block."""
+        return self._find_run(keys) is not None
+
     def pop_run(self, keys: Sequence[int]) -> list[V] | None:
         """Remove ascending `keys` that stand side by side in one block; their values. None, with nothing
         done, where they do not.
         """
-        found = self._find(keys[0])
+        found = self._find_run(keys)
         if found is None:
             return None
         index, place = found
         stop = place + len(keys)
-        if self._blocks[index].keys[place:stop] != keys:
-            return None
         block = self._own(index)
         values = block.values[place:stop]
         del block.keys[place:stop], block.values[place:stop]
@@ -297,6 +299,12 @@ class SortedMap(Generic[V]):
         keys = self._blocks[index].keys
         place = bisect_left(keys, key)
         return (index, place) if keys[place] == key else None
+
+    def _find_run(self, keys: Sequence[int]) -> tuple[int, int] | None:
+        found = self._find(keys[0]) if keys else None
+        if found is None or self._blocks[found[0]].keys[found[1] : found[1] + len(keys)] != keys:
+            return None
+        return found
 
     def _own(self, index: int) -> Block[V]:
         """The block at `index`, fit to be written: a copy of its own if a snapshot holds it."""

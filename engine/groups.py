@@ -217,6 +217,11 @@ class Group:
         unread = self.last_delivered_id + 1
         return unread if first is None else min(first[0], unread)
 
+    def has_released(self) -> bool:
+        """Whether nobody owns some of the pending entries."""
+        first = self.by_delivery.first()
+        return first is not None and first[0] < 1 << _SERIAL_BITS
+
     def released_count(self) -> int:
         """How many pending entries nobody owns."""
         return len(self.pending) - sum(len(consumer.pending) for consumer in self.consumers.values())

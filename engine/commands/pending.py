@@ -36,8 +36,9 @@ def xack(turn: Turn, command: types.XAck) -> int:
     key = turn.keyspace.find(command.stream)
     if key is None or command.group not in key.groups:
         return 0
-    pending = key.groups[command.group].pending
-    settled = list(dict.fromkeys(entry_id for entry_id in checked(command.ids) if entry_id in pending))
+    pending, wanted = key.groups[command.group].pending, list(checked(command.ids))
+    # Those of a batch stand side by side: all are there, and none twice.
+    settled = wanted if pending.has_run(wanted) else list(dict.fromkeys(filter(pending.__contains__, wanted)))
     turn.settle(command.stream, command.group, settled)
     return len(settled)
 

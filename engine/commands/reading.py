@@ -24,6 +24,8 @@ delivery_count_max: Final = (1 << 63) - 1
 # A claiming read with nothing pending to wait for looks again no sooner: others may take and leave entries
 # without waking it.
 _claim_retry_ms_min: Final = 100
+# Nobody has held an entry for so long: a read that waits for that takes over what was given back, no more.
+claim_never_ms: Final = (1 << 53) - 1
 # A claiming read passes over so many pending entries that are gone from their stream, as Redis does with all
 # of them. Where there are more it settles up to so many a turn: they would be walked again by each read, and
 # nobody can be given them.
@@ -348,6 +350,8 @@ def retry_at_ms(turn: Turn, command: types.XReadGroup) -> int | None:
         for key in keys
         if key and command.group in key.groups
     ]
+    if wait_ms >= claim_never_ms and not any(due_ms):
+        return None
     look_again_ms = turn.now_ms + max(wait_ms, _claim_retry_ms_min)
     return min([look_again_ms if due is None else due for due in due_ms], default=look_again_ms)
 
@@ -356,6 +360,8 @@ def _claim_due_ms(turn: Turn, key: Key, group: str, wait_ms: int) -> int | None:
     """When the entry that is idle longest, of those that still exist, will be idle for long enough; at once
     for a released one. Where many are gone it is when a read would settle them. None where there is none.
     """
+    if wait_ms >= claim_never_ms and not key.groups[group].has_released():
+        return None
     stream = key.stream
     # What changes when entries come or go: as long as none does, readers that wait share one look.
     edition = (stream.entries_added, stream.length, stream.first_id, stream.max_deleted_id)
