@@ -83,7 +83,7 @@ def archive(  # noqa: PLR0913 - a command's options are its parameters
         pace=options.pace(once=once, every_ms=every),
         session=options.session("archive", master, conf),
         gateways=options.accesses(connection),
-        mirror_group=mirror_group,
+        mirror_group=options.mirrored(mirror_group, source),
     )
     told = output.teller(as_json=as_json)
 

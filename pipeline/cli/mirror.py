@@ -114,7 +114,7 @@ def mirror(  # noqa: PLR0913 - a command's options are its parameters
         pace=options.pace(once=once, every_ms=every),
         session=options.session("mirror", master, conf),
         gateways=options.accesses(connection),
-        mirror_group=mirror_group,
+        mirror_group=options.mirrored(mirror_group, source),
     )
     summary = run(what, lambda spark: query(spark, asked), output.teller(as_json=as_json), output.say)
     output.ended(summary, as_json=as_json)

@@ -159,6 +159,13 @@ def source(
     return found
 
 
+def mirrored(group: str | None, more: Sequence[str] | None) -> str | None:
+    """The group to be moved along: --mirror-group, or what --source says of it. Raises OptionError."""
+    from pipeline.options import SOURCE, Given
+
+    return group or Given(pairs(more, "--source"), SOURCE).text("mirrorGroup")
+
+
 def accesses(connection: dict[str, str]) -> "tuple[Access, ...]":
     """The gateways themselves, for a job that calls them. Raises OptionError."""
     from pipeline.options import COMMON, Given

@@ -147,6 +147,13 @@ def test_streams_have_to_be_named() -> None:
     assert options.source(options.connection(None), None, None, ['assign={"g0":["a"]}'])
 
 
+def test_the_group_to_be_moved_along_may_be_an_option_of_the_source() -> None:
+    """By either of its names; the job's own option wins."""
+    assert options.mirrored(None, None) is None
+    assert options.mirrored(None, ["groupIdPrefix=spark"]) == "spark"
+    assert options.mirrored("mine", ["mirrorGroup=spark"]) == "mine"
+
+
 def test_once_and_every_exclude_each_other() -> None:
     """Once is what is meant where neither is given."""
     assert options.pace(once=False, every_ms=None).is_once
