@@ -73,6 +73,7 @@ def run(
     """
     done = replay_plan.load_done(state)
     share = _share(spark, plan, per_s)
+    spark.dataSource.register(Entries)
     while done.slices < len(plan.slices):
         number = done.slices
         spans = plan.slices[number]
@@ -151,7 +152,6 @@ def _frame(
     for piece in source.pieces(spans):
         tasks[plan.task_of[piece.span.target]].append(piece)
     work = Work(source, tuple(map(tuple, tasks)))
-    spark.dataSource.register(Entries)
     rows = spark.read.format(Entries.name()).options(**encoded(work)).load()
     if plan.keep_ids:
         return rows
