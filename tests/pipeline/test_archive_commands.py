@@ -26,9 +26,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, server: Server, request: pytest.FixtureRequest) -> Place:
+def place(tmp_path: Path, server: Server) -> Place:
     """Five entries of a stream, archived in two batches of two."""
-    stream = request.node.name
+    stream = tmp_path.name
     place = Place.of(str(tmp_path / "archive"))
     entries: list[dict[str, object]] = [
         {"id": f"{number}-0", "fields": [["n", "1"]]} for number in range(1, 6)

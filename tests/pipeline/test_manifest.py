@@ -3,14 +3,17 @@
 Knows: the stored bytes and the steps of a write. Must never know: Spark.
 """
 
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import fs
 
 from pipeline import ids
 from pipeline.manifest import (
@@ -166,7 +169,47 @@ class Dying(Place):
         self._step()
 
 
+class PowerCut(Dying):
+    """One whose power goes: what was not synced is empty afterwards."""
+
+    def __init__(self, files: fs.FileSystem, base: str, address: str) -> None:
+        super().__init__(files, base, address)
+        self.written: set[str] = set()
+
+    def _rename(self, name: str, to: str) -> None:
+        # It goes by its new name, synced or not.
+        if self.path(name) in self.written:
+            self.written.add(self.path(to))
+        super()._rename(name, to)
+
+    def _output(self, name: str) -> AbstractContextManager[pa.NativeFile]:
+        self.written.add(self.path(name))
+        return super()._output(name)
+
+    def _sync(self, path: str) -> None:
+        super()._sync(path)
+        self.written.discard(path)
+
+    def cut(self) -> None:
+        """The power goes."""
+        for path in map(Path, self.written):
+            if path.exists():
+                path.write_bytes(b"")
+
+
 class TestWriting:
+    def test_a_manifest_that_is_there_survives_a_power_cut(self, tmp_path: Path) -> None:
+        """It has its name only when the disk has its bytes."""
+        archives.Maker(Place.of(str(tmp_path)))
+        for steps in range(10):
+            place = PowerCut.of(str(tmp_path))
+            place.steps = steps
+            with suppress(InterruptedError):
+                write_manifest(place, manifest())
+            place.cut()
+            assert set(Archive.read(Place.of(str(tmp_path))).live) <= {manifest().add[0].path}
+            (tmp_path / manifest().name).unlink(missing_ok=True)
+
     def test_a_manifest_is_there_whole_or_not_at_all(self, tmp_path: Path) -> None:
         """Stopped at each step in turn; what was there before is there still; the next try succeeds."""
         archives.Maker(Place.of(str(tmp_path))).batch({"orders": ["1-0"]})

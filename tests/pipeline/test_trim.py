@@ -139,8 +139,8 @@ class Room:
 
 
 @pytest.fixture
-def room(tmp_path: Path, gateway: Gateway, request: pytest.FixtureRequest) -> Room:
-    return Room(Place.of(str(tmp_path / "archive")), gateway, request.node.name)
+def room(tmp_path: Path, gateway: Gateway) -> Room:
+    return Room(Place.of(str(tmp_path / "archive")), gateway, tmp_path.name)
 
 
 class TestPlanning:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pyarrow.compute as pc
 import pytest
+from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
@@ -147,6 +148,40 @@ def test_entries_lie_by_stream_and_day_in_order(
     assert {finding.what for finding in report.findings} == {"no gateway was named g0: it was not compared"}
     values = dataset(archiver.root, archive.files()).to_table()["fields"].to_pylist()[0]
     assert values[1] == {"name": "n", "value": b"\xff\x00"}, "names repeat, and bytes are bytes"
+
+
+class Watched(Place):
+    """A place that remembers what was synced and what was put in its place, in order."""
+
+    def __init__(self, files: fs.FileSystem, base: str, address: str) -> None:
+        super().__init__(files, base, address)
+        self.done: list[str] = []
+
+    def _sync(self, path: str) -> None:
+        super()._sync(path)
+        self.done.append(path)
+
+    def _rename(self, name: str, to: str) -> None:
+        super()._rename(name, to)
+        self.done.append(f"named {to}")
+
+
+def test_files_are_on_disk_before_a_manifest_names_them(
+    spark: SparkSession, server: Server, archiver: Archiver, checkpoint: Checkpoint
+) -> None:
+    """With the folders that lead to them: after a power cut the gateway may have trimmed their entries."""
+    watched = Watched.of(archiver.root.base)
+    archiver.root = watched
+    publish(server, [("synced", f"{number}-0") for number in range(1, 5)])
+    checkpoint.plan(0, {"synced": "4-0"})
+    archiver.store(frame(spark, [("synced", f"{number}-0") for number in range(1, 5)]), 0)
+    manifest = read_manifest(watched, "batch", 0)
+    assert manifest is not None
+    before = watched.done[: watched.done.index(f"named {manifest.name}")]
+    for file in manifest.add:
+        path = Path(watched.path(file.path))
+        ways = [path, *(parent for parent in path.parents if parent.is_relative_to(watched.base))]
+        assert {str(way) for way in ways} <= set(before)
 
 
 def test_a_batch_that_is_run_again_counts_once(
