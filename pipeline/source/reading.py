@@ -45,7 +45,7 @@ def batches(options: SourceOptions, form: Form, partition: InputPartition | None
 
     Spark makes a partition of its own where there is none: it has no ranges.
     """
-    if not isinstance(partition, RangePartition):
+    if not isinstance(partition, RangePartition) or not partition.ranges:
         return
     with ExitStack() as stack:
         ahead = stack.enter_context(ThreadPoolExecutor(1, "weir-page"))
@@ -53,8 +53,21 @@ def batches(options: SourceOptions, form: Form, partition: InputPartition | None
         for one in partition.ranges:
             if one.gateway not in opened:
                 opened[one.gateway] = stack.enter_context(Gateway(options.access(one.gateway)))
-            reader = _RangeReader(options, form, opened[one.gateway], one)
-            yield from reader.batches(ahead)
+        readers = [_RangeReader(options, form, opened[one.gateway], one) for one in partition.ranges]
+        upcoming = ahead.submit(readers[0].page)
+        for place, reader in enumerate(readers):
+            while True:
+                page = upcoming.result()
+                gives = reader.take(page)
+                # The next page comes while this one is read; that of a short stream is the next stream's.
+                if not reader.done:
+                    upcoming = ahead.submit(reader.page)
+                elif place + 1 < len(readers):
+                    upcoming = ahead.submit(readers[place + 1].page)
+                if gives:
+                    yield form.batch(page, reader.range.gateway, reader.range.stream)
+                if reader.done:
+                    break
 
 
 class _RangeReader:
@@ -64,36 +77,34 @@ class _RangeReader:
         self._options = options
         self._form = form
         self._gateway = gateway
-        self._range = one
+        self.range = one
+        self.done = False
+        self._cursor = one.after
         self._fields = form.wanted_fields()
 
-    def batches(self, ahead: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
-        cursor = self._range.after
-        page = self._page(cursor)
-        while True:
-            if not self._is_same_stream(page):
-                return
-            going_on = page.more and page.next_id != self._range.end
-            if going_on and not ids.is_after(page.next_id, cursor):
-                raise PipelineError(
-                    "WEIR_NO_PROGRESS",
-                    f"{self._where}: the gateway answers no entry after {cursor}, but more",
-                )
-            cursor = page.next_id
-            following = ahead.submit(self._page, cursor) if going_on else None
-            if len(page):
-                yield self._form.batch(page, self._range.gateway, self._range.stream)
-            if following is None:
-                return
-            page = following.result()
+    def take(self, page: ColumnsPage) -> bool:
+        """Go on behind a page; whether it has entries to give. Raises DataLoss where it is of another stream,
+        PipelineError.
+        """
+        is_same = self._is_same_stream(page)
+        self.done = not (is_same and page.more and page.next_id != self.range.end)
+        if not self.done and not ids.is_after(page.next_id, self._cursor):
+            raise PipelineError(
+                "WEIR_NO_PROGRESS",
+                f"{self._where}: the gateway answers no entry after {self._cursor}, but says there are more",
+            )
+        self._cursor = page.next_id
+        return is_same and len(page) > 0
 
-    def _page(self, after: str) -> ColumnsPage:
+    def page(self) -> ColumnsPage:
+        """The next page. Raises DataLoss, PipelineError."""
+        after = self._cursor
         try:
             page = calls.page(
                 self._gateway,
-                self._range.stream,
+                self.range.stream,
                 after=after,
-                end=self._range.end,
+                end=self.range.end,
                 count=self._options.fetch_size,
                 max_bytes=page_bytes_max,
                 fields=self._fields,
@@ -104,13 +115,14 @@ class _RangeReader:
                 raise self._lost(f"entries after {after} were trimmed before they were read") from None
             raise
         # From 0-0 nothing is a gap to the gateway; what was there when this was planned may be gone even so.
-        known = ids.later(after, self._range.floor)
+        known = ids.later(after, self.range.floor)
         if self._options.fail_on_data_loss and ids.is_after(page.removed_upto, known):
             raise self._lost(f"entries up to {page.removed_upto} were trimmed before they were read")
         return page
 
     def _is_same_stream(self, page: ColumnsPage) -> bool:
-        if page.generation == self._range.generation:
+        """Whether a page is of the stream that was planned. Raises DataLoss."""
+        if page.generation == self.range.generation:
             return True
         told = "the stream was deleted" + (" and made anew" if page.generation else "")
         if self._options.fail_on_data_loss:
@@ -123,5 +135,5 @@ class _RangeReader:
 
     @property
     def _where(self) -> str:
-        one = self._range
+        one = self.range
         return f"stream {one.stream} of {one.gateway}, ({one.after}, {one.end}]"

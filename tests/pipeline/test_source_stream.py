@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
+from pipeline import gateway as calls
 from pipeline import offsets
 from pipeline.errors import DataLoss, OptionError, PipelineError
 from pipeline.source.gateways import Asked, Gateways, Planned
@@ -466,8 +467,12 @@ class TestResets:
     def test_a_deleted_stream_is_a_loss_to_a_reader_that_has_not_seen_its_end(self, weir: Weir) -> None:
         weir.publish(range(1, 11))
         reader = weir.stream_reader(**EVERYTHING, maxEntriesPerTrigger="5")
-        end, _ = step(reader, reader.initialOffset())
+        start = reader.initialOffset()
+        end, _ = step(reader, start)
+        (part,) = reader.partitions(start, end)
         weir.delete()
+        with pytest.raises(DataLoss, match="the stream was deleted before it was read"):
+            list(reader.read(part))
         with pytest.raises(DataLoss, match="the stream was deleted"):
             reader.latestOffset(end, ReadMaxRows(5))
         assert step(weir.stream_reader(failOnDataLoss="false"), end) == (end, [])
@@ -563,9 +568,9 @@ class TestAGatewayThatDies:
 
 class TestManyStreams:
     def test_more_than_one_call_takes_are_read_within_one_limit(self, own_weir: Weir) -> None:
-        names = [str(number) for number in range(1_203)]
-        for name in names:
-            own_weir.publish([int(name) + 1], name)
+        for some in (range(1, 801), range(801, 1_204)):
+            entries = {f"own-{n}": [{"id": f"{n}-0", "fields": {"n": "1"}}] for n in some}
+            calls.publish(own_weir.gateway, entries, key=str(some))
         reader = own_weir.stream_reader(**EVERYTHING, subscribePattern="own-.*", maxEntriesPerTrigger="1300")
         start = reader.initialOffset()
         end, found = step(reader, start)
