@@ -18,13 +18,18 @@ from itertools import islice
 from operator import lt
 from typing import NamedTuple
 
+import msgspec
+
 from engine.blocks import SortedMap
 
 _SERIAL_BITS = 64
 
 
-class Pending(NamedTuple):
-    """A delivered and not acknowledged entry. Never changed in place: a snapshot may hold it."""
+class Pending(msgspec.Struct, frozen=True, gc=False):
+    """A delivered and not acknowledged entry. Never changed in place: a snapshot may hold it.
+
+    The collector passes it over: nothing that it holds leads back to it, and there may be millions.
+    """
 
     consumer: "Consumer | None"
     order: int
