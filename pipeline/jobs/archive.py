@@ -26,6 +26,7 @@ from pipeline import gateway as calls
 from pipeline.errors import OptionError, Refused
 from pipeline.gateway import Access, Gateway
 from pipeline.ids import EntryId
+from pipeline.jobs.batches import reported
 from pipeline.manifest import (
     ABOUT,
     VERSION,
@@ -123,7 +124,7 @@ class Archiver:
         reader = spark.readStream.format(SOURCE)
         for name, value in self._source.items():
             reader = reader.option(name, value)
-        return reader.load().writeStream.queryName("weir-archive").foreachBatch(self.store)
+        return reader.load().writeStream.queryName("weir-archive").foreachBatch(reported(self.store))
 
     def check(self) -> None:
         """Refuse a root that is not this query's, before anything is written. Raises OptionError."""

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipeline.errors import OptionError
 from pipeline.jobs import reading
+from pipeline.jobs.batches import reported
 from pipeline.jobs.counting import Counted, Key, counted, part_of
 from pipeline.jobs.fields import FIELD, text_of
 from pipeline.series import Bar
@@ -181,7 +182,9 @@ def query(
     def note(batch: DataFrame, number: int) -> None:
         show(add_batch(counts_, batch, number, by))
 
-    return reading.following(spark, source_options(source), _fields(by)).writeStream.foreachBatch(note)
+    return reading.following(spark, source_options(source), _fields(by)).writeStream.foreachBatch(
+        reported(note)
+    )
 
 
 def tally(checkpoint: str, by: Sequence[str]) -> Tally:

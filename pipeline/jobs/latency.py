@@ -22,6 +22,7 @@ from pipeline.durations import shown
 from pipeline.errors import OptionError
 from pipeline.histogram import Histogram, relative_error_max
 from pipeline.jobs import reading
+from pipeline.jobs.batches import reported
 from pipeline.jobs.counting import Counted, Key, added, counted
 from pipeline.jobs.fields import TimeField, id_millis_of, millis_of
 from pipeline.series import Spread
@@ -170,7 +171,7 @@ def query(
     def note(batch: DataFrame, number: int) -> None:
         show(add_batch(counts_, batch, number, measure))
 
-    return reading.following(spark, source, measure.fields()).writeStream.foreachBatch(note)
+    return reading.following(spark, source, measure.fields()).writeStream.foreachBatch(reported(note))
 
 
 def tally(checkpoint: str, measure: Measure) -> Tally:

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pipeline import checkpoint
 from pipeline.errors import OptionError
 from pipeline.gateway import Access
+from pipeline.jobs.batches import reported
 from pipeline.jobs.replay_plan import PLACEHOLDER, Targets
 from pipeline.jobs.requeue import as_map
 from pipeline.jobs.sinking import written
@@ -95,7 +96,7 @@ def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
         }
         written(shared(frame, tasks, keep_ids=asked.keep_ids), asked.target, options)
 
-    return entries.writeStream.queryName("weir-mirror").foreachBatch(send)
+    return entries.writeStream.queryName("weir-mirror").foreachBatch(reported(send))
 
 
 def settled(place: Place, asked: Mirror) -> int:

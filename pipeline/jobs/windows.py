@@ -23,6 +23,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pipeline.checkpoint import query_id
 from pipeline.errors import OptionError
 from pipeline.jobs import reading
+from pipeline.jobs.batches import reported
 from pipeline.jobs.fields import FIELD, STREAM, TimeField, key_of, number_of, text_of, time_of
 from pipeline.place import Place
 from pipeline.series import Line
@@ -231,7 +232,7 @@ def query(
         tally.add(number, lambda _none: None)
 
     found = aggregated(reading.following(spark, source, windows.fields()), windows)
-    return found.writeStream.outputMode(mode).foreachBatch(deliver)
+    return found.writeStream.outputMode(mode).foreachBatch(reported(deliver))
 
 
 def _deliver(results: DataFrame, batch: int, output: Output) -> None:
