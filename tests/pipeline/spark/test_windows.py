@@ -219,7 +219,7 @@ def test_results_go_to_a_stream_once_each(
     windows = Windows(
         size_ms=MINUTE_MS, time=TimeField("at"), aggregates=(Aggregate("count"), Aggregate("mean", "t"))
     )
-    output = Output(checkpoint, stream="told", sink={"gateway.urls": shared_server.url})
+    output = Output(checkpoint, stream="told-of-windows", sink={"gateway.urls": shared_server.url})
     _publish(http, [("rooms", NOW_MS + n * 20_000, {"t": "x" if n == 3 else str(n)}) for n in range(4)])
     _run(spark, shared_server, "rooms", windows, job.UPDATE, output)
     expected = [
@@ -238,12 +238,12 @@ def test_results_go_to_a_stream_once_each(
             "count": "1",
         },
     ]
-    entries = http.get("/v1/streams/told/entries").json()["entries"]
+    entries = http.get("/v1/streams/told-of-windows/entries").json()["entries"]
     assert [one["fields"] for one in entries] == expected
     for commit in (Path(checkpoint) / "commits").iterdir():
         commit.unlink()
     _run(spark, shared_server, "rooms", windows, job.UPDATE, output)
-    assert http.get("/v1/streams/told/entries").json()["entries"] == entries
+    assert http.get("/v1/streams/told-of-windows/entries").json()["entries"] == entries
 
 
 def test_all_entries_count_where_nothing_goes_on(
