@@ -6,6 +6,10 @@ Must never know: Spark, gateways, what is printed.
 Steps: write the new files; a manifest that adds them and removes the old ones, from which on it counts;
 delete the old files after a time of grace, in which those end that listed them before. A compaction that was
 stopped before its manifest left nothing that has a name; the next one has its number and clears it away.
+
+A lock sees to it that one runs alone, on this machine. Elsewhere two may have the same number: their files
+have names of their own, neither touches the other's, and the one whose manifest comes second finds the first.
+What a stopped one left stays there, for nobody can know whether it still runs.
 """
 
 import fcntl
@@ -15,6 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Final
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,6 +44,8 @@ from pipeline.place import Place
 target_bytes_default: Final = 128 << 20
 _rows_at_once: Final = 50_000
 _row_group_rows: Final = 200_000
+# Where no lock excludes a second run: what both wrote in the same moment has settled by then.
+_grace_ms_min_elsewhere: Final = 600_000
 _LOCK: Final = f"{FOLDER}/.compact.lock"
 
 
@@ -109,8 +116,14 @@ def _packed(ordered: Sequence[File], target_bytes: int) -> Iterator[list[File]]:
 def compact(place: Place, rules: Rules, now_ms: int) -> Generator[Step, None, None]:
     """Join files, and delete those that were joined long enough ago; what has been done, step by step.
 
-    Raises ManifestError where a file is not what its manifest says: then nothing of this run counts.
+    Raises ManifestError where a file is not what its manifest says: then nothing of this run counts;
+    OptionError where another compaction runs, or might.
     """
+    if not place.is_local and rules.grace_ms < _grace_ms_min_elsewhere:
+        raise OptionError(
+            f"{place.address} is not on this machine, where a lock keeps a second compaction away: give "
+            "--grace 10m or more"
+        )
     with _alone(place):
         archive = Archive.read(place)
         if archive.about.format == "delta" and rules.follow is None:
@@ -125,12 +138,13 @@ def compact(place: Place, rules: Rules, now_ms: int) -> Generator[Step, None, No
 
 
 def _joined(place: Place, archive: Archive, chosen: Sequence[Bin], now_ms: int) -> Iterator[Step]:
-    number = archive.next_compaction()
+    number, run = archive.next_compaction(), uuid4().hex
     added: list[File] = []
     for index, one in enumerate(chosen):
-        file = _merged(place, one, number, index)
+        file = _merged(place, one, compaction_folder(number), f"part-{index:05d}-{run}")
         added.append(file)
         yield Step("wrote", len(one.files), file.bytes, (file.path,))
+    _expect_there(place, added)
     removed = tuple(file.path for one in chosen for file in one.files)
     write_manifest(
         place,
@@ -148,11 +162,23 @@ def _joined(place: Place, archive: Archive, chosen: Sequence[Bin], now_ms: int) 
     yield Step("counts", len(added), sum(file.bytes for file in added), removed)
 
 
-def _merged(place: Place, one: Bin, number: int, index: int) -> File:
+def _expect_there(place: Place, added: Iterable[File]) -> None:
+    """The old files will be deleted: look once more at what is to stand for them. Raises ManifestError."""
+    for file in added:
+        size = place.size(file.path)
+        if size != file.bytes:
+            found = "is gone" if size is None else f"has {size} bytes"
+            raise ManifestError(
+                f"{file.path} was written with {file.bytes} bytes and {found}: nothing was changed; does "
+                "something else write or delete there?"
+            )
+
+
+def _merged(place: Place, one: Bin, root: str, name: str) -> File:
     """One file with the entries of all, in order; it is secure when this returns."""
     first = one.files[0]
     folder = PurePosixPath(first.path).parent.relative_to(DATA).parts[1:]
-    path = "/".join((compaction_folder(number), *folder, f"part-{index:05d}.zstd.parquet"))
+    path = "/".join((root, *folder, f"{name}.zstd.parquet"))
     rows = 0
     with (
         place.writing(path) as output,
@@ -228,8 +254,9 @@ def _deleted(place: Place, archive: Archive, before_ms: int) -> Iterator[Step]:
 
 
 def _clear_away(place: Place, archive: Archive) -> None:
-    """Delete what a compaction left that was stopped before its manifest."""
-    place.clear(compaction_folder(archive.next_compaction()))
+    """Delete what a compaction left that was stopped before its manifest: no other runs beside this one."""
+    if place.is_local:
+        place.clear(compaction_folder(archive.next_compaction()))
 
 
 @contextmanager

@@ -45,6 +45,14 @@ def file(number: int, size: int, *, first: int | None = None, last: int | None =
     )
 
 
+class Elsewhere(Place):
+    """A place without locks, as those are that other machines reach, too."""
+
+    @property
+    def is_local(self) -> bool:
+        return False
+
+
 class TestBins:
     def test_neighbours_are_joined_up_to_the_target(self) -> None:
         """As many as fit; a file that stays alone is left as it is."""
@@ -203,3 +211,60 @@ class TestCompacting:
             next(compact(place, Rules(), now_ms=1))
         first.close()
         assert next(compact(place, Rules(), now_ms=1)).what == "wrote"
+
+
+class TestWithoutALock:
+    """Where an archive lies elsewhere, nothing keeps a second compaction away."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        return Elsewhere.of(str(tmp_path / "archive"))
+
+    def test_one_that_begins_beside_another_leaves_its_files(self, place: Place) -> None:
+        """It has the same number, and dies; all that the other one's manifest names is there."""
+        filled(place)
+        before = entries(place)
+        rules = Rules(grace_ms=600_000)
+        first = compact(place, rules, now_ms=100_000)
+        next(first)
+        second = compact(place, rules, now_ms=100_001)
+        next(second)
+        second.close()
+        assert [step.what for step in first] == ["wrote"] * 3 + ["counts"]
+        assert [step.what for step in compact(place, rules, now_ms=700_000)] == ["deleted"]
+        assert entries(place) == before
+
+    def test_the_second_of_two_manifests_is_refused(self, place: Place) -> None:
+        """Both would replace the same files."""
+        filled(place)
+        before = entries(place)
+        rules = Rules(grace_ms=600_000)
+        first, second = (compact(place, rules, now_ms=now_ms) for now_ms in (100_000, 100_001))
+        next(first)
+        next(second)
+        assert [step.what for step in first][-1] == "counts"
+        with pytest.raises(ManifestError, match="two writers share this archive"):
+            list(second)
+        assert entries(place) == before
+
+    @pytest.mark.parametrize("what", ["gone", "cut"])
+    def test_a_new_file_that_is_not_there_any_more_does_not_count(self, place: Place, what: str) -> None:
+        """Whoever took it away: the old files would be deleted for it."""
+        filled(place)
+        before = entries(place)
+        run = compact(place, Rules(grace_ms=600_000), now_ms=100_000)
+        written = Path(place.path(next(run).paths[0]))
+        if what == "gone":
+            written.unlink()
+        else:
+            written.write_bytes(written.read_bytes()[:-1])
+        with pytest.raises(ManifestError, match="nothing was changed"):
+            list(run)
+        assert Archive.read(place).compactions == ()
+        assert entries(place) == before
+
+    def test_old_files_have_to_stay_for_a_while(self, place: Place) -> None:
+        """Two manifests that come in the same moment settle before anything is deleted."""
+        filled(place)
+        with pytest.raises(OptionError, match="--grace 10m"):
+            next(compact(place, Rules(grace_ms=599_999), now_ms=1))
