@@ -2,17 +2,19 @@
 
 Knows: `{"v":1,"s":{"g0/orders":["1700000099999-9","a1b2c3"]}}`: by gateway and stream the last ID read and
 the stream's generation; that Spark compares offsets as texts, so that the same place must be the same text.
+Beside them, where there are any, `"gone"`: streams that do not exist any more, of which that is known.
 Must never know: how an offset is come by, Spark.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from pipeline import ids
 from pipeline.errors import PipelineError
 
 VERSION: Final = 1
+_GONE: Final = "gone"
 
 
 class Position(NamedTuple):
@@ -31,9 +33,10 @@ class Position(NamedTuple):
 Offsets = dict[str, Position]
 
 
-def encode(offsets: Mapping[str, Position]) -> dict[str, Any]:
+def encode(offsets: Mapping[str, Position], *, gone: Collection[str] = ()) -> dict[str, Any]:
     """What Spark is given: sorted, so that one place is one text."""
-    return {"v": VERSION, "s": {key: _members(offsets[key]) for key in sorted(offsets)}}
+    written: dict[str, Any] = {"v": VERSION, "s": {key: _members(offsets[key]) for key in sorted(offsets)}}
+    return {**written, _GONE: sorted(gone)} if gone else written
 
 
 def decode(offset: Mapping[str, Any]) -> Offsets:
@@ -50,6 +53,11 @@ def decode(offset: Mapping[str, Any]) -> Offsets:
         raise PipelineError(
             "WEIR_CHECKPOINT", "this checkpoint holds offsets of another source: give the query its own"
         ) from None
+
+
+def gone(offset: Mapping[str, Any]) -> frozenset[str]:
+    """Which of an offset's streams had been deleted by then, without a loss or with one that was accepted."""
+    return frozenset(offset.get(_GONE, ()))
 
 
 def text(offsets: Mapping[str, Position]) -> str:

@@ -108,6 +108,12 @@ class Gateways:
         )
         return sorted(offsets.key(gateway, name) for (gateway, _), names in found.items() for name in names)
 
+    def may_have(self, key: str) -> bool:
+        """Whether a stream is to be read with a pattern, be it there or not."""
+        gateway, stream = offsets.parts(key)
+        named = any(one.name == gateway for one in self._options.gateways)
+        return self._options.pattern is not None and named and self.wants(stream)
+
     def wants(self, stream: str) -> bool:
         """Whether the pattern, or the part of all streams that is read, takes a stream of that name."""
         options = self._options

@@ -107,10 +107,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises DataLoss, PipelineError: before Spark writes anything down.
         """
-        known = offsets.decode(start)
+        known, gone = offsets.decode(start), offsets.gone(start)
         at = {key: known.get(key, Position(ids.BEGINNING, "")) for key in self._keys(known)}
         found = self._planned(at, limit)
-        resets = self._resets(at, found)
+        resets = self._resets(at, found, gone)
+        # Told once, also to later runs, which have not seen the stream's end.
+        missing = frozenset(key for key in known.keys() & found.missing if known[key].generation)
+        gone_now = (gone - found.streams.keys()) | missing
         if resets:
             # Both budgets hold for all streams together: so all are planned again.
             at |= resets
@@ -123,10 +126,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.on_reset == LATEST:
             # A batch of its own, of nothing: what came behind the head since is the next one's.
             moved |= resets
-        if not moved or (not resets and self._is_too_little(found, limit)):
+        if gone_now == gone and (not moved or (not resets and self._is_too_little(found, limit))):
             return dict(start)
         self._last_batch_s = self._clock()
-        return offsets.encode({**known, **moved})
+        return offsets.encode({**known, **moved}, gone=gone_now)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
         """The heads as they were seen last; Spark asks right after `latestOffset`, so no other call is
@@ -172,8 +175,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _keys(self, known: Mapping[str, Position]) -> list[str]:
         """The streams that are read now; under AvailableNow those that were there, or should have been."""
         if self._targets is None:
-            return self._gateways.selected()
-        return [key for key in self._selected if key in self._targets or key in known]
+            keys = self._gateways.selected()
+        else:
+            keys = [key for key in self._selected if key in self._targets or key in known]
+        # Who deletes a stream takes it from the listing too: what was unread of it is lost all the same.
+        met = (key for key, place in known.items() if place.generation and self._gateways.may_have(key))
+        return sorted({*keys, *met})
 
     def _asked(self, after: Mapping[str, str]) -> Asked:
         return Asked(after, durable_only=self._options.durable_only)
@@ -224,13 +231,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "out to read them from when they appear",
             )
 
-    def _resets(self, at: Mapping[str, Position], found: Planned) -> Offsets:
-        """Where streams are read on whose place means nothing any more. Raises DataLoss."""
+    def _resets(self, at: Mapping[str, Position], found: Planned, gone: frozenset[str]) -> Offsets:
+        """Where streams are read on whose place means nothing any more; of those that are `gone` it is
+        known. Raises DataLoss.
+        """
         resets: Offsets = {}
         for key, place in at.items():
             plan = found.streams.get(key)
             loss = losses.loss_of(place, plan)
-            if loss is None:
+            if loss is None or (loss is Loss.GONE and key in gone):
                 continue
             self._lose(key, place, plan, loss)
             if loss.is_reset:

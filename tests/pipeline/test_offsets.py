@@ -23,6 +23,14 @@ def test_the_order_in_which_streams_are_found_is_not_seen(found: dict[str, Posit
     assert offsets.text(found) == offsets.text(shuffled)
 
 
+@given(places, st.sets(st.text("gab/09ü", min_size=1)))
+def test_streams_that_are_gone_are_told_beside(found: dict[str, Position], gone: set[str]) -> None:
+    written = json.dumps(offsets.encode(found, gone=gone))
+    assert offsets.gone(json.loads(written)) == gone
+    assert offsets.decode(json.loads(written)) == found
+    assert written == json.dumps(offsets.encode(found, gone=sorted(gone, reverse=True)))
+
+
 @given(places)
 def test_an_offset_is_read_as_it_was_written(found: dict[str, Position]) -> None:
     written = json.dumps(offsets.encode(found))

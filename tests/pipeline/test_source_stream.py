@@ -15,6 +15,7 @@ from pipeline import offsets
 from pipeline.errors import DataLoss, OptionError, PipelineError
 from pipeline.source.gateways import Asked, Gateways, Planned
 from pipeline.source.reading import batches
+from pipeline.source.stream import StreamReader
 from tests.pipeline.conftest import DURABLE
 from tests.pipeline.weir import Offset, Weir, ids_between, rows_of, step, steps, through_json
 from tests.server import Server
@@ -475,14 +476,56 @@ class TestResets:
             list(reader.read(part))
         with pytest.raises(DataLoss, match="the stream was deleted"):
             reader.latestOffset(end, ReadMaxRows(5))
-        assert step(weir.stream_reader(failOnDataLoss="false"), end) == (end, [])
+        accepted, found = step(weir.stream_reader(failOnDataLoss="false"), end)
+        assert found == []
+        assert step(weir.stream_reader(), accepted) == (accepted, []), "it is not told again"
 
     def test_a_deleted_stream_that_was_read_to_its_end_is_no_loss(self, weir: Weir) -> None:
         weir.publish(range(1, 11))
         reader = weir.stream_reader(**EVERYTHING)
         end, _ = steps(reader, reader.initialOffset())
         weir.delete()
-        assert step(reader, end) == (end, [])
+        seen, found = step(reader, end)
+        assert found == []
+        assert step(reader, seen) == (seen, [])
+        assert step(weir.stream_reader(), seen) == (seen, []), "a later run knows that nothing was unread"
+
+    @pytest.mark.parametrize("available_now", [False, True])
+    def test_a_deleted_stream_that_only_a_pattern_names_is_a_loss_too(
+        self, weir: Weir, *, available_now: bool
+    ) -> None:
+        weir.publish(range(1, 11))
+        weir.publish([1], "kept")
+        weir.publish([1], "other")
+        options = {"subscribePattern": f"{weir.prefix}-(s|kept)", "maxEntriesPerTrigger": "6"}
+        first = weir.stream_reader(**EVERYTHING, **options)
+        end, _ = step(first, first.initialOffset())
+        weir.delete()
+
+        def later(**more: str) -> StreamReader:
+            reader = weir.stream_reader(**{**options, **more})
+            if available_now:
+                reader.prepareForTriggerAvailableNow()
+            return reader
+
+        for reader in (first, later()):
+            with pytest.raises(DataLoss, match=rf"stream {weir.name()} .*the stream was deleted"):
+                reader.latestOffset(end, ReadMaxRows(100))
+        narrower = later(subscribePattern=f"{weir.prefix}-(kept|other)")
+        assert step(narrower, end)[1] == ids(1), "what the pattern does not name is not missed"
+        accepted, _ = steps(later(failOnDataLoss="false"), end)
+        weir.publish([2], "kept")
+        assert step(later(), accepted)[1] == ids(2)
+
+    def test_a_stream_that_comes_back_as_it_was_is_read_on(self, weir: Weir) -> None:
+        """The gateway was started on another folder for a while, say."""
+        weir.publish(range(1, 11))
+        reader = weir.stream_reader(**EVERYTHING, maxEntriesPerTrigger="4")
+        end, _ = step(reader, reader.initialOffset())
+        away = {**end, "gone": list(end["s"])}
+        back, found = step(reader, away)
+        assert found == ids(5, 6, 7, 8)
+        assert offsets.gone(back) == frozenset()
 
 
 class TestOlderData:
