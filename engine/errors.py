@@ -148,8 +148,11 @@ def stale_epoch(producer: str, epoch: int) -> EngineError:
     )
 
 
-def too_many_chunks(chunks: int) -> EngineError:
-    sentence = f"an epoch has at most {chunks} chunks: publish larger ones, or begin another epoch"
+def too_many_chunks(chunks: int, answer_bytes: int) -> EngineError:
+    sentence = (
+        f"an epoch has at most {chunks} chunks and {answer_bytes} bytes of their answers: publish "
+        "larger ones, or begin another epoch"
+    )
     return invalid(f"ERR {sentence}", sentence)
 
 

@@ -11,31 +11,41 @@ expires: a run that died may be taken up again after weeks.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-# Beyond these the producers that published longest ago are forgotten, with all that is known of them. A
-# chunk takes about 200 bytes.
+# Beyond these the producers that published longest ago are forgotten, with all that is known of them; the
+# one that has just published stays. A chunk takes about 150 bytes beside its answer, which has a row for each
+# of its streams.
 producers_max: Final = 10_000
 chunks_max: Final = 500_000
-# Of one epoch; more are refused.
+answer_bytes_max: Final = 128 * 1024 * 1024
+# Of one epoch; more are refused. Two epochs are within the bounds above, give or take an answer.
 epoch_chunks_max: Final = 100_000
+epoch_bytes_max: Final = 64 * 1024 * 1024
 
 
 class Producer:
-    """The answers of the chunks of two epochs. `edition` is that of the producers at its last writing."""
+    """The answers of the chunks of two epochs, and their bytes. `edition` is the one it was last written in."""
 
-    __slots__ = ("before", "before_epoch", "chunks", "edition", "epoch")
+    __slots__ = ("before", "before_bytes", "before_epoch", "chunks", "chunks_bytes", "edition", "epoch")
 
     def __init__(self, epoch: int, edition: int) -> None:
         self.epoch = epoch
         self.chunks: dict[int, bytes] = {}
+        self.chunks_bytes = 0
         # The epoch before it; -1 for none.
         self.before_epoch = -1
         self.before: dict[int, bytes] = {}
+        self.before_bytes = 0
         self.edition = edition
 
     @property
     def count(self) -> int:
         """How many chunks it has."""
         return len(self.chunks) + len(self.before)
+
+    @property
+    def size(self) -> int:
+        """How many bytes their answers have."""
+        return self.chunks_bytes + self.before_bytes
 
 
 class HeldProducer(NamedTuple):
@@ -48,11 +58,12 @@ class HeldProducer(NamedTuple):
 class Producers:
     """All producers, the one that published longest ago first."""
 
-    __slots__ = ("chunk_count", "edition", "producers")
+    __slots__ = ("answer_bytes", "chunk_count", "edition", "producers")
 
     def __init__(self) -> None:
         self.producers: dict[str, Producer] = {}
         self.chunk_count = 0
+        self.answer_bytes = 0
         self.edition = 0
 
     def epoch(self, name: str) -> int:
@@ -72,7 +83,9 @@ class Producers:
     def has_room(self, name: str, epoch: int) -> bool:
         """Whether another chunk of the epoch may be stored."""
         found = self.producers.get(name)
-        return found is None or epoch != found.epoch or len(found.chunks) < epoch_chunks_max
+        if found is None or epoch != found.epoch:
+            return True
+        return len(found.chunks) < epoch_chunks_max and found.chunks_bytes < epoch_bytes_max
 
     def remember(self, name: str, epoch: int, chunk: int, answer: bytes) -> None:
         """Keep the answer of a chunk of the producer's last epoch, or of a newer one."""
@@ -81,19 +94,32 @@ class Producers:
         if found is None:
             found = Producer(epoch, self.edition)
         self.producers[name] = found
-        self.chunk_count -= found.count
+        self._count(found, -1)
         if epoch > found.epoch:
             found.before_epoch, found.before = found.epoch, found.chunks
-            found.epoch, found.chunks = epoch, {}
+            found.before_bytes = found.chunks_bytes
+            found.epoch, found.chunks, found.chunks_bytes = epoch, {}, 0
         elif found.edition != self.edition:
             # Somebody holds it as it was.
             found.chunks = found.chunks.copy()
         found.edition = self.edition
+        found.chunks_bytes += len(answer) - len(found.chunks.get(chunk, b""))
         found.chunks[chunk] = answer
-        self.chunk_count += found.count
-        while len(self.producers) > producers_max or self.chunk_count > chunks_max:
+        self._count(found, 1)
+        while self._too_many() and len(self.producers) > 1:
             oldest = next(iter(self.producers))
-            self.chunk_count -= self.producers.pop(oldest).count
+            self._count(self.producers.pop(oldest), -1)
+
+    def _count(self, producer: Producer, sign: int) -> None:
+        self.chunk_count += sign * producer.count
+        self.answer_bytes += sign * producer.size
+
+    def _too_many(self) -> bool:
+        return (
+            len(self.producers) > producers_max
+            or self.chunk_count > chunks_max
+            or self.answer_bytes > answer_bytes_max
+        )
 
     def hold(self) -> list[HeldProducer]:
         """All as they are now: from here on chunks are copied before they are written."""
@@ -106,5 +132,9 @@ class Producers:
     def check(self) -> None:
         """Assert that counts and epochs agree."""
         assert self.chunk_count == sum(one.count for one in self.producers.values()), "chunks are counted"
+        assert self.answer_bytes == sum(one.size for one in self.producers.values()), "bytes are counted"
+        for one in self.producers.values():
+            assert one.chunks_bytes == sum(map(len, one.chunks.values())), "the last epoch's bytes"
+            assert one.before_bytes == sum(map(len, one.before.values())), "those of the one before"
         assert all(one.before_epoch < one.epoch for one in self.producers.values()), "epochs ascend"
         assert all(one.chunks for one in self.producers.values()), "an epoch begins with a chunk"

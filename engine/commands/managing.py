@@ -18,7 +18,7 @@ from engine.commands.introspection import group_info, stream_info
 from engine.commands.turn import Turn, id_frame_bytes
 from engine.groups import Group
 from engine.keyspace import Key, Retention
-from engine.producers import epoch_chunks_max
+from engine.producers import epoch_bytes_max, epoch_chunks_max
 from engine.records import (
     Describe,
     Own,
@@ -208,7 +208,7 @@ def _chunk_before(turn: Turn, chunk: own.Chunk | None) -> Republished | None:
     if chunk.epoch < epoch:
         raise errors.stale_epoch(chunk.producer, epoch)
     if not producers.has_room(chunk.producer, chunk.epoch):
-        raise errors.too_many_chunks(epoch_chunks_max)
+        raise errors.too_many_chunks(epoch_chunks_max, epoch_bytes_max)
     return None
 
 

@@ -132,6 +132,35 @@ def test_all_chunks_together_are_bounded(house: House, monkeypatch: pytest.Monke
     assert (list(house.keyspace.producers.producers), house.keyspace.producers.chunk_count) == (["q"], 2)
 
 
+def test_all_answers_together_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bytes, for a chunk may be of a thousand streams with long names; a restart counts the same."""
+    told(house, chunk(1, 0))
+    kept = 2 * house.keyspace.producers.answer_bytes
+    monkeypatch.setattr(producers, "answer_bytes_max", kept)
+    told(house, chunk(2, 0))
+    assert list(house.keyspace.producers.producers) == ["p"]
+    told(house, chunk(1, 0, "q", streams=("s" * 300,)))
+    assert list(house.keyspace.producers.producers) == ["q"], "who publishes now stays, whatever it takes"
+    told(house, chunk(1, 0))
+    assert list(house.keyspace.producers.producers) == ["p"]
+    house.restart()
+    assert list(house.keyspace.producers.producers) == ["p"]
+    told(house, chunk(2, 0))
+    assert house.keyspace.producers.answer_bytes == kept
+    told(house, chunk(3, 0))
+    assert house.keyspace.producers.answer_bytes == kept, "what an epoch took is given back"
+
+
+def test_an_epoch_has_so_many_bytes_of_answers(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More are refused, those that are stored are still answered, and the next epoch has room again."""
+    first = told(house, chunk(1, 0))[1]
+    monkeypatch.setattr(producers, "epoch_bytes_max", house.keyspace.producers.answer_bytes + 1)
+    told(house, chunk(1, 1))
+    assert "bytes of their answers" in str(house.refused(chunk(1, 2)))
+    assert told(house, chunk(1, 0)) == (True, first)
+    assert told(house, chunk(2, 0))[0] is False
+
+
 def test_an_epoch_has_so_many_chunks(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """More are refused, with what to do; those that are stored are still answered."""
     monkeypatch.setattr(producers, "epoch_chunks_max", 2)
