@@ -15,6 +15,7 @@ from app.calls import Answer, Scope, Send
 from app.errors import Refusal, of_engine
 from app.feeds import Feeds, Gap, Page, Tail
 from app.gateway import Gateway, Receive, left
+from app.guard import gone_extension
 from app.wire import tail as wire
 from app.wire.read import gap_refused
 from app.wire.tail import Wanted
@@ -35,7 +36,7 @@ Put = Callable[[bytes], Awaitable[None]]
 
 
 class Stalled(Exception):  # noqa: N818 - an end with its reason
-    """The client takes nothing any more."""
+    """The client takes nothing any more, or has gone: what was put last did not leave."""
 
 
 class Source(Protocol):
@@ -74,14 +75,15 @@ class Events(Answer):
             if self._source is None:
                 await send({"type": "http.response.body", "body": b""})
             else:
-                await self._run(self._source, receive, send)
+                gone = scope.get("extensions", {}).get(gone_extension, _never)
+                await self._run(self._source, receive, partial(_put, send, gone), send)
         finally:
             if self._source is not None:
                 self._source.close()
             self._gateway.unfollow()
 
-    async def _run(self, source: Source, receive: Receive, send: Send) -> None:
-        pumping = asyncio.ensure_future(self._pump(source, partial(_put, send), send))
+    async def _run(self, source: Source, receive: Receive, put: Put, send: Send) -> None:
+        pumping = asyncio.ensure_future(self._pump(source, put, send))
         leaving = asyncio.ensure_future(left(receive))
         try:
             await asyncio.wait((pumping, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -117,12 +119,22 @@ def retry_ms() -> int:
     return _retry_ms_least + secrets.randbelow(_retry_ms_most - _retry_ms_least)
 
 
-async def _put(send: Send, piece: bytes) -> None:
+def _never() -> bool:
+    """Whether the connection is over, where nobody can tell."""
+    return False
+
+
+async def _put(send: Send, gone: Callable[[], bool], piece: bytes) -> None:
+    if gone():
+        raise Stalled
     try:
         async with asyncio.timeout(stall_s_max):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
     except TimeoutError:
         raise Stalled from None
+    # Over when it was to be written, which nobody waited for since: `send` has dropped it.
+    if gone():
+        raise Stalled
     # A fast reader never makes `send` wait, and others are there too.
     await asyncio.sleep(0)
 

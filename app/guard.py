@@ -1,7 +1,7 @@
 """A guard in front of uvicorn's HTTP: what is bounded before there is a request.
 
 Knows: bytes of a request's head, the time it may take to arrive, how long a peer may take nothing of its
-answer.
+answer; and tells whoever answers whether what it writes still leaves.
 Must never know: ASGI, routes. It leans on private parts of the very version of uvicorn that is pinned; the
 tests of
 slow and oversized requests are its alarm.
@@ -24,6 +24,8 @@ _STATUS_LINES: Final = {
 }
 
 
+# The extension of a request's scope that tells, by a call, whether nothing that is written leaves any more.
+gone_extension: Final = "weir.gone"
 # Where a request may be meant: a path, everything, or a whole URL, whose place has to be the Host's.
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?]*)(?:[/?].*)?", re.IGNORECASE | re.DOTALL)
 
@@ -116,6 +118,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_over = True
         if _is_ambiguous(self.parser.get_http_version(), self.url, self.headers):
             raise _AmbiguousError
+        # uvicorn's `send` drops what comes after the peer's end, in silence, and tells of the end later.
+        self.scope["extensions"] = {gone_extension: self.transport.is_closing}
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

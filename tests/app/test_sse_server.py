@@ -17,6 +17,7 @@ from tests.app.eventsource import EventSource, Parser
 from tests.server import Server
 
 ENTRIES = "/v1/streams/s/entries"
+GROUP = "/v1/streams/s/groups/g"
 ROUNDS = 3
 LARGE = "x" * 60_000
 gone_s_max = 15.0
@@ -193,3 +194,43 @@ def test_readers_that_stall_are_cut_and_cost_little(server: Server) -> None:
         for client in stalled:
             with client:
                 assert not rest_of(client).endswith(b"0\r\n\r\n")
+
+
+def _pending(http: httpx.Client) -> list[Any]:
+    found: list[Any] = http.get(f"{GROUP}/pending?count=10").raise_for_status().json()["pending"]
+    return found
+
+
+@pytest.mark.parametrize("order", ["entry first", "end first"])
+def test_what_comes_with_the_clients_end_is_sent_or_given_back(server: Server, order: str) -> None:
+    """An entry and the end of the client's half, at once: whoever did not get the entry does not
+    hold it, and it counts as never delivered.
+    """
+    body = b'{"fields":{"a":"1"}}'
+    publish = f"POST {ENTRIES} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\ncontent-length: {len(body)}\r\n"
+    whole = publish.encode() + b"content-type: application/json\r\n\r\n" + body
+    with httpx.Client(base_url=server.url) as http, connect(server, "/healthz/ready") as publisher:
+        http.put(GROUP, json={"start": "0"}).raise_for_status()
+        publisher.recv(65_536)
+        for number in range(20):
+            with connect(server, f"{GROUP}/consumers/{number}/stream") as client:
+                client.recv(65_536)
+                if order == "entry first":
+                    publisher.sendall(whole)
+                client.shutdown(socket.SHUT_WR)
+                if order == "end first":
+                    publisher.sendall(whole)
+                assert publisher.recv(65_536).startswith(b"HTTP/1.1 201")
+                received = rest_of(client)
+            if b"event: entry" not in received:
+                until(partial(_is_nobodys, http, number), "what was not sent is given back", 3.0)
+            read = {"count": 10, "claim_min_idle_ms": (1 << 53) - 1}
+            http.post(f"{GROUP}/consumers/last/read", json=read).raise_for_status()
+            ids = [one["id"] for one in _pending(http)]
+            assert len(ids) == 1, "it is there once, whoever has it"
+            http.post(f"{GROUP}/ack", json={"ids": ids}).raise_for_status()
+
+
+def _is_nobodys(http: httpx.Client, reader: int) -> bool:
+    """Whether the reader holds nothing, and nothing counts as delivered."""
+    return all(one["consumer"] != str(reader) and one["delivery_count"] == 0 for one in _pending(http))
