@@ -14,7 +14,7 @@ reader that never reads stay for ever.
 import asyncio
 import re
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -119,7 +119,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if _is_ambiguous(self.parser.get_http_version(), self.url, self.headers):
             raise _AmbiguousError
         # uvicorn's `send` drops what comes after the peer's end, in silence, and tells of the end later.
-        self.scope["extensions"] = {gone_extension: self.transport.is_closing}
+        cast("dict[str, Any]", self.scope)["extensions"] = {gone_extension: self.transport.is_closing}
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
