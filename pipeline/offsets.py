@@ -2,7 +2,8 @@
 
 Knows: `{"v":1,"s":{"g0/orders":["1700000099999-9","a1b2c3"]}}`: by gateway and stream the last ID read and
 the stream's generation; that Spark compares offsets as texts, so that the same place must be the same text.
-Beside them, where there are any, `"gone"`: streams that do not exist any more, of which that is known.
+Beside them, where there are any, `"gone"`: streams that do not exist any more, of which that is known; and
+`"cut"`: how the batch that ends there is cut into tasks, which must not change when it is run again.
 Must never know: how an offset is come by, Spark.
 """
 
@@ -12,9 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from pipeline import ids
 from pipeline.errors import PipelineError
+from pipeline.planning import Sizes
 
 VERSION: Final = 1
 _GONE: Final = "gone"
+_CUT: Final = "cut"
 
 
 class Position(NamedTuple):
@@ -33,10 +36,16 @@ class Position(NamedTuple):
 Offsets = dict[str, Position]
 
 
-def encode(offsets: Mapping[str, Position], *, gone: Collection[str] = ()) -> dict[str, Any]:
+def encode(
+    offsets: Mapping[str, Position], *, gone: Collection[str] = (), cut: Sizes | None = None
+) -> dict[str, Any]:
     """What Spark is given: sorted, so that one place is one text."""
     written: dict[str, Any] = {"v": VERSION, "s": {key: _members(offsets[key]) for key in sorted(offsets)}}
-    return {**written, _GONE: sorted(gone)} if gone else written
+    if gone:
+        written[_GONE] = sorted(gone)
+    if cut is not None:
+        written[_CUT] = [cut.min_partitions, cut.max_entries, cut.max_bytes, cut.ordered]
+    return written
 
 
 def decode(offset: Mapping[str, Any]) -> Offsets:
@@ -58,6 +67,11 @@ def decode(offset: Mapping[str, Any]) -> Offsets:
 def gone(offset: Mapping[str, Any]) -> frozenset[str]:
     """Which of an offset's streams had been deleted by then, without a loss or with one that was accepted."""
     return frozenset(offset.get(_GONE, ()))
+
+
+def cut(offset: Mapping[str, Any]) -> Sizes | None:
+    """How the batch that ends there is cut; None where a version wrote it that did not tell."""
+    return Sizes(*offset[_CUT]) if _CUT in offset else None
 
 
 def text(offsets: Mapping[str, Position]) -> str:

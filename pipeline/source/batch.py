@@ -48,7 +48,7 @@ class BatchReader(DataSourceReader):
         try:
             if self._options.relation in relations.SNAPSHOTS:
                 return [relations.SnapshotPartition(one.name) for one in self._options.gateways]
-            return list(ranges.tasks(gateways, self._options, self._snapshot(gateways)))
+            return list(ranges.tasks(gateways, ranges.sizes_of(self._options), self._snapshot(gateways)))
         finally:
             gateways.close()
 

@@ -29,19 +29,21 @@ def range_of(key: str, plan: StreamPlan) -> Range:
     )
 
 
-def tasks(
-    gateways: Gateways, options: SourceOptions, plans: Mapping[str, StreamPlan]
-) -> list[RangePartition]:
-    """The partitions that read these ranges; long ones are cut where the gateway says. Raises
-    PipelineError.
-    """
-    ranges = [range_of(key, plan) for key, plan in sorted(plans.items()) if plan.count]
-    sizes = Sizes(
+def sizes_of(options: SourceOptions) -> Sizes:
+    """What the options, and where they say nothing this machine's cores, make of tasks."""
+    return Sizes(
         min_partitions=options.min_partitions,
         max_entries=options.max_entries_per_partition,
         max_bytes=options.max_bytes_per_partition,
         ordered=options.ordered,
     )
+
+
+def tasks(gateways: Gateways, sizes: Sizes, plans: Mapping[str, StreamPlan]) -> list[RangePartition]:
+    """The partitions that read these ranges; long ones are cut where the gateway says. Raises
+    PipelineError.
+    """
+    ranges = [range_of(key, plan) for key, plan in sorted(plans.items()) if plan.count]
     wanted = piece_counts(ranges, sizes)
     cuts: dict[tuple[str, str], tuple[str, ...]] = {}
     # Mostly one or two long streams; each number of pieces is asked for once.

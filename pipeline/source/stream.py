@@ -129,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if gone_now == gone and (not moved or (not resets and self._is_too_little(found, limit))):
             return dict(start)
         self._last_batch_s = self._clock()
-        return offsets.encode({**known, **moved}, gone=gone_now)
+        return offsets.encode({**known, **moved}, gone=gone_now, cut=ranges.sizes_of(self._options))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
         """The heads as they were seen last; Spark asks right after `latestOffset`, so no other call is
@@ -162,7 +162,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lose(key, at, plan, loss)
             if plan is not None and (loss is None or loss is Loss.TRIMMED):
                 plans[key] = plan
-        return ranges.tasks(self._gateways, self._options, plans)
+        # A sink knows a chunk by its task: run again, on another machine say, the batch keeps its tasks.
+        sizes = offsets.cut(end) or ranges.sizes_of(self._options)
+        return ranges.tasks(self._gateways, sizes, plans)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return batches(self._options, self._form, partition)

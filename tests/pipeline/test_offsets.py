@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pipeline import offsets
 from pipeline.errors import PipelineError
 from pipeline.offsets import Position
+from pipeline.planning import Sizes
 
 entry_ids = st.builds(lambda ms, seq: f"{ms}-{seq}", st.integers(0, 1 << 63), st.integers(0, 1 << 63))
 positions = st.builds(Position, entry_ids, st.text("abcdef0123456789", max_size=16), st.none() | entry_ids)
@@ -29,6 +30,12 @@ def test_streams_that_are_gone_are_told_beside(found: dict[str, Position], gone:
     assert offsets.gone(json.loads(written)) == gone
     assert offsets.decode(json.loads(written)) == found
     assert written == json.dumps(offsets.encode(found, gone=sorted(gone, reverse=True)))
+
+
+@given(st.builds(Sizes, *[st.integers(1, 1 << 40)] * 3, st.booleans()))
+def test_how_a_batch_is_cut_is_told_beside(sizes: Sizes) -> None:
+    assert offsets.cut(json.loads(json.dumps(offsets.encode({}, cut=sizes)))) == sizes
+    assert offsets.cut(offsets.encode({})) is None
 
 
 @given(places)

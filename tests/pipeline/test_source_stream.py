@@ -60,6 +60,26 @@ class TestBatches:
         weir.publish(range(21, 41))
         assert ids_between(weir.stream_reader(**EVERYTHING), start, end) == read == ids(*range(1, 9))
 
+    def test_a_batch_keeps_its_tasks_whatever_the_machine_that_runs_it_again(self, weir: Weir) -> None:
+        """Its sink knows what it has by tasks: cut otherwise, rows would be stored twice."""
+        weir.publish(range(1, 41))
+        weir.publish(range(1, 6), "short")
+        both = {"subscribe": f"{weir.name()},{weir.name('short')}"}
+        first = weir.stream_reader(**EVERYTHING, **both, maxEntriesPerPartition="10", minPartitions="2")
+        start = first.initialOffset()
+        end = through_json(first.latestOffset(start, ReadMaxRows(100)))
+
+        def tasks(**options: str) -> list[list[str]]:
+            reader = weir.stream_reader(**both, **options)
+            return [[row["id"] for row in rows_of(reader.read(one))] for one in reader.partitions(start, end)]
+
+        before = tasks(maxEntriesPerPartition="10", minPartitions="2")
+        assert len(before) == 5
+        assert tasks(maxEntriesPerPartition="7", minPartitions="5") == before
+        assert tasks(ordered="true") == before
+        del end["cut"]
+        assert len(tasks()) == 1, "as it is cut where no offset tells"
+
     def test_bytes_are_a_limit_too(self, weir: Weir) -> None:
         weir.publish(range(1, 101))
         reader = weir.stream_reader(**EVERYTHING, maxBytesPerTrigger="400")
