@@ -25,6 +25,7 @@ from pipeline import checkpoint, clock, folders, ids, offsets
 from pipeline import gateway as calls
 from pipeline.errors import OptionError, Refused
 from pipeline.gateway import Access, Gateway
+from pipeline.gateway.client import Answer
 from pipeline.ids import EntryId
 from pipeline.jobs.batches import reported
 from pipeline.manifest import (
@@ -322,12 +323,26 @@ class Archiver:
 def _tell(access: Access, moved: list[Progress]) -> None:
     with Gateway(access) as gateway:
         for one in moved:
+            if not _is_of(one, calls.stream(gateway, one.stream)):
+                continue
             try:
                 calls.archived_up_to(gateway, one.stream, one.upto)
             except Refused as refused:
                 # Deleted meanwhile: nobody is left to be told.
                 if refused.problem != "no_stream":
                     raise
+
+
+def _is_of(moved: Progress, seen: Answer | None) -> bool:
+    """Whether a stream is still the one that was archived. Another one of its name has other entries under
+    the same IDs, as may one have that was put back to before: told that those are archived, the gateway might
+    trim them unread. It is told when a batch has read them.
+    """
+    return (
+        seen is not None
+        and seen["generation"] == moved.generation
+        and not ids.is_after(moved.upto, seen["last_id"])
+    )
 
 
 def _moved(before: Offsets, ends: Offsets) -> Iterator[tuple[StreamKey, tuple[str, Position]]]:

@@ -227,18 +227,22 @@ def test_the_gateway_is_told_how_far_the_archive_goes(
         assert seen is not None
         return str(seen["archived_up_to"])
 
-    checkpoint.plan(0, {"told": "5-0", "gone": "7-0"})
+    with Gateway(Access("g0", server.url)) as gateway:
+        seen = calls.stream(gateway, "told")
+    assert seen is not None
+    own = seen["generation"]
+    checkpoint.plan(0, {"told": "5-0", "gone": "7-0"}, own)
     archiver.store(frame(spark, [("told", "1-0"), ("told", "2-0"), ("gone", "7-0")]), 0)
     archiver.settle()
     assert told() == "0-0"
     checkpoint.commit(0)
-    checkpoint.plan(1, {"told": "6-0", "gone": "7-0"})
+    checkpoint.plan(1, {"told": "6-0", "gone": "7-0"}, own)
     archiver.store(frame(spark, [("told", "6-0")]), 1)
     assert told() == "5-0", "the next batch tells of the one before"
     checkpoint.commit(1)
     archiver.settle()
     assert told() == "6-0"
-    checkpoint.plan(2, {"told": "7-0", "gone": "7-0"})
+    checkpoint.plan(2, {"told": "7-0", "gone": "7-0"}, own)
     archiver.store(frame(spark, [("told", "7-0")]), 2)
     checkpoint.commit(2)
     again = Archiver(asked(tmp_path, server))
