@@ -19,7 +19,8 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, St
 
 from pipeline import gateway as calls
 from pipeline import ids
-from pipeline.gateway import Access, Gateway
+from pipeline.errors import DataLoss, Refused
+from pipeline.gateway import Access, ColumnsPage, Gateway
 from pipeline.jobs.replay_plan import Span, clusters
 from pipeline.manifest import Archive, File, ManifestError
 from pipeline.parquet import IdRun, opened
@@ -116,18 +117,42 @@ class FromGateway:
         after, more = span.after, True
         with Gateway(self.access) as gateway:
             while more:
-                page = calls.page(
-                    gateway,
-                    span.stream,
-                    after=after,
-                    end=span.end,
-                    count=_rows_at_once,
-                    max_bytes=_bytes_at_once,
-                    fail_on_gap=True,
-                )
+                page = _page(gateway, span, after)
                 if len(page):
                     yield form.batch(page, self.access.name, span.stream)
                 after, more = page.next_id, page.more
+
+
+def _page(gateway: Gateway, span: Span, after: str) -> ColumnsPage:
+    """The next page of a range. Raises DataLoss where it is not what was planned."""
+    try:
+        page = calls.page(
+            gateway,
+            span.stream,
+            after=after,
+            end=span.end,
+            count=_rows_at_once,
+            max_bytes=_bytes_at_once,
+            fail_on_gap=True,
+        )
+    except Refused as refused:
+        if refused.status == 410:
+            raise _lost(span, f"entries after {after} were trimmed before they were sent") from None
+        raise
+    if page.generation != span.generation:
+        told = "the stream was deleted" + (" and made anew" if page.generation else "")
+        raise _lost(span, f"{told} after the replay was planned")
+    # From 0-0 nothing is a gap to the gateway.
+    if ids.is_after(page.removed_upto, after):
+        raise _lost(span, f"entries up to {page.removed_upto} were trimmed before they were sent")
+    return page
+
+
+def _lost(span: Span, what: str) -> DataLoss:
+    return DataLoss(
+        f"stream {span.stream}, ({span.after}, {span.end}]: {what}; what is missing may be in an archive: "
+        "replay that, or what is left under a new --job-id"
+    )
 
 
 def _rows(place: Place, group: Sequence[File]) -> Iterator[pa.RecordBatch]:
@@ -214,7 +239,18 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On a worker. Raises PipelineError."""
         for piece in self._work.tasks[partition.value]:
-            yield from targeted(self._work.source.batches(piece), piece.span.target)
+            batches = whole(self._work.source.batches(piece), piece.span)
+            yield from targeted(batches, piece.span.target)
+
+
+def whole(batches: Iterable[pa.RecordBatch], span: Span) -> Iterator[pa.RecordBatch]:
+    """Batches of a range; what is told as sent is what the plan counted. Raises DataLoss where it is not."""
+    rows = 0
+    for batch in batches:
+        rows += batch.num_rows
+        yield batch
+    if rows != span.rows:
+        raise _lost(span, f"{rows:,} entries are there, {span.rows:,} were when the replay was planned")
 
 
 def targeted(batches: Iterable[pa.RecordBatch], target: str) -> Iterator[pa.RecordBatch]:
