@@ -66,21 +66,27 @@ def checked_url(url: str) -> httpx.URL:
     """A gateway's URL. Raises OptionError for what is none, and for one that holds a password."""
     try:
         parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise OptionError(f"gateway.urls: {url!r}: {error}") from None
-    if parsed.userinfo:
-        # Not shown: options travel in logs.
-        raise OptionError("gateway.urls: a URL holds a user or a password; use tokenFile or tokenEnv instead")
-    out_of_range = parsed.port is not None and not 0 < parsed.port < 1 << 16
-    if (
-        out_of_range
-        or parsed.scheme not in ("http", "https")
-        or not parsed.host
-        or parsed.query
-        or parsed.fragment
-    ):
-        raise OptionError(f"gateway.urls: {url!r} is not like http://127.0.0.1:8080")
+        out_of_range = parsed.port is not None and not 0 < parsed.port < 1 << 16
+    # A host's name may be none in ways of its own.
+    except (httpx.InvalidURL, ValueError):
+        raise _no_gateway("it is no URL, or has a port or a host's name that cannot be") from None
+    wrong = {
+        "it holds a user or a password; use tokenFile or tokenEnv instead": parsed.userinfo,
+        "it does not begin with http:// or https://": parsed.scheme not in ("http", "https"),
+        "it names no host": not parsed.host,
+        "a port is a number up to 65535": out_of_range,
+        "it has something after a ?; a token belongs into tokenFile or tokenEnv": parsed.query,
+        "it has something after a #": parsed.fragment,
+    }
+    for why, holds in wrong.items():
+        if holds:
+            raise _no_gateway(why)
     return parsed
+
+
+def _no_gateway(why: str) -> OptionError:
+    """The URL is not shown, nor a part of it: options travel in logs, and anything may be a password."""
+    return OptionError(f"gateway.urls: a URL is not like http://127.0.0.1:8080: {why}")
 
 
 def _checked_token(token: bytes, where: str) -> str:

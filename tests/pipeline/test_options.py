@@ -129,6 +129,23 @@ def test_gateways_have_stable_names() -> None:
         found.access("g2")
 
 
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://u:hunter2@h:80", "password"), ("http://u:hunter2@h:80x", "port"),
+        ("http://h:hunter2", "port"), ("http://h/?token=hunter2", "tokenFile"), ("http://h/#hunter2", "#"),
+        ("u:hunter2@h", "http://"), ("ftp://hunter2", "http://"), ("http://:80/hunter2", "host"),
+        ("http://h:99999/hunter2", "65535"), ("http://xn--a/hunter2", "name"), ("http://[hunter2", "port"),
+    ],
+)  # fmt: skip
+def test_a_url_that_is_refused_is_not_shown(url: str, why: str) -> None:
+    """It may hold a password, and errors travel in logs."""
+    with pytest.raises(OptionError, match=r"gateway\.urls") as refused:
+        read(**{"gateway.urls": f"g0={url}"})
+    assert why in refused.value.sentence
+    assert "hunter2" not in str(refused.value)
+
+
 @pytest.mark.parametrize("urls", ["http://h:1,http://h:2", "g0=http://h:1,g0=http://h:2", "", "h"])
 def test_gateways_without_name_or_url_are_refused(urls: str) -> None:
     with pytest.raises(OptionError, match=r"gateway\.urls"):
