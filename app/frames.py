@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from app import errors, names
 from app.errors import Refusal, invalid
+from app.held import claim_min_idle_ms_min
 from app.wire import claims, media, options, publish, query, strict
 from app.wire.options import XAddOptions
 from app.wire.publish import EntryLimits, Published
@@ -25,8 +26,6 @@ SUBPROTOCOL: Final = "weir.v1"
 VERSION: Final = 1
 sub_bytes_max: Final = 64
 credit_max: Final = 1_000_000
-# A consumer's own entries grow old too: a shorter time would give them to it again and again.
-claim_min_idle_ms_min: Final = 1_000
 _integer_max: Final = (1 << 53) - 1
 
 Sub = Annotated[str, Meta(min_length=1, max_length=sub_bytes_max, description="the subscription's name")]

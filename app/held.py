@@ -11,6 +11,8 @@ from engine import EndWait, GiveBack, PendingList, XPendingRange
 
 # No age makes an entry that somebody owns claimable: only released ones are taken.
 released_only_ms: Final = (1 << 53) - 1
+# A consumer's own entries grow old too: a shorter time would have it claim them from itself again and again.
+claim_min_idle_ms_min: Final = 1_000
 # How often is looked whether others have taken or settled what a consumer without room was sent.
 look_s: Final = 1.0
 # So many entries are looked at then.

@@ -8,6 +8,7 @@ from typing import Final
 
 from app import schemas
 from app import schemas_groups as shapes
+from app.held import claim_min_idle_ms_min
 from app.operation import EVENTS, WRITES, Json, Operation, bound, number, text, word
 from app.schemas import NAME_CHARACTERS, NOT_DOTS
 
@@ -114,7 +115,10 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
                 "at most so many entries sent and not acknowledged, 100 by default", least=1, maximum=10_000
             ),
             "claim_min_idle_ms": number(
-                "also take over what others have held for so many milliseconds", maximum=(1 << 53) - 1
+                "also take over what others have held for so many milliseconds, "
+                "more than any entry takes to be worked on",
+                least=claim_min_idle_ms_min,
+                maximum=(1 << 53) - 1,
             ),
         },
         media=EVENTS,

@@ -86,7 +86,8 @@ class Delivered(NamedTuple):
     """One entry handed to a consumer. `text` is None where a pending entry is deleted from the stream.
 
     `idle_ms` and `deliveries` are None for plain new entries; for claims they are those before this delivery
-    (0 and 0 for new entries of a read with CLAIM). `delivery_count` counts this delivery.
+    (0 and 0 for new entries of a read with CLAIM). `delivery_count` counts this delivery. `own` tells what a
+    consumer that claims by reading had itself: nobody released it, nobody else had it since.
     """
 
     id: int
@@ -94,6 +95,7 @@ class Delivered(NamedTuple):
     delivery_count: int
     idle_ms: int | None = None
     deliveries: int | None = None
+    own: bool = False
 
 
 class StreamDeliveries(msgspec.Struct, frozen=True):

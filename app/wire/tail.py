@@ -17,6 +17,7 @@ import msgspec
 from app import names, sse
 from app.errors import Refusal, invalid, problem
 from app.feeds import Gap, Page
+from app.held import claim_min_idle_ms_min
 from app.wire import projection, query
 from app.wire.query import Parameters
 from app.wire.read import cursor as cursor_of
@@ -91,7 +92,7 @@ def parse_consuming(query_string: bytes, count_max: int) -> tuple[int, int | Non
     default = min(in_flight_default, count_max)
     most = query.integer(given, "max_in_flight", least=1, most=count_max, default=default)
     assert most is not None, "it has a default"
-    return most, query.integer(given, "claim_min_idle_ms", least=0, most=(1 << 53) - 1)
+    return most, query.integer(given, "claim_min_idle_ms", least=claim_min_idle_ms_min, most=(1 << 53) - 1)
 
 
 def _wanted(streams: Sequence[str], mark: str, given: Parameters, count_max: int) -> Wanted:

@@ -310,7 +310,8 @@ def _claim_idle(
         if more:
             break
         count = pending.delivery_count
-        found.append(Delivered(entry_id, text, _one_more(count), idle_ms, count))
+        own = pending.consumer is not None and pending.consumer.name == command.consumer
+        found.append(Delivered(entry_id, text, _one_more(count), idle_ms, count, own))
     bury(turn, name, command.group, dead, too_many)
     if len(gone) > _passed_over_max:
         turn.settle(name, command.group, gone)

@@ -113,6 +113,36 @@ async def test_what_others_hold_for_long_is_taken_over_if_asked_for(world: World
     assert (modest.ids, greedy.ids) == ([], ["1-0"])
 
 
+async def test_what_is_worked_on_for_long_does_not_come_again(world: World) -> None:
+    """A consumer that takes over what others held for long has its own entries for that long too."""
+    await begin(world)
+    await world.add("1-0")
+    reader = consume(world, query="claim_min_idle_ms=1000")
+    await settle()
+    for _ in range(4):
+        await world.pass_s(1.1)
+    assert reader.ids == ["1-0"]
+    await world.add("2-0")
+    assert reader.ids == ["1-0", "2-0"]
+
+
+@pytest.mark.parametrize("query", ["", "claim_min_idle_ms=1000"])
+async def test_what_a_consumer_releases_it_may_be_given_again(world: World, query: str) -> None:
+    """Whoever releases it: itself, or another that had taken it over meanwhile."""
+    await begin(world)
+    await world.add("1-0")
+    reader = consume(world, query=query)
+    await settle()
+    nack = {"ids": ["1-0"], "mode": "fail"}
+    await world.http.post(f"{GROUP}/nack", json=nack)
+    await settle()
+    assert reader.ids == ["1-0"] * 2
+    await world.http.post(f"{GROUP}/claim", json={"consumer": "x", "min_idle_ms": 0, "ids": ["1-0"]})
+    await world.http.post(f"{GROUP}/nack", json=nack)
+    await settle()
+    assert reader.ids == ["1-0"] * 3
+
+
 async def test_what_was_never_sent_goes_back_as_it_was(world: World) -> None:
     """A consumer that takes nothing is cut, and what it was given waits for the next one, never delivered."""
     await begin(world)
@@ -240,6 +270,7 @@ async def test_silence_is_broken_for_consumers_too(world: World, *, full: bool) 
         ("s", "", 404, "no_group"),
         ("none", "", 404, "no_stream"),
         ("s", "max_in_flight=0", 422, "invalid"),
+        ("s", "claim_min_idle_ms=999", 422, "invalid"),
         ("s", "after=0", 400, "unknown_parameter"),
     ],
 )
