@@ -46,6 +46,8 @@ _decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 slow_reader_close: Final = 4004
 flood_close: Final = 4005
+# Where a frame ends that is not even written: behind whatever a connection carries.
+never_sent: Final = 1 << 62
 
 
 class Listener(Protocol):
@@ -156,8 +158,8 @@ class GuardedSocket(WebSocketsSansIOProtocol):
 
     @property
     def paused(self) -> bool:
-        """Whether anything waits to leave."""
-        return not self.writable.is_set()
+        """Whether anything waits to leave, or nothing more will."""
+        return not self.writable.is_set() or self._is_over()
 
     @property
     def sent_bytes(self) -> int:
@@ -165,10 +167,17 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         return self._counted.sent_bytes
 
     def write_frame(self, data: bytes) -> int:
-        """Write a whole frame; how many bytes were written by then, this frame included."""
-        if not self.close_sent and not self.disconnected:
-            self.transport.write(data)
+        """Write a whole frame; how many bytes were written by then, this frame included: `never_sent` where
+        a close came before it.
+        """
+        if self._is_over():
+            return never_sent
+        self.transport.write(data)
         return self._counted.written_bytes
+
+    def _is_over(self) -> bool:
+        """Whether nothing more will be written: either side has closed, and a transport drops it silently."""
+        return self.close_sent or self.disconnected or self.transport.is_closing()
 
     def hold(self, *, held: bool) -> None:
         """Read no more for the time being, or again."""
@@ -200,7 +209,9 @@ class GuardedSocket(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_stall()
         # After an error the transport has thrown away what waited: so much had left at least.
-        self._counted.freeze(self._sent_at_pause if self.paused else self._counted.written_bytes)
+        self._counted.freeze(
+            self._sent_at_pause if not self.writable.is_set() else self._counted.written_bytes
+        )
         sent_bytes = self._counted.sent_in_the_end
         assert sent_bytes is not None, "it was frozen just now"
         super().connection_lost(exc)

@@ -629,6 +629,64 @@ def test_what_never_left_for_a_dead_worker_goes_back(patient: Server, how: str) 
         assert released == sorted(released, key=lambda owner: owner is None), "the last that were sent"
 
 
+def test_what_meets_a_close_goes_back(server: Server, http: httpx.Client) -> None:
+    """A consumer says goodbye while an entry comes for it: what it has not seen is the group's again, as if
+    it had never been delivered.
+    """
+    unseen = []
+    with Raw(server.port) as publisher:
+        publisher.handshake()
+        for number in range(10):
+            stream = f"s{number}"
+            with Raw(server.port) as raw:
+                raw.handshake()
+                raw.send("consume", sub="w", consumer="c", **WORK | {"stream": stream})
+                while b'"caught_up"' not in raw.read()[1]:
+                    pass
+                publisher.send("publish", ref=1, stream=stream, fields={"n": 1})
+                raw.write(0x8, struct.pack(">H", 1000))
+                while (frame := raw.read())[0] == 0x1 and b'"entries"' not in frame[1]:
+                    pass
+                while b'"ok"' not in publisher.read()[1]:
+                    pass
+                if frame[0] != 0x1:
+                    unseen.append(stream)
+    assert unseen, "every entry was faster than the close that came with it"
+
+    def rows() -> list[tuple[str | None, int]]:
+        found = [http.get(f"/v1/streams/{stream}/groups/g/pending?count=9").json() for stream in unseen]
+        return [(row["consumer"], row["delivery_count"]) for one in found for row in one["pending"]]
+
+    eventually(lambda: ("c", 1) not in rows(), "given back")
+    assert set(rows()) <= {(None, 0)}
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        (b"\x81\xff" + struct.pack(">Q", 50 << 20) + bytes(4), 1009),
+        (masked(0x1, b"\xff\xfe"), 1007),
+        (masked(0x9) * 3_000, 4005),
+    ],
+    ids=["too long", "not UTF-8", "a flood"],
+)
+def test_what_comes_behind_our_close_goes_back(
+    server: Server, http: httpx.Client, ending: bytes, code: int
+) -> None:
+    """The peer has been told that it ends, and stays for a while: nothing is delivered to it meanwhile."""
+    with Raw(server.port) as raw:
+        raw.handshake()
+        raw.send("consume", sub="w", consumer="c", **WORK)
+        while b'"caught_up"' not in raw.read()[1]:
+            pass
+        raw.socket.sendall(ending)
+        assert raw.close_code() == code
+        add(http, "s", *range(5))
+        add(http, "s", *range(5))
+        eventually(lambda: ("c", 1) not in pending(http), "given back")
+        assert set(pending(http)) <= {(None, 0)}
+
+
 def test_too_many_sockets_are_refused(tmp_path: Path) -> None:
     """Before they are accepted; one that leaves makes room. In the log it is a refusal, and no error."""
     with Server(tmp_path / "data", "--set", "sockets_max=2") as server:
