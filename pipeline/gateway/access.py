@@ -66,6 +66,7 @@ def checked_url(url: str) -> httpx.URL:
     """A gateway's URL. Raises OptionError for what is none, and for one that holds a password."""
     try:
         parsed = httpx.URL(url)
+        host = parsed.host
         out_of_range = parsed.port is not None and not 0 < parsed.port < 1 << 16
     # A host's name may be none in ways of its own.
     except (httpx.InvalidURL, ValueError):
@@ -73,7 +74,7 @@ def checked_url(url: str) -> httpx.URL:
     wrong = {
         "it holds a user or a password; use tokenFile or tokenEnv instead": parsed.userinfo,
         "it does not begin with http:// or https://": parsed.scheme not in ("http", "https"),
-        "it names no host": not parsed.host,
+        "it names no host": not host or "%" in host,
         "a port is a number up to 65535": out_of_range,
         "it has something after a ?; a token belongs into tokenFile or tokenEnv": parsed.query,
         "it has something after a #": parsed.fragment,

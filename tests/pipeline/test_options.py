@@ -135,7 +135,7 @@ def test_gateways_have_stable_names() -> None:
         ("http://u:hunter2@h:80", "password"), ("http://u:hunter2@h:80x", "port"),
         ("http://h:hunter2", "port"), ("http://h/?token=hunter2", "tokenFile"), ("http://h/#hunter2", "#"),
         ("u:hunter2@h", "http://"), ("ftp://hunter2", "http://"), ("http://:80/hunter2", "host"),
-        ("http://h:99999/hunter2", "65535"), ("http://xn--a/hunter2", "name"), ("http://[hunter2", "port"),
+        ("http://h:99999/hunter2", "65535"), ("http://xn--a/hunter2", "name"), ("http://[hunter2", "host"),
     ],
 )  # fmt: skip
 def test_a_url_that_is_refused_is_not_shown(url: str, why: str) -> None:
