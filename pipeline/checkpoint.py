@@ -43,6 +43,18 @@ def files_of(batch: int) -> list[str]:
     return [_METADATA, f"{_OFFSETS}/{batch}", f"{_COMMITS}/{batch}"]
 
 
+def secure_plan(checkpoint: Place, batch: int) -> None:
+    """Have the disk hold which range a batch has, and whose it is; Spark does not see to that. What is done
+    with the batch from now on may outlast a power cut: it must not be forgotten what it was done with, or
+    Spark would give that number to another range. Raises PipelineError.
+    """
+    names = [_METADATA, f"{_OFFSETS}/{batch}"]
+    for name in names:
+        if checkpoint.size(name) is None:
+            raise _strange(checkpoint, name, "it is missing")
+    checkpoint.secure(names)
+
+
 def ends(checkpoint: Place, batch: int) -> Offsets:
     """How far each stream is read when a batch has ended. Raises PipelineError."""
     name = f"{_OFFSETS}/{batch}"

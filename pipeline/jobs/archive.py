@@ -125,7 +125,8 @@ class Archiver:
         reader = spark.readStream.format(SOURCE)
         for name, value in self._source.items():
             reader = reader.option(name, value)
-        return reader.load().writeStream.queryName("weir-archive").foreachBatch(reported(self.store))
+        writer = reader.load().writeStream.queryName("weir-archive")
+        return writer.foreachBatch(reported(self.store, self.checkpoint))
 
     def check(self) -> None:
         """Refuse a root that is not this query's, before anything is written. Raises OptionError."""

@@ -1,6 +1,8 @@
-"""What a batch of a query is given to, so that its failure is heard of.
+"""What a batch of a query is given to, so that its range outlasts what is done with it, and its failure is
+heard of.
 
-Knows: how Spark looks at what a Python function raised. Must never know: what is done with a batch.
+Knows: when Spark's checkpoint must be on disk, how Spark looks at what a Python function raised.
+Must never know: what is done with a batch.
 
 A write that failed inside `foreachBatch` was seen to take the query's thread with it: the text of such an
 error is the whole trace of Java, an expression that is searched for in it overflowed the thread's stack, and
@@ -11,17 +13,22 @@ from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 
+from pipeline import checkpoint
 from pipeline.errors import PipelineError
+from pipeline.place import Place
 from pipeline.running import told_by_spark
 
 EachBatch = Callable[[DataFrame, int], None]
 
 
-def reported(each: EachBatch) -> EachBatch:
-    """The same for `foreachBatch`; what fails in it is told in a line, as the pipeline's own error."""
+def reported(each: EachBatch, place: Place) -> EachBatch:
+    """The same for `foreachBatch` of the query whose checkpoint lies at `place`. It begins when the disk
+    holds which range the batch has; what fails in it is told in a line, as the pipeline's own error.
+    """
 
     def run(batch: DataFrame, number: int) -> None:
         try:
+            checkpoint.secure_plan(place, number)
             each(batch, number)
         except PipelineError as error:
             # Alone, without the trace of what it came from.

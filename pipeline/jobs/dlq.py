@@ -18,6 +18,7 @@ from pipeline.jobs import reading
 from pipeline.jobs.batches import reported
 from pipeline.jobs.counting import Counted, Key, counted, part_of
 from pipeline.jobs.fields import FIELD, text_of
+from pipeline.place import Place
 from pipeline.series import Bar
 from pipeline.tally import Tally
 
@@ -183,7 +184,7 @@ def query(
         show(add_batch(counts_, batch, number, by))
 
     return reading.following(spark, source_options(source), _fields(by)).writeStream.foreachBatch(
-        reported(note)
+        reported(note, Place.of(checkpoint))
     )
 
 

@@ -25,6 +25,7 @@ from pipeline.jobs import reading
 from pipeline.jobs.batches import reported
 from pipeline.jobs.counting import Counted, Key, added, counted
 from pipeline.jobs.fields import TimeField, id_millis_of, millis_of
+from pipeline.place import Place
 from pipeline.series import Spread
 from pipeline.tally import Tally
 
@@ -171,7 +172,9 @@ def query(
     def note(batch: DataFrame, number: int) -> None:
         show(add_batch(counts_, batch, number, measure))
 
-    return reading.following(spark, source, measure.fields()).writeStream.foreachBatch(reported(note))
+    return reading.following(spark, source, measure.fields()).writeStream.foreachBatch(
+        reported(note, Place.of(checkpoint))
+    )
 
 
 def tally(checkpoint: str, measure: Measure) -> Tally:

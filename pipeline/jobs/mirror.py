@@ -96,7 +96,7 @@ def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
         }
         written(shared(frame, tasks, keep_ids=asked.keep_ids), asked.target, options)
 
-    return entries.writeStream.queryName("weir-mirror").foreachBatch(reported(send))
+    return entries.writeStream.queryName("weir-mirror").foreachBatch(reported(send, place))
 
 
 def settled(place: Place, asked: Mirror) -> int:

@@ -232,7 +232,7 @@ def query(
         tally.add(number, lambda _none: None)
 
     found = aggregated(reading.following(spark, source, windows.fields()), windows)
-    return found.writeStream.outputMode(mode).foreachBatch(reported(deliver))
+    return found.writeStream.outputMode(mode).foreachBatch(reported(deliver, Place.of(output.checkpoint)))
 
 
 def _deliver(results: DataFrame, batch: int, output: Output) -> None:

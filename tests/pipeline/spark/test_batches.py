@@ -7,6 +7,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.jobs.batches import reported
+from pipeline.place import Place
 
 _chars: int = 50_000
 
@@ -23,7 +24,9 @@ def test_a_long_error_of_spark_ends_the_query(spark: SparkSession, tmp_path: Pat
         jvm.java.lang.Class.forName("WEIR_ROW: no number" + "\n" + "x" * _chars)
 
     lines = spark.readStream.text(str(tmp_path / "in"))
-    writer = lines.writeStream.foreachBatch(reported(fail)).option("checkpointLocation", checkpoint)
+    writer = lines.writeStream.foreachBatch(reported(fail, Place.of(checkpoint))).option(
+        "checkpointLocation", checkpoint
+    )
     query = writer.trigger(availableNow=True).start()
     try:
         with pytest.raises(StreamingQueryException, match="WEIR_ROW: no number"):
