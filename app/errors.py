@@ -57,7 +57,7 @@ CODES: Final[dict[str, Code]] = {
     "too_many_entries": Code(413, "The batch has more entries than the limit"),
     "unsupported_media_type": Code(415, "The body's media type, charset or coding is not supported"),
     "invalid": Code(422, "A value has a wrong type, range or combination"),
-    "idempotency_mismatch": Code(422, "The Idempotency-Key was used with another body"),
+    "idempotency_mismatch": Code(422, "The key, or the number of the chunk, was used with another body"),
     "upgrade_required": Code(426, "Here is a WebSocket, and this was no handshake"),
     "too_many_sockets": Code(429, "Too many sockets are open", retry_after_s=30, close=4503),
     "rate_limited": Code(429, "Too many requests", retry_after_s=1, close=4005),

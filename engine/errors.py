@@ -156,6 +156,16 @@ def too_many_chunks(chunks: int, answer_bytes: int) -> EngineError:
     return invalid(f"ERR {sentence}", sentence)
 
 
+def chunk_mismatch(producer: str, epoch: int, chunk: int) -> EngineError:
+    return EngineError(
+        "idempotency_mismatch",
+        "ERR The chunk was stored with other entries",
+        f"chunk {chunk} of the producer {producer!r}, epoch {epoch}, was stored with other streams or "
+        "another number of entries, and nothing of this one: a run cuts the same work into the same chunks "
+        "each time; begin another epoch for other work",
+    )
+
+
 def trim_guarded(needed_from: str) -> EngineError:
     return EngineError(
         "trim_guarded",

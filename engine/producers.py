@@ -23,7 +23,7 @@ epoch_bytes_max: Final = 64 * 1024 * 1024
 
 
 class Producer:
-    """The answers of the chunks of two epochs, and their bytes. `edition` is the one it was last written in."""
+    """The answers of the chunks of two epochs, and their bytes; `edition` is that of its last writing."""
 
     __slots__ = ("before", "before_bytes", "before_epoch", "chunks", "chunks_bytes", "edition", "epoch")
 

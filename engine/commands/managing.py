@@ -168,7 +168,7 @@ def bury_entries(turn: Turn, command: own.BuryEntries) -> Buried:
 
 
 def publish(turn: Turn, command: own.Publish) -> Published | Republished:
-    repeated = _published_before(turn, command.idempotency) or _chunk_before(turn, command.chunk)
+    repeated = _published_before(turn, command.idempotency) or _chunk_before(turn, command)
     if repeated is not None:
         return repeated
     if len({part.stream for part in command.parts}) < len(command.parts):
@@ -196,14 +196,23 @@ def _published_before(turn: Turn, key: types.IdempotencyKey | None) -> Published
     return Published([(name, Added(given)) for name, given in answer.streams], duplicate=True)
 
 
-def _chunk_before(turn: Turn, chunk: own.Chunk | None) -> Republished | None:
-    """What was answered to the chunk the first time; refused where it was not, and its epoch is over."""
+def _chunk_before(turn: Turn, command: own.Publish) -> Republished | None:
+    """What was answered to the chunk the first time; refused where it was not, and its epoch is over.
+
+    Refused also where it has other streams now, or other numbers of entries: what it brings would be lost
+    without a word. That its entries are the same is not looked at.
+    """
+    chunk = command.chunk
     if chunk is None:
         return None
     producers = turn.keyspace.producers
     answer = producers.answer(chunk.producer, chunk.epoch, chunk.number)
     if answer is not None:
-        return Republished([_run(*row) for row in _rows_of(answer)])
+        rows = _rows_of(answer)
+        stored = sorted((name, count) for name, _, _, count in rows)
+        if stored != sorted((part.stream, len(part.bodies)) for part in command.parts):
+            raise errors.chunk_mismatch(chunk.producer, chunk.epoch, chunk.number)
+        return Republished([_run(*row) for row in rows])
     epoch = producers.epoch(chunk.producer)
     if chunk.epoch < epoch:
         raise errors.stale_epoch(chunk.producer, epoch)

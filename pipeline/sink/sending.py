@@ -117,7 +117,13 @@ class Sender:
     def _store(self, chunk: Chunk[Any]) -> bool:
         names = sorted(chunk.streams)
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        answer = self._ask(self._keys.request(chunk), f"publishing chunk {chunk.number} to {names[0]}{more}")
+        about = f"publishing chunk {chunk.number} to {names[0]}{more}"
+        try:
+            answer = self._ask(self._keys.request(chunk), about)
+        except Refused as refused:
+            if refused.problem != "idempotency_mismatch":
+                raise
+            raise self._keys.changed(chunk) from None
         had = self._keys.repeated(chunk, answer)
         for one in had:
             if self._is_other(one):

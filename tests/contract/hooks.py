@@ -44,6 +44,7 @@ _MEANT = (
     "set the group's dead_letter first",
     "the entries go to another consumer",
     "the Idempotency-Key was used with another body",
+    " was stored with other streams or another number of entries",
     "the stream's last ID is ",  # If-Match
     "there is a backup of this name already",
     "a plan needs streams, with their cursors, or a pattern",

@@ -13,7 +13,8 @@ from tests.documents.programs import programs, start
 from tests.server import Server
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "bulk.md").read_text()
-LINES = [f"word {number}" for number in range(2_000)]
+# The last chunk of them is not full.
+LINES = [f"word {number}" for number in range(1_950)]
 KILLS = 2
 done_s_max = 60.0
 
@@ -59,6 +60,12 @@ def test_each_line_is_written_and_read_once(server: Server, place: Path) -> None
     assert [row["line"] for row in first] == LINES
     assert len({row["id"] for row in first}) == len(LINES)
     assert read(place, server) == []
+    with (place / "words.txt").open("a") as words:
+        words.write("one more\n")
+    assert write(place, server, 1).wait(done_s_max) == 1, "what would be lost is refused"
+    assert "HTTP Error 422" in (place / "writer.py.log").read_text()
+    assert read(place, server) == []
+    (place / "words.txt").write_text("".join(f"{line}\n" for line in LINES))
     assert write(place, server, 2).wait(done_s_max) == 0
     again = read(place, server)
     assert [row["line"] for row in again] == LINES

@@ -53,6 +53,26 @@ def test_a_chunk_is_stored_once_and_answered_twice(house: House) -> None:
     assert house.keyspace.keys == {}
 
 
+def test_a_repeated_chunk_with_other_entries_is_refused(house: House) -> None:
+    """By their numbers and streams, whatever the order: its entries would be lost without a word. After a
+    restart and in the epoch before too.
+    """
+    first = told(house, chunk(1, 0, streams=("a", "b")))[1]
+    told(house, chunk(2, 0))
+    body = entries.body([("n", "new")])
+    others = [{"a": 2}, {"a": 2, "b": 3}, {"a": 2, "b": 2, "c": 1}, {"a": 2, "c": 2}, {}]
+    for _ in range(2):
+        for other in others:
+            parts = [XAdd(stream=name, bodies=[body] * count) for name, count in other.items()]
+            refused = house.refused(Publish(parts=parts, chunk=Chunk("p", 1, 0)))
+            assert (refused.code, "chunk 0 of the producer 'p'" in refused.detail) == (
+                "idempotency_mismatch",
+                True,
+            )
+        assert told(house, chunk(1, 0, streams=("b", "a"))) == (True, first)
+        house.restart()
+
+
 def test_the_epoch_before_is_remembered_too(house: House) -> None:
     """Numbers of epochs may have holes; of the one before that nothing is known."""
     first = told(house, chunk(3, 0))[1]

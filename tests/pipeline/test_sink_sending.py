@@ -138,6 +138,15 @@ class TestPosition:
         with pytest.raises(PipelineError, match="WEIR_CHANGED: chunk 0 of spark/p4/0"):
             send(gateway, entries[1:], "position", place)
 
+    def test_rows_that_came_since_are_noticed(self, gateway: Gateway) -> None:
+        """The last chunk was stored shorter: the gateway refuses it, and the user hears what to do."""
+        place = Place("spark/p6", 0, 0)
+        send(gateway, numbers("longer", 15), "position", place)
+        for mine in (numbers("longer", 16), numbers("elsewhere", 15)):
+            with pytest.raises(PipelineError, match=r"WEIR_CHANGED: chunk [01] of spark/p6/0.*another jobId"):
+                send(gateway, mine, "position", place)
+        assert len(stored(gateway, "longer")) == 15
+
     def test_another_job_under_the_same_name_is_noticed(self, gateway: Gateway) -> None:
         """Its rows would be taken for those of yesterday's."""
         send(gateway, numbers("daily", 10), "position", Place("job/daily", 0, 0))
