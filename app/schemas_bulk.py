@@ -34,7 +34,7 @@ class PlanWanted(Struct, omit_defaults=True, forbid_unknown_fields=True):
 
     streams: Annotated[dict[Name, EntryId], Meta(max_length=1_000)] | UnsetType = UNSET
     pattern: (
-        Annotated[str, Meta(min_length=1, max_length=1_024, description="`*`, `?`, `[a-c]`, as in Redis")]
+        Annotated[str, Meta(min_length=1, max_length=512, description="`*`, `?`, `[a-c]`, as in Redis")]
         | UnsetType
     ) = UNSET
     end: (

@@ -1,7 +1,7 @@
 """For bulk readers: what there is in many streams, and which part of it to read next."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from app.auth import Access, Action
@@ -16,6 +16,10 @@ routes: Final = Routes()
 
 # Names looked at in one turn.
 _names_a_turn: Final = 1_000
+# While a plan waits, new streams that fit its pattern are looked for after so long; less often where looking
+# takes long: one part of so many of the time.
+_look_again_ms: Final = 1_000
+_looking_share: Final = 20
 
 
 @routes.post("/v1/plan", Access.PER_STREAM, "plan")
@@ -27,8 +31,32 @@ async def plan(call: Call) -> Answer:
     wanted = wire.parse(given, settings.request_streams_max, settings.wait_ms_max, prefer_wait_ms)
     for name in wanted.streams:
         call.require(Action.READ, name)
-    found = await _matching(call, wanted.pattern, wanted.streams) if wanted.pattern is not None else []
-    return Answer(200, wire.answer(await _planned(call, wanted.command(found))))
+    found = await _found(call, wanted)
+    planned = await _planned(call, wanted.command(found))
+    if wanted.wait_ms and not wire.has_any(planned):
+        planned = await call.gateway.wait(_waited(call, wanted, found), call.receive)
+    if wire.is_laborious(planned):
+        return Answer(200, await asyncio.to_thread(wire.answer, planned))
+    return Answer(200, wire.answer(planned))
+
+
+async def _waited(call: Call, wanted: wire.Wanted, found: Sequence[str]) -> Planned:
+    """The plan, made when there is something or the time is over."""
+    clock = call.gateway.clock
+    until = clock.monotonic() + wanted.wait_ms / 1000
+    looked_s = 0.0
+    while True:
+        wait_ms = max(1, round((until - clock.monotonic()) * 1000))
+        if wanted.pattern is not None:
+            wait_ms = min(wait_ms, max(_look_again_ms, round(looked_s * _looking_share * 1000)))
+        # What this answers is made in one turn, and of streams that were found before: it only tells when.
+        await call.engine.execute(wanted.waiting(found, wait_ms))
+        began = clock.monotonic()
+        found = await _found(call, wanted)
+        looked_s = clock.monotonic() - began
+        planned = await _planned(call, wanted.command(found))
+        if wire.has_any(planned) or clock.monotonic() >= until:
+            return planned
 
 
 async def _planned(call: Call, command: Plan) -> Planned:
@@ -39,8 +67,6 @@ async def _planned(call: Call, command: Plan) -> Planned:
     if several.is_one:
         return await _turn(call, command)
     counted = [await _turn(call, one) for one in several.counting()]
-    if command.block_ms is not None and not several.has_any(counted):
-        return await _turn(call, command)
     if several.is_counting:
         return several.together(counted)
     return several.together([await _turn(call, one) for one in several.sharing(counted)])
@@ -53,26 +79,30 @@ async def _turn(call: Call, command: Plan) -> Planned:
     return reply
 
 
-async def _matching(call: Call, pattern: Glob, named: Collection[str]) -> list[str]:
+async def _found(call: Call, wanted: wire.Wanted) -> list[str]:
     """The other streams that fit the pattern, of those that may be read."""
+    if wanted.pattern is None:
+        return []
     most = call.gateway.settings.request_streams_max
     found: list[str] = []
-    prefix = pattern.prefix.decode(errors="ignore")
+    prefix = wanted.pattern.prefix.decode(errors="ignore")
     after = None
     while True:
         page = await call.execute(ListStreams(prefix=prefix, after=after, limit=_names_a_turn))
         assert isinstance(page, Listing), "listing answers names"
-        found += [
-            name
-            for name in page.names
-            if name not in named
-            and pattern.matches(name.encode())
-            and call.gateway.policy.may(call.principal, Action.READ, name)
-        ]
-        if len(found) + len(named) > most:
+        # A match takes as long as pattern and name make it: others are served meanwhile.
+        found += await asyncio.to_thread(_matching, call, wanted.pattern, wanted.streams, page.names)
+        if len(found) + len(wanted.streams) > most:
             raise wire.too_many("pattern", most)
         after = page.next
         if after is None:
             return found
-        # Others come between two pages.
-        await asyncio.sleep(0)
+
+
+def _matching(call: Call, pattern: Glob, named: Collection[str], names: Sequence[str]) -> list[str]:
+    policy, principal = call.gateway.policy, call.principal
+    return [
+        name
+        for name in names
+        if name not in named and pattern.matches(name.encode()) and policy.may(principal, Action.READ, name)
+    ]

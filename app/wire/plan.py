@@ -15,7 +15,7 @@ from app.redis.glob import Glob
 from app.wire import members, strict
 from app.wire.members import Members, capped
 from app.wire.strict import Number, Object
-from engine import Plan, Planned, Reply, StreamPlan, ids, shares
+from engine import Plan, Planned, StreamPlan, ids, shares
 
 PLAN: Final = (
     *("streams", "pattern", "end", "max_entries", "max_bytes"),
@@ -26,19 +26,33 @@ PLAN: Final = (
 streams_a_turn: Final = 50
 # More pieces than anybody has hands for; each costs a look.
 parts_max: Final = 256
-_pattern_length_max: Final = 1_024
+# As long as the longest name: a pattern is held against every name, at the cost of both their lengths.
+_pattern_bytes_max: Final = 512
+# A thread costs less than writing so many streams and cuts.
+_inline_rows_max: Final = 200
+# Cutting a range into so many pieces costs what counting it does.
+_cuts_a_count: Final = 8
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A plan asked for; `pattern` stands for streams that have still to be looked for."""
+    """A plan asked for; `pattern` stands for streams that have still to be looked for. `wait_ms` is how long
+    it waits where there is nothing, 0 not at all.
+    """
 
     streams: Mapping[str, int]
     pattern: Glob | None
+    wait_ms: int
     rest: Mapping[str, Any]
 
     def command(self, found: Sequence[str]) -> Plan:
         """The command, with the streams that the pattern stands for: these are read from the beginning."""
         return Plan(streams=[*self.streams.items(), *((name, ids.ID_MIN) for name in found)], **self.rest)
+
+    def waiting(self, found: Sequence[str], wait_ms: int) -> Plan:
+        """The command that waits until there is something, and makes of it as little as can be."""
+        return msgspec.structs.replace(
+            self.command(found), max_entries=None, max_bytes=None, parts=1, block_ms=wait_ms
+        )
 
 
 def parse(given: Members, streams_max: int, wait_ms_max: int, prefer_wait_ms: int | None) -> Wanted:
@@ -58,13 +72,13 @@ def parse(given: Members, streams_max: int, wait_ms_max: int, prefer_wait_ms: in
     return Wanted(
         streams,
         pattern,
+        wait_ms or 0,
         {
             "ends": ends,
             "max_entries": members.integer(given, "max_entries", least=1, nullable=False),
             "max_bytes": members.integer(given, "max_bytes", least=1, nullable=False),
             "parts": members.integer(given, "parts", least=1, most=parts_max, nullable=False) or 1,
             "durable_only": members.boolean(given, "durable_only"),
-            "block_ms": wait_ms or None,
         },
     )
 
@@ -89,9 +103,12 @@ def _pattern(given: Members) -> Glob | None:
     if "pattern" not in given:
         return None
     value = given["pattern"]
-    if not isinstance(value, str) or isinstance(value, Number) or not 0 < len(value) <= _pattern_length_max:
-        raise invalid("/pattern", f"it is a pattern such as `orders:*`, at most {_pattern_length_max} long")
-    return Glob(value.encode())
+    if not isinstance(value, str) or isinstance(value, Number) or not value:
+        raise invalid("/pattern", "it is a pattern such as `orders:*`")
+    pattern = value.encode()
+    if len(pattern) > _pattern_bytes_max:
+        raise invalid("/pattern", f"a pattern has at most {_pattern_bytes_max} bytes, as a name")
+    return Glob(pattern)
 
 
 def too_many(member: str, streams_max: int) -> Exception:
@@ -104,9 +121,8 @@ class Several:
 
     def __init__(self, command: Plan) -> None:
         self._whole = command
-        self._pieces = [
-            command.streams[at : at + streams_a_turn] for at in range(0, len(command.streams), streams_a_turn)
-        ]
+        size = max(1, streams_a_turn * _cuts_a_count // (_cuts_a_count - 1 + command.parts))
+        self._pieces = [command.streams[at : at + size] for at in range(0, len(command.streams), size)]
         self.is_one = len(self._pieces) <= 1
         # Whether counting is all there is to do.
         self.is_counting = command.max_entries is command.max_bytes is None and command.parts == 1
@@ -114,24 +130,16 @@ class Several:
     def counting(self) -> Sequence[Plan]:
         """Plans of everything that there is."""
         return [
-            msgspec.structs.replace(
-                self._whole, streams=piece, max_entries=None, max_bytes=None, parts=1, block_ms=None
-            )
+            msgspec.structs.replace(self._whole, streams=piece, max_entries=None, max_bytes=None, parts=1)
             for piece in self._pieces
         ]
-
-    def has_any(self, counted: Sequence[Planned]) -> bool:
-        """Whether there is anything to read."""
-        return any(one.count for planned in counted for one in planned.streams)
 
     def sharing(self, counted: Sequence[Planned]) -> Sequence[Plan]:
         """Plans that have their parts of the budget, so that all streams share it."""
         entries = _parts(self._whole.max_entries, [[one.count for one in each.streams] for each in counted])
         sizes = _parts(self._whole.max_bytes, [[one.bytes for one in each.streams] for each in counted])
         return [
-            msgspec.structs.replace(
-                self._whole, streams=piece, max_entries=most, max_bytes=size, block_ms=None
-            )
+            msgspec.structs.replace(self._whole, streams=piece, max_entries=most, max_bytes=size)
             for piece, most, size in zip(self._pieces, entries, sizes, strict=True)
         ]
 
@@ -150,11 +158,20 @@ def _parts(budget: int | None, wanted: Sequence[Sequence[int]]) -> Sequence[int 
     return [max(1, sum(islice(given, len(each)))) for each in wanted]
 
 
-def answer(reply: Reply) -> bytes:
+def has_any(planned: Planned) -> bool:
+    """Whether there is anything to read."""
+    return any(one.count for one in planned.streams)
+
+
+def is_laborious(planned: Planned) -> bool:
+    """Whether writing the answer takes long."""
+    return sum(1 + len(one.cuts) for one in planned.streams) > _inline_rows_max
+
+
+def answer(planned: Planned) -> bytes:
     """What there is."""
-    assert isinstance(reply, Planned), "a plan answers what is planned"
-    streams = {one.stream: _stream(one) for one in reply.streams}
-    return msgspec.json.encode({"streams": streams, "missing": reply.missing})
+    streams = {one.stream: _stream(one) for one in planned.streams}
+    return msgspec.json.encode({"streams": streams, "missing": planned.missing})
 
 
 def _stream(one: StreamPlan) -> dict[str, Any]:

@@ -1,13 +1,17 @@
 """POST /v1/plan: many streams counted, a budget shared, a pattern, waits; strict about what it is asked."""
 
 import asyncio
+import threading
+import time
 from typing import Any
 
 import httpx
 import pytest
 
 from app.main import App
+from app.redis.glob import Glob
 from app.wire import plan as wire
+from engine import Command, Plan, Planned
 from tests.app.test_waits import Client
 
 PLAN = "/v1/plan"
@@ -136,6 +140,7 @@ async def test_a_plan_that_waits_is_one_of_the_waiters(app: App, two: httpx.Asyn
         ({"streams": {"a:1": "0"}, "wait_ms": 1}, 422, "invalid", "/wait_ms"),
         ({"pattern": ""}, 422, "invalid", "/pattern"),
         ({"pattern": 7}, 422, "invalid", "/pattern"),
+        ({"pattern": "é" * 256 + "*"}, 422, "invalid", "/pattern"),
         ({"pattern": None}, 422, "invalid", "/pattern"),
         ({"streams": None}, 422, "invalid", "/streams"),
         ({"streams": {"a:1": "0"}, "end": None}, 422, "invalid", "/end"),
@@ -200,3 +205,86 @@ async def test_a_plan_of_many_streams_waits_as_one(
     assert app.gateway.engine.waiting == 1
     await http.post("/v1/streams/s4/entries", json={"fields": {"n": "1"}})
     assert (await waiting)["streams"]["s4"]["count"] == 1
+
+
+async def test_a_pattern_that_is_hard_to_match_holds_nobody_up(http: httpx.AsyncClient) -> None:
+    """Names are held against it while the loop goes on."""
+    rows = [{"fields": {"n": "1"}}]
+    names = ["a" * 500 + f"{number:02}" for number in range(40)]
+    await http.post("/v1/publish", json={"streams": dict.fromkeys(names, rows)})
+    hard = "*" + "a" * 255 + "b"
+    began = time.perf_counter()
+    assert not any(Glob(hard.encode()).matches(name.encode()) for name in names)
+    whole_s = time.perf_counter() - began
+    asked = asyncio.ensure_future(plan(http, {"pattern": hard}))
+    pauses = []
+    while not asked.done():
+        before = time.perf_counter()
+        await asyncio.sleep(0)
+        pauses.append(time.perf_counter() - before)
+    assert await asked == {"streams": {}, "missing": []}
+    assert max(pauses) < whole_s / 2
+
+
+@pytest.mark.parametrize("pattern", ["new*", "*"])
+async def test_a_waiting_pattern_hears_of_new_streams(app: App, two: httpx.AsyncClient, pattern: str) -> None:
+    """Long before its time is over."""
+    known = {"a:1": "5-0", "a:2": "1-0"}
+    began = time.monotonic()
+    waiting = asyncio.ensure_future(plan(two, {"streams": known, "pattern": pattern, "wait": 5_000}))
+    while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+        await asyncio.sleep(0)
+    await two.post("/v1/streams/newx/entries", json={"fields": {"n": "1"}})
+    assert (await waiting)["streams"]["newx"]["count"] == 1
+    assert time.monotonic() - began < 3
+
+
+async def test_a_plan_that_waited_is_made_a_few_streams_at_a_time(
+    app: App, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that found something at once: budget and pieces are made in no turn of all streams."""
+    monkeypatch.setattr(wire, "streams_a_turn", 2)
+    names = [f"s{number}" for number in range(5)]
+    body = {"streams": dict.fromkeys(names, "0"), "wait": 5_000, "max_entries": 10, "parts": 4}
+    waiting = asyncio.ensure_future(plan(http, body))
+    while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
+        await asyncio.sleep(0)
+    ran: list[Plan] = []
+    execute = app.gateway.engine.execute
+
+    async def noted(command: Command, **given: Any) -> Any:
+        if isinstance(command, Plan):
+            ran.append(command)
+        return await execute(command, **given)
+
+    monkeypatch.setattr(app.gateway.engine, "execute", noted)
+    rows = [{"fields": {"n": "1"}}] * 4
+    await http.post("/v1/publish", json={"streams": dict.fromkeys(names, rows)})
+    told = (await waiting)["streams"]
+    assert {name: (one["count"], len(one["cuts"])) for name, one in told.items()} == dict.fromkeys(
+        names, (2, 1)
+    )
+    assert ran
+    assert all(len(command.streams) <= 2 and command.block_ms is None for command in ran)
+
+
+@pytest.mark.parametrize(("count", "inline"), [(5, True), (300, False)])
+async def test_a_large_plan_is_written_in_a_thread(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, count: int, *, inline: bool
+) -> None:
+    """Others are served meanwhile; what it tells is the same."""
+    threads: list[int] = []
+    answer = wire.answer
+
+    def noted(planned: Planned) -> bytes:
+        threads.append(threading.get_ident())
+        return answer(planned)
+
+    monkeypatch.setattr(wire, "answer", noted)
+    rows = [{"fields": {"n": "1"}}]
+    names = [f"s{number}" for number in range(count)]
+    for at in range(0, count, 100):
+        await http.post("/v1/publish", json={"streams": dict.fromkeys(names[at : at + 100], rows)})
+    told = await plan(http, {"pattern": "s*", "parts": 256})
+    assert {name: one["count"] for name, one in told["streams"].items()} == dict.fromkeys(names, 1)
+    assert [thread == threading.get_ident() for thread in threads] == [inline]
