@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.documents.programs import programs, start
@@ -70,3 +71,12 @@ def test_each_line_is_written_and_read_once(server: Server, place: Path) -> None
     again = read(place, server)
     assert [row["line"] for row in again] == LINES
     assert not {row["id"] for row in first} & {row["id"] for row in again}
+
+
+def test_the_reader_reads_streams_of_any_name(server: Server, place: Path) -> None:
+    """What a name holds is not the address's."""
+    names = ["words a", "words?é#%2F"]
+    streams = {name: [{"fields": {"line": name}}] for name in names}
+    answer = httpx.post(f"{server.url}/v1/publish", json={"streams": streams})
+    assert answer.status_code == 201, answer.text
+    assert sorted(row["line"] for row in read(place, server)) == names
