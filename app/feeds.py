@@ -166,7 +166,12 @@ class Feeds:
 
     def _wake_some(self) -> None:
         for _ in range(min(len(self._due), _woken_a_turn_max)):
-            self._due.popleft()()
+            callback = self._due.popleft()
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - whoever it is, the others are woken
+                told = {"message": "a follower's callback failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(told)
         self._waking = bool(self._due)
         if self._waking:
             asyncio.get_running_loop().call_soon(self._wake_some)

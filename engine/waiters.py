@@ -151,7 +151,8 @@ class Waiters(Generic[T]):
                 heappop(fronts)
             else:
                 yield first
-                assert lane.first() is not first, "it was removed or parked again"
+                # Alone in its lane it is the first again, at another place.
+                assert first.gone or first.place > upto, "it was removed or parked again"
 
     def everyone(self) -> list[Waiter[T]]:
         """All of them, for the end."""

@@ -96,7 +96,7 @@ class Serving(Generic[T]):
                 if room < 0:
                     self._put_off(waiter)
                 elif is_ready(self._keyspace, waiter.parked, now_ms, stream):
-                    self._run_again(waiter, now_ms)
+                    self._run(waiter, now_ms)
             if self._waiters.lanes(stream):
                 self._unserved[stream] = None
 
@@ -110,7 +110,7 @@ class Serving(Generic[T]):
             stream = next(iter(self._unserved))
             del self._unserved[stream]
             for waiter in self._waiters.in_turn(stream, ready):
-                self._wake(self._run_again(waiter, now_ms), now_ms)
+                self._wake(self._run(waiter, now_ms), now_ms)
                 room -= 1
                 if not room:
                     self._unserved[stream] = None
@@ -124,16 +124,18 @@ class Serving(Generic[T]):
 
     def _go_on(self) -> None:
         """Serve some more; then let in those that came meanwhile, in their order and a few at a time too."""
-        if self._unserved:
-            self._serve_groups(self._clock.wall_ms())
-        else:
-            for _ in range(min(len(self._behind), _served_at_once_max)):
-                let_in = self._behind.popleft()
-                if not let_in.done():
-                    let_in.set_result(None)
-        self._going_on = bool(self._unserved or self._behind)
-        if self._going_on:
-            asyncio.get_running_loop().call_soon(self._go_on)
+        try:
+            if self._unserved:
+                self._serve_groups(self._clock.wall_ms())
+            else:
+                for _ in range(min(len(self._behind), _served_at_once_max)):
+                    let_in = self._behind.popleft()
+                    if not let_in.done():
+                        let_in.set_result(None)
+        finally:
+            self._going_on = bool(self._unserved or self._behind)
+            if self._going_on:
+                asyncio.get_running_loop().call_soon(self._go_on)
 
     def _put_off(self, waiter: Waiter[T]) -> None:
         if not self._late:
@@ -149,9 +151,22 @@ class Serving(Generic[T]):
             waiter, _ = self._late.popitem(last=False)
             room -= _answering_costs(waiter.parked.command)
             if not waiter.gone and is_ready(self._keyspace, waiter.parked, now_ms):
-                self._run_again(waiter, now_ms)
+                self._run(waiter, now_ms)
         if self._late:
             asyncio.get_running_loop().call_soon(self._serve_late)
+
+    def _run(self, waiter: Waiter[T], now_ms: int) -> Mapping[str, None]:
+        """Run a read again. One that fails must not hold up those behind it: it goes behind them, until its
+        time is over.
+        """
+        try:
+            return self._run_again(waiter, now_ms)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others are served
+            told = {"message": "a read that waited failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(told)
+            if not waiter.gone:
+                self._waiters.park(waiter)
+            return {}
 
 
 def _answering_costs(command: Command) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
@@ -304,3 +305,23 @@ async def test_who_has_no_task_takes_when_called(talk: Conversation, feeds: Feed
     await settle()
     assert [told(item) for item in found if item is not None] == [["1-0"]]
     assert tail.ready()
+
+
+async def test_a_follower_that_fails_holds_up_nobody(talk: Conversation, feeds: Feeds) -> None:
+    """The others are woken, also those whose turn comes later, and the next time too."""
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: failures.append(told["exception"]))
+
+    def fail() -> None:
+        raise RuntimeError
+
+    tails = [await feeds.tail("s", NEW) for _ in range(500)]
+    for name in ("1-0", "2-0"):
+        woken: list[Tail] = []
+        for place, tail in enumerate(tails):
+            tail.call_when_ready(fail if place in (3, 300) else partial(woken.append, tail))
+        await talk.add("s", name)
+        await talk.pass_ms(5)
+        assert len(woken) == 498
+        assert [await drained(tail) for tail in tails] == [[name]] * 500
+    assert [type(failure) for failure in failures] == [RuntimeError] * 4

@@ -1,0 +1,64 @@
+"""Reads that were woken, when running one of them again fails: the others must not wait for it."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from engine import Cursor, XAdd, XGroupCreate, XRead, XReadGroup
+from engine.commands import Parked, execute
+from engine.commands.types import Command
+from engine.keyspace import Keyspace
+from engine.runtime.serving import Serving, answered_at_once_max
+from engine.waiters import Waiter, Waiters
+from tests.engine.clocks import HandClock, settle
+
+MANY = 3 * answered_at_once_max
+FAILING = MANY // 2 + 1
+
+
+class Reads:
+    """Many parked reads alike, of which one fails; the others are answered when they are run again."""
+
+    def __init__(self, command: Command) -> None:
+        self.keyspace = Keyspace()
+        self.waiters: Waiters[int] = Waiters()
+        self.answered: list[int] = []
+        self.failures: list[Any] = []
+        self.serving = Serving(self.keyspace, self.waiters, HandClock(), self._run_again, lambda _: None)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, told: self.failures.append(told["exception"]))
+        execute(self.keyspace, XGroupCreate(stream="s", group="g", start=0, mkstream=True), 1)
+        parked = execute(self.keyspace, command, 1).reply
+        assert isinstance(parked, Parked)
+        for number in range(MANY):
+            self.waiters.park(Waiter(parked, number, 60.0))
+        execute(self.keyspace, XAdd(stream="s", bodies=[b',"fields":{"a":"1"}}']), 2)
+
+    def _run_again(self, waiter: Waiter[int], now_ms: int) -> Mapping[str, None]:
+        del now_ms
+        if waiter.ticket == FAILING:
+            raise RuntimeError("as it happens")
+        self.waiters.remove(waiter)
+        self.answered.append(waiter.ticket)
+        return {}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        XRead(streams=[("s", 0)], block_ms=60_000),
+        XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], block_ms=60_000),
+    ],
+    ids=["plain", "of a group"],
+)
+async def test_a_read_that_fails_holds_up_nobody(command: Command) -> None:
+    """Those behind it are served in their order, and who comes then at once; it is told, and waits on."""
+    reads = Reads(command)
+    reads.serving.serve({"s": None}, 2)
+    await settle()
+    assert reads.answered == [number for number in range(MANY) if number != FAILING]
+    assert {str(failure) for failure in reads.failures} == {"as it happens"}
+    assert not reads.serving.must_come_behind([command])
+    assert [waiter.ticket for waiter in reads.waiters.everyone()] == [FAILING]
