@@ -2,8 +2,10 @@
 
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +82,40 @@ def test_the_reader_reads_streams_of_any_name(server: Server, place: Path) -> No
     answer = httpx.post(f"{server.url}/v1/publish", json={"streams": streams})
     assert answer.status_code == 201, answer.text
     assert sorted(row["line"] for row in read(place, server)) == names
+
+
+def test_the_reader_stops_at_a_stream_that_was_made_anew_after_its_plan(server: Server, place: Path) -> None:
+    """On the way to the page it is deleted, and published to again."""
+    entry = {"id": "1-0", "fields": {"line": "old"}}
+    httpx.post(f"{server.url}/v1/publish", json={"streams": {"words": [entry]}}).raise_for_status()
+
+    class Between(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            self._pass_on(
+                httpx.post(server.url + self.path, content=body, headers={"content-type": "application/json"})
+            )
+
+        def do_GET(self) -> None:
+            httpx.delete(f"{server.url}/v1/streams/words").raise_for_status()
+            anew = {"streams": {"words": [{**entry, "fields": {"line": "new"}}]}}
+            httpx.post(f"{server.url}/v1/publish", json=anew).raise_for_status()
+            self._pass_on(httpx.get(server.url + self.path, headers={"accept": self.headers["accept"]}))
+
+        def _pass_on(self, answer: httpx.Response) -> None:
+            self.send_response(answer.status_code)
+            for name, value in answer.headers.items():
+                if name.startswith("weir-") or name == "content-length":
+                    self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Between) as between:
+        thread = threading.Thread(target=between.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{between.server_port}"
+        program = start(place, "reader.py", url, "words", "cursors.json")
+        status = program.wait(done_s_max)
+        between.shutdown()
+        thread.join()
+    assert (status, (place / "reader.py.log").read_text()) == (1, "words was made anew while it was read\n")
