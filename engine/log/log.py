@@ -233,11 +233,13 @@ class Log:
         self._check_poison()  # a sync may have failed meanwhile: then this write promises nothing
         self.written_upto = batch.upto
 
-    def sync(self) -> int:
-        """Make everything written durable, and return its position. Blocks. An error poisons the log."""
+    def sync(self, upto: int | None = None) -> int:
+        """Make everything written durable, or what is `upto` a position, and return that. Blocks. An error
+        poisons the log.
+        """
         self._check_poison()
         # Read in this order: a segment that begins meanwhile holds nothing below `upto`.
-        upto = self.written_upto
+        upto = self.written_upto if upto is None else upto
         handle = self._handle
         outgoing = len(self._outgoing)
         if upto > self.durable_upto:

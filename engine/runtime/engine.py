@@ -81,6 +81,7 @@ class Engine:
         self._volatile = None if fsync == "no" else Volatile()
         if self._volatile is not None:
             keyspace.volatile_from = self._volatile.lowest
+            self._writer.on_sync_begins = self._volatile.sync_begins
             self._writer.on_synced = self._synced
         self._rewriter = Rewriter(keyspace, self._writer, clock, growth)
         self._waiters: Waiters[_Ticket] = Waiters()

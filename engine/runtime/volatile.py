@@ -2,12 +2,12 @@
 
 Knows: positions of frames, and which stream each has added to. Must never know: commands, syncing, waiting.
 
-    epochs   (upto 900, {a: 5-0, b: 7-1}), (upto 1400, {a: 9-0})     frames between two syncs, together
-    fresh    {a: 12-0}                                               those since the last one ended
+    epochs   (upto 900, {a: 5-0, b: 7-1})     frames before the sync that is under way, together
+    fresh    {a: 12-0}                        those since it began, which are for the next one
 
-What was added between two syncs is not told apart: an epoch is on disk when its last frame is. So nothing is
-kept of a frame but its stream and the lowest ID. A stream that is made anew needs no care: its entries come
-in frames behind the one that removed the other.
+What was added before the same sync is not told apart: an epoch is on disk when its last frame is. So nothing
+is kept of a frame but its stream and the lowest ID. A stream that is made anew needs no care: its entries
+come in frames behind the one that removed the other.
 """
 
 from collections import deque
@@ -40,11 +40,16 @@ class Volatile:
         if lowest < self._fresh.get(stream, ids.ID_MAX + 1):
             self._fresh[stream] = lowest
 
-    def synced(self, durable_upto: int) -> list[str]:
-        """All frames up to there are on disk; the streams of which more is by that."""
+    def sync_begins(self) -> None:
+        """A sync of all frames staged so far begins: those behind them are no part of it."""
         if self._fresh:
             self._epochs.append((self._upto, self._fresh))
             self._fresh = {}
+
+    def synced(self, durable_upto: int) -> list[str]:
+        """All frames up to there are on disk; the streams of which more is by that."""
+        if self._upto <= durable_upto:
+            self.sync_begins()
         grown: dict[str, int] = {}
         while self._epochs and self._epochs[0][0] <= durable_upto:
             grown |= self._epochs.popleft()[1]

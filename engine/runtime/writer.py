@@ -65,6 +65,8 @@ class Writer:
         # When the oldest of the frames that are written and not synced was written, at the earliest.
         self._unsynced_since: float | None = None
         self._closed = False
+        # Told that a sync of all that is staged by now begins.
+        self.on_sync_begins: Callable[[], None] | None = None
         # Told of a position up to which everything is on disk by now.
         self.on_synced: Callable[[int], None] | None = None
         self._told_upto = log.durable_upto
@@ -226,8 +228,13 @@ class Writer:
     async def _sync(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
+        # What is staged goes with it, and what is written from here on does not: so whoever is told that it
+        # begins knows which frames are on disk by its end.
+        self._flush()
+        if self.on_sync_begins is not None:
+            self.on_sync_begins()
         try:
-            await loop.run_in_executor(self._thread, self.log.sync)
+            await loop.run_in_executor(self._thread, self.log.sync, self.log.written_upto)
         except LogPoisoned:
             self._fail_all()
             return

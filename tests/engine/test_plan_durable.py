@@ -1,5 +1,6 @@
 """What a plan calls durable is on disk: after any power cut it is there, with the same generation."""
 
+import asyncio
 import random
 from collections.abc import Sequence
 from typing import cast
@@ -10,6 +11,7 @@ from engine import Engine, Fsync, Plan, Planned, StreamPlan
 from engine.commands import execute
 from tests.engine.clocks import let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk
+from tests.engine.house import id_of
 from tests.engine.running import keyspace_of
 
 STREAMS = ("a", "b")
@@ -47,6 +49,31 @@ async def step(talk: Conversation, disk: SlowDisk, dice: random.Random) -> None:
     await settle()
     if dice.randrange(2):
         await let_threads_run()
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_was_answered_as_synced_is_durable_at_once(seed: int) -> None:
+    """Whatever others publish while it is synced."""
+    dice = random.Random(seed)
+    disk = SlowDisk()
+    async with Conversation(disk) as talk:
+
+        async def others() -> None:
+            while True:
+                await talk.call("XADD", dice.choice(STREAMS), "*", "n", "0")
+                await asyncio.sleep(0)
+
+        load = asyncio.ensure_future(others())
+        for _ in range(5):
+            disk.hold()
+            mine = asyncio.ensure_future(talk.call("XADD", "a", "*", "n", "1", synced=True))
+            await settle()
+            disk.let_go()
+            given = id_of(str(await mine))
+            plan = planned(talk.engine)[0]
+            assert plan.stream == "a"
+            assert plan.end >= given
+        load.cancel()
 
 
 @pytest.mark.parametrize("fsync", ["everysec", "always"])
