@@ -4,10 +4,11 @@ Knows: whose entries are read, the commands about them, what is told of their an
 Must never know: asyncio, credit, over what entries are sent.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from engine import EndWait, GiveBack, PendingList, XPendingRange
+from engine import EndWait, GiveBack, PendingList, XPendingRange, ids
 
 # No age makes an entry that somebody owns claimable: only released ones are taken.
 released_only_ms: Final = (1 << 53) - 1
@@ -36,10 +37,15 @@ class Consumer(NamedTuple):
 
 
 class Look:
-    """One look at what a consumer was sent, which is something; `command` answers a list."""
+    """One look at what a consumer was sent, which is something; `command` answers a list.
 
-    def __init__(self, consumer: Consumer, sent: Sequence[int]) -> None:
-        self._sent = sorted(sent)[:_looked_at_max]
+    Where that is more than one look takes in, it is what comes behind `after`, and from the beginning again.
+    """
+
+    def __init__(self, consumer: Consumer, sent: Sequence[int], after: int = ids.ID_MIN) -> None:
+        in_order = sorted(sent)
+        at = bisect_right(in_order, after) if len(in_order) > _looked_at_max else 0
+        self._sent = in_order[at : at + _looked_at_max] or in_order[:_looked_at_max]
         self.command = XPendingRange(
             stream=consumer.stream,
             group=consumer.group,
@@ -49,8 +55,12 @@ class Look:
             consumer=consumer.name,
         )
 
+    def upto(self, reply: PendingList) -> int:
+        """The last of what was looked at: where the next look goes on."""
+        return reply.entries[-1].id if reply.more else self._sent[-1]
+
     def gone(self, reply: PendingList) -> list[int]:
         """What the consumer has no more."""
-        upto = reply.entries[-1].id if reply.more else self._sent[-1]
+        upto = self.upto(reply)
         own = {one.id for one in reply.entries}
         return [one for one in self._sent if one <= upto and one not in own]

@@ -525,7 +525,7 @@ class Session:
         return effects
 
     def _look(self, work: Working) -> Submit:
-        look = Look(work.whose, [*work.held])
+        look = Look(work.whose, [*work.held], work.looked_upto)
 
         def done(replies: Replies) -> Effects:
             work.looking = False
@@ -533,6 +533,7 @@ class Session:
             if isinstance(reply, EngineError):
                 return self._look_why(work) if reply.code == "no_group" and not work.ended else []
             assert isinstance(reply, PendingList), "XPENDING with a range answers a list"
+            work.looked_upto = look.upto(reply)
             work.release(look.gone(reply))
             return self._read_on(work)
 

@@ -71,6 +71,7 @@ class Working(Subscription):
         "group",
         "held",
         "history",
+        "looked_upto",
         "looking",
         "noack",
         "owned",
@@ -92,6 +93,8 @@ class Working(Subscription):
         self.owned = False
         self.reading = False
         self.looking = False
+        # Where looking whether it still has what it holds goes on.
+        self.looked_upto = ids.ID_MIN
 
     @property
     def whose(self) -> Consumer:

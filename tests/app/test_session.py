@@ -194,6 +194,23 @@ def test_being_claimed_away_gives_credit_back(world: World) -> None:
     assert world.session.credit_of("w") == 0
 
 
+@pytest.mark.parametrize("place", [0, 12_000, 24_999])
+def test_whatever_it_holds_is_looked_at_in_turn(world: World, place: int) -> None:
+    """However much that is: the last gives credit back as the first does, and each time again."""
+    working(world, 25_000, credit=25_000)
+    for _ in range(2):
+        held = [ids.parse(text) or 0 for text in world.pushed("w")][-25_000:]
+        claim = ClaimOptions(ids=[held[place]], min_idle_ms=0)
+        world.run(XClaim(stream="s", group="g", consumer="other", claim=claim))
+        assert world.session.credit_of("w") == 0
+        for _ in range(3):
+            world.do(world.session.tick())
+            world.settle()
+        assert world.session.credit_of("w") == 1
+        world.add("s")
+        world.settle()
+
+
 def test_what_it_claims_from_itself_is_not_sent_again(world: World) -> None:
     """Held for longer than the time that it claims by: it costs no credit either."""
     working(world, 2, credit=5, claim_min_idle_ms=1_000)
