@@ -3,7 +3,8 @@
 Knows: the engine, tails of streams, whether the socket takes anything now, which consumers are taken.
 Must never know: what a frame means, credit.
 
-Nothing is read for a socket that has something waiting to leave; what was read and never left goes back.
+Nothing is read for a socket that has something waiting to leave; what was read and never left goes back. So
+does what was asked for before, where much waits by the time it comes.
 """
 
 import asyncio
@@ -37,6 +38,8 @@ class Link(Protocol):
 
     @property
     def paused(self) -> bool: ...
+    @property
+    def full(self) -> bool: ...
     @property
     def sent_bytes(self) -> int: ...
     def write_frame(self, data: bytes) -> int: ...
@@ -94,7 +97,11 @@ class Push:
         self._tasks: set[asyncio.Task[None]] = set()
         # What waits until the socket takes something again.
         self._later: list[Take] = []
+        # One page of history at a time: many would all be there before the first of them pauses the socket.
+        self._looking_behind = False
         self._writable: list[Callable[[], None]] = []
+        # So many of those go before who was just given something.
+        self._first = 0
         # Deliveries that may not have left yet: where they end in the socket's bytes, for whom, what.
         self._unsure: list[tuple[int, Send]] = []
         self._unanswered = 0
@@ -125,10 +132,8 @@ class Push:
 
     def resumed(self) -> None:
         """The socket takes something again."""
-        later, self._later = self._later, []
-        self._effects.extend(later)
         self._wake_writers()
-        self._do([])
+        self._take_again()
 
     def drain(self, after_ms: int) -> None:
         """The gateway stops."""
@@ -160,7 +165,7 @@ class Push:
             self._link.write_frame(_HEARTBEAT)
 
     def _wake_writers(self) -> None:
-        writable, self._writable = self._writable, []
+        writable, self._writable, self._first = self._writable, [], 0
         for go_on in writable:
             go_on()
 
@@ -298,17 +303,33 @@ class Push:
             return
         item = tail.take(effect.count_max, effect.bytes_max)
         if item is None:
-            self._spawn(self._take_history(effect, tail))
+            self._take_behind(effect, tail)
         else:
             self._took(effect, tail, item)
+
+    def _take_behind(self, effect: Take, tail: Tail) -> None:
+        if self._looking_behind:
+            self._later.append(effect)
+        else:
+            self._looking_behind = True
+            self._spawn(self._take_history(effect, tail))
 
     async def _take_history(self, effect: Take, tail: Tail) -> None:
         try:
             item = await tail.look(effect.count_max, effect.bytes_max)
+            # What the subscription takes next waits for its turn, like what others take.
+            self._took(effect, tail, item)
         except Exception as error:  # noqa: BLE001 - told and logged
             self._fail(error)
-            return
-        self._took(effect, tail, item)
+        finally:
+            self._looking_behind = False
+        self._take_again()
+
+    def _take_again(self) -> None:
+        """Whatever had to wait for the socket, or for another's turn."""
+        later: list[Effect] = [*self._later]
+        self._later.clear()
+        self._do(later)
 
     def _took(self, effect: Take, tail: Tail, item: Page | Gap | None) -> None:
         caught_up = not tail.ready()
@@ -342,14 +363,16 @@ class Push:
         if place.until.done():
             self._loop.call_soon(done, (GroupRead(()),))
         elif self._link.paused:
-            self._writable.append(partial(self._begin_read, effect, place))
+            at = len(self._writable) if effect.going_on else self._first
+            self._writable.insert(at, partial(self._begin_read, effect, place))
+            self._first += not effect.going_on
         else:
             self._engine.read(effect.command, done, place.until, going_on=effect.going_on)
 
     def _delivered(self, key: int, place: Place, replies: Sequence[Reply | EngineError]) -> None:
         (reply,) = replies
         found = as_refusal(reply, self._call.request_id) if isinstance(reply, EngineError) else reply
-        self._do(self._session.delivered(key, found))
+        self._do(self._session.delivered(key, found, room=not self._link.full))
         place.end()
 
     def _leave(self, effect: Leave) -> None:

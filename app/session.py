@@ -419,8 +419,10 @@ class Session:
         work.reading = True
         return [Read(work.key, work.next_read(), going_on)]
 
-    def delivered(self, key: int, reply: Reply | Refusal) -> Effects:
-        """What a Read gave. What is for a subscription that has ended goes back to the group."""
+    def delivered(self, key: int, reply: Reply | Refusal, *, room: bool = True) -> Effects:
+        """What a Read gave. What is for a subscription that has ended, or for a socket that has no room for
+        it, goes back to the group.
+        """
         work = self._by_key[key]
         assert isinstance(work, Working), "only consumers read"
         work.reading = False
@@ -430,7 +432,9 @@ class Session:
         assert isinstance(reply, GroupRead), "that is what XREADGROUP answers"
         found = reply.streams[0] if reply.streams else None
         if work.ended or self._closed:
-            return [] if found is None else self._give_back(work, [one.id for one in found.entries])
+            return [] if found is None else self._decline(work, found)
+        if found is not None and not room and not work.noack:
+            return [*self._told_gap(work, found), *self._decline(work, found), *self._read_on(work)]
         more = bool(reply.unfinished) or (found is not None and found.more)
         effects = [] if found is None else self._hand_over(work, found)
         if work.history is not None and not more:
@@ -441,10 +445,7 @@ class Session:
         return effects + self._read_on(work, going_on=going_on)
 
     def _hand_over(self, work: Working, found: StreamDeliveries) -> Effects:
-        effects: Effects = []
-        if found.gap is not None:
-            missed = msgspec.structs.astuple(found.gap)
-            effects.append(Send(gap(work.name, work.stream, *missed)))
+        effects = self._told_gap(work, found)
         following = found.last_delivered_id
         if found.history and found.entries:
             following = work.history = found.entries[-1].id
@@ -459,6 +460,15 @@ class Session:
         texts = b",".join(map(frames.delivered, fresh))
         data = frames.entries(work.name, work.stream, texts, following)
         return [*effects, Send(data, work.key, () if work.noack else given)]
+
+    def _told_gap(self, work: Working, found: StreamDeliveries) -> Effects:
+        if found.gap is None:
+            return []
+        return [Send(gap(work.name, work.stream, *msgspec.structs.astuple(found.gap)))]
+
+    def _decline(self, work: Working, found: StreamDeliveries) -> Effects:
+        """What it holds already has left, and stays its own."""
+        return self._give_back(work, [one.id for one in found.entries if one.id not in work.held])
 
     def _failed(self, work: Working, refusal: Refusal) -> Effects:
         if work.ended or refusal.code == "draining":

@@ -36,6 +36,8 @@ _small_frames_max: Final = 1_000
 _small_frames_a_s: Final = 500
 # What the operating system holds of what is sent, twice that in the end.
 _send_buffer_bytes: Final = 256 << 10
+# Entries that would wait behind so much go back instead: they were asked for before it came to wait.
+_waiting_bytes_max: Final = 1 << 20
 # A peer has this long to answer a close, or to take what is before it.
 _close_s_max: Final = 2.5
 # The system gives a peer that is gone up a little later than the stall does, so that it is told why.
@@ -160,6 +162,13 @@ class GuardedSocket(WebSocketsSansIOProtocol):
     def paused(self) -> bool:
         """Whether anything waits to leave, or nothing more will."""
         return not self.writable.is_set() or self._is_over()
+
+    @property
+    def full(self) -> bool:
+        """Whether so much waits to leave that nothing should join it, or nothing more will leave."""
+        if self.writable.is_set():
+            return self._is_over()
+        return self._is_over() or self._counted.get_write_buffer_size() > _waiting_bytes_max
 
     @property
     def sent_bytes(self) -> int:

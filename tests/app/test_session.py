@@ -11,7 +11,7 @@ from app.auth import Action
 from app.effects import Close, Leave, Open, Read, Send, Submit, Take
 from app.feeds import Gap, Page
 from engine import Claim as ClaimOptions
-from engine import Entries, Trim, XClaim, XTrim, ids
+from engine import Cursor, EnsureGroup, Entries, Trim, XClaim, XReadGroup, XTrim, ids
 from engine import Gap as EngineGap
 from tests.app.conversing import Json, World, ops, working
 
@@ -264,6 +264,32 @@ def test_what_a_read_brings_too_late_goes_back(world: World) -> None:
     world.settle()
     group = world.keyspace.keys["s"].groups["g"]
     assert [(one.consumer, one.delivery_count) for _, one in group.pending.items(0)] == [(None, 0)]
+
+
+@pytest.mark.parametrize("owner", [None, "c"], ids=["new", "history"])
+def test_what_a_full_socket_has_no_room_for_goes_back(world: World, owner: str | None) -> None:
+    """Nothing of it was sent, the count is as it was, no credit is spent, and it is read again."""
+    world.add("s", 2)
+    if owner is not None:
+        world.run(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+        world.run(XReadGroup(group="g", consumer=owner, streams=[("s", Cursor.NEW)]))
+    world.tell("consume", sub="w", stream="s", group="g", consumer="c", create="0", credit=5)
+    read = world.under_way[0]
+    while not (isinstance(read, Read) and (owner or read.command.block_ms)):
+        world.come_back(read)
+        read = world.under_way[0]
+    world.under_way.clear()
+    effects = world.session.delivered(read.key, world.run(read.command), room=False)
+    assert [type(one) for one in effects] == [Submit, Read]
+    assert world.session.credit_of("w") == 5
+    world.do(effects[:1])
+    world.settle()
+    group = world.keyspace.keys["s"].groups["g"]
+    counts = [(one.consumer, one.delivery_count) for _, one in group.pending.items(0)]
+    assert counts == [(None, 0 if owner is None else 1)] * 2
+    world.do(effects[1:])
+    world.settle()
+    assert world.pushed("w") == world.texts("s")
 
 
 def test_what_never_left_goes_back(world: World) -> None:

@@ -629,6 +629,60 @@ def test_what_never_left_for_a_dead_worker_goes_back(patient: Server, how: str) 
         assert released == sorted(released, key=lambda owner: owner is None), "the last that were sent"
 
 
+def frames_of(raw: Raw, op: str) -> Iterator[Json]:
+    """What is pushed from now on, of this kind."""
+    while True:
+        frame = json.loads(raw.read()[1])
+        if frame["op"] == op:
+            yield frame
+
+
+def test_entries_for_a_stalled_socket_do_not_gather(patient: Server) -> None:
+    """Many of its consumers waited for entries when it stopped reading: a few are given theirs, the others'
+    go back. Once it reads again everything comes, once.
+    """
+    value = "x" * 900_000
+    streams = [f"s{number}" for number in range(20)]
+    with httpx.Client(base_url=patient.url, timeout=30) as http, Raw(patient.port, 4 << 10) as raw:
+        raw.handshake()
+        for stream in streams:
+            raw.send("consume", sub=stream, consumer="c", **WORK | {"stream": stream})
+            next(frames_of(raw, "caught_up"))
+        raw.send("subscribe", sub="t", streams={"t": "$"})
+        next(frames_of(raw, "caught_up"))
+        for _ in range(5):
+            add(http, "t", value)
+        ids = [(stream, *add(http, stream, value)) for stream in streams]
+
+        def owners() -> list[str | None]:
+            found = [http.get(f"/v1/streams/{stream}/groups/g/pending?count=9").json() for stream in streams]
+            return [row["consumer"] for one in found for row in one["pending"]]
+
+        eventually(lambda: len(owners()) == len(streams) and owners().count("c") <= 2, "given back", 5)
+        got = itertools.islice(frames_of(raw, "entries"), 5 + len(streams))
+        seen = [(one["sub"], entry["id"]) for one in got for entry in one["entries"] if one["sub"] != "t"]
+        assert sorted(seen) == sorted(ids)
+
+
+@pytest.mark.alone
+def test_history_for_a_stalled_socket_does_not_gather(patient: Server) -> None:
+    """However many subscriptions begin with it at once; once the socket reads, each gets all of it."""
+    count = 60
+    with httpx.Client(base_url=patient.url, timeout=30) as http, Raw(patient.port, 4 << 10) as raw:
+        for _ in range(2):
+            add(http, "s", "x" * 900_000)
+        raw.handshake()
+        before = resident_bytes(patient)
+        subs = [f"t{number}" for number in range(count)]
+        wanted = [{"op": "subscribe", "sub": sub, "streams": {"s": "0"}} for sub in subs]
+        raw.socket.sendall(b"".join(masked(0x1, json.dumps(one).encode()) for one in wanted))
+        time.sleep(2)
+        assert resident_bytes(patient) - before < 12 << 20
+        got = itertools.islice(frames_of(raw, "entries"), 2 * count)
+        seen = [one["sub"] for one in got for _ in one["entries"]]
+        assert sorted(seen) == sorted(2 * subs)
+
+
 def test_what_meets_a_close_goes_back(server: Server, http: httpx.Client) -> None:
     """A consumer says goodbye while an entry comes for it: what it has not seen is the group's again, as if
     it had never been delivered.
