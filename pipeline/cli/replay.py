@@ -167,7 +167,7 @@ def replay(  # noqa: PLR0913 - a command's options are its parameters
     address = _state(state, archive, form.job)
     with locked(address):
         place = Place.of(address)
-        plan = job.begun(place, lambda: job.planned(source, wanted, targets, form), form, target)
+        plan = job.begun(place, source, job.Asked(target, wanted, targets), form)
         spark = open_session(options.session("replay", master, conf))
         last = None
         for last in job.run(spark, plan, source=source, target=target, state=place, per_s=rate):

@@ -6,7 +6,7 @@ Each slice of the plan is one write with keys by position, whose epoch is the sl
 was killed goes on with the slice in which it was; the gateway knows the chunks of it that it has.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +22,15 @@ from pipeline.jobs.replay_read import Entries, FromArchive, FromGateway, Piece, 
 from pipeline.jobs.sinking import written
 from pipeline.manifest import Archive
 from pipeline.place import Place
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which entries are to go where."""
+
+    target: Access
+    wanted: Wanted
+    targets: Targets
 
 
 @dataclass(frozen=True)
@@ -44,17 +53,18 @@ def planned(source: FromArchive | FromGateway, wanted: Wanted, targets: Targets,
     return replay_plan.make(spans, form)
 
 
-def begun(state: Place, make: Callable[[], Plan], form: Form, target: Access) -> Plan:
+def begun(state: Place, source: FromArchive | FromGateway, asked: Asked, form: Form) -> Plan:
     """The plan that was begun in this state, or a new one, written down. Raises OptionError where the one
-    begun is another's, or where the target could not take the IDs that are to be kept.
+    begun is another's, or where the target could not take the IDs that are to be kept; PipelineError.
     """
+    made_for = asked.target.url, asked.wanted, asked.targets
     plan = replay_plan.load(state)
     if plan is not None:
-        replay_plan.expect_same(plan, form)
+        replay_plan.expect_same(plan, form, *made_for)
         return plan
-    plan = make()
+    plan = planned(source, asked.wanted, asked.targets, form).made_for(*made_for)
     if plan.keep_ids:
-        _expect_room(plan, target)
+        _expect_room(plan, asked.target)
     replay_plan.save(state, plan)
     return plan
 

@@ -25,7 +25,7 @@ from pipeline.manifest import Archive, File, StreamKey
 from pipeline.parquet import rows_within
 from pipeline.place import Place
 
-VERSION: Final = 1
+VERSION: Final = 2
 PLAN: Final = "plan.json"
 DONE: Final = "done.json"
 slice_rows_default: Final = 100_000
@@ -110,7 +110,8 @@ class Span(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole replay. `source` is where it reads from, `tasks` how many there are, `task_of` which one has
-    a target; `slices` are sent one after the other.
+    a target; `slices` are sent one after the other. `gateway` is where it sends to, `wanted` and `to` what it
+    was made for; nothing of the three stands in a plan that is only looked at.
     """
 
     v: int
@@ -122,6 +123,13 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tasks: int
     task_of: dict[str, int]
     slices: tuple[tuple[Span, ...], ...]
+    gateway: str = ""
+    wanted: Wanted = Wanted()
+    to: Targets = Targets()
+
+    def made_for(self, gateway: str, wanted: Wanted, to: Targets) -> "Plan":
+        """The same, to be written down."""
+        return msgspec.structs.replace(self, gateway=gateway, wanted=wanted, to=to)
 
     @property
     def rows(self) -> int:
@@ -217,7 +225,11 @@ def load(state: Place) -> Plan | None:
         return None
     plan = _decoded(state, PLAN, stored, Plan)
     if plan.v != VERSION:
-        raise PipelineError("WEIR_STATE", f"{state.address}/{PLAN} is of version {plan.v}, not {VERSION}")
+        raise PipelineError(
+            "WEIR_STATE",
+            f"{state.address}/{PLAN} is of version {plan.v}, not {VERSION}: go on with the version of Weir "
+            "that wrote it, or begin again with a new --job-id",
+        )
     return plan
 
 
@@ -237,13 +249,20 @@ def save_done(state: Place, done: Done) -> None:
     state.write(DONE, msgspec.json.encode(done))
 
 
-def expect_same(plan: Plan, form: Form) -> None:
+def expect_same(plan: Plan, form: Form, gateway: str, wanted: Wanted, to: Targets) -> None:
     """Refuse to go on with another replay's plan. Raises OptionError."""
+    before_to, now_to = ({**one.by_stream, "all others": one.otherwise} for one in (plan.to, to))
     for name, before, now in (
         ("job ID", plan.job, form.job),
         ("source", plan.source, form.source),
         ("keeping of IDs", plan.keep_ids, form.keep_ids),
         ("field for IDs", plan.orig_field, form.orig_field),
+        ("gateway to send to", plan.gateway, gateway),
+        ("choice of streams", sorted(set(plan.wanted.streams)), sorted(set(wanted.streams))),
+        ("pattern", plan.wanted.pattern, wanted.pattern),
+        ("beginning", plan.wanted.after, wanted.after),
+        ("end", plan.wanted.end, wanted.end),
+        ("place for streams", before_to, now_to),
     ):
         if before != now:
             raise OptionError(

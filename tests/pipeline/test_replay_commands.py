@@ -10,6 +10,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pipeline.cli.main import jobs
+from pipeline.gateway import Access
+from pipeline.jobs import replay_plan
+from pipeline.jobs.replay import Asked, begun
+from pipeline.jobs.replay_plan import Done, Form, Targets, Wanted
+from pipeline.jobs.replay_read import FromArchive
 from pipeline.place import Place
 from pipeline.running import locked
 from tests.pipeline.archives import Maker
@@ -88,6 +93,20 @@ def test_two_runs_of_one_replay_exclude_each_other(root: str) -> None:
     with locked(f"{root}/_replay/j"):
         refused = weir("replay", "--from", root, "--job-id", "j")
     assert refused.exit_code == 4
+
+
+def test_a_replay_that_was_begun_goes_nowhere_else(root: str) -> None:
+    """The same name with another gateway, range or target is refused, though nothing is left to send."""
+    source, asked = FromArchive(root), Asked(Access("g0", "http://127.0.0.1:1"), Wanted(), Targets())
+    state = Place.of(f"{root}/_replay/j")
+    plan = begun(state, source, asked, Form(job="j", source=source.address))
+    replay_plan.save_done(state, Done(len(plan.slices), plan.rows))
+    command = ("replay", "--from", root, "--job-id", "j")
+    here = ("--gateway", "http://127.0.0.1:1")
+    for words in (("--gateway", "http://127.0.0.1:2"), (*here, "--until", "9"), (*here, "--to", "x")):
+        refused = weir(*command, *words)
+        assert "begun with another" in refused.stderr.replace("\n", " ")
+        assert refused.exit_code == 2
 
 
 def test_letters_go_back_only_when_it_is_meant() -> None:

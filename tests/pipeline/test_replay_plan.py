@@ -16,6 +16,7 @@ from tests.pipeline.archives import GENERATION, SHARD, Maker
 DAY_MS = 86_400_000
 FORM = Form(job="j", source="somewhere", tasks=2, slice_rows=4)
 EVERYTHING = Wanted()
+ALL = (EVERYTHING, Targets())
 
 
 @pytest.fixture
@@ -137,17 +138,43 @@ def test_ids_that_began_again_cannot_be_kept() -> None:
 
 def test_a_plan_survives_and_belongs_to_one_replay(place: Place) -> None:
     """Written once, read at each start; another source or form is refused."""
-    plan = plan_of(made(place, {"a": entry_ids(1, 3)}), place)
+    plan = plan_of(made(place, {"a": entry_ids(1, 3)}), place).made_for("there", *ALL)
     assert (replay_plan.load(place), replay_plan.load_done(place)) == (None, Done())
     replay_plan.save(place, plan)
     replay_plan.save_done(place, Done(1, 3))
     assert (replay_plan.load(place), replay_plan.load_done(place)) == (plan, Done(1, 3))
-    replay_plan.expect_same(plan, FORM)
+    replay_plan.expect_same(plan, FORM, "there", *ALL)
     with pytest.raises(OptionError, match="another keeping of IDs"):
-        replay_plan.expect_same(plan, Form(job="j", source="somewhere", keep_ids=True))
+        replay_plan.expect_same(plan, Form(job="j", source="somewhere", keep_ids=True), "there", *ALL)
     place.write(replay_plan.PLAN, b"{}")
     with pytest.raises(PipelineError, match="WEIR_STATE"):
         replay_plan.load(place)
+
+
+@pytest.mark.parametrize(
+    ("gateway", "wanted", "to", "other"),
+    [
+        ("elsewhere", Wanted(streams=("a", "b")), Targets(), "gateway to send to"),
+        ("there", Wanted(streams=("a",)), Targets(), "choice of streams"),
+        ("there", Wanted(pattern="a|b"), Targets(), "choice of streams"),
+        ("there", Wanted(streams=("a", "b"), after="1-0"), Targets(), "beginning"),
+        ("there", Wanted(streams=("a", "b"), end="9-0"), Targets(), "end"),
+        ("there", Wanted(streams=("a", "b")), Targets.parse(["a=x"]), "place for streams"),
+        ("there", Wanted(streams=("a", "b")), Targets.parse(["x.{stream}"]), "place for streams"),
+    ],
+)
+def test_a_name_of_before_does_not_pass_for_another_replay(
+    place: Place, gateway: str, wanted: Wanted, to: Targets, other: str
+) -> None:
+    """With nothing left of the one of before, the other would be told as done."""
+    archive = made(place, {"a": entry_ids(1, 3), "b": entry_ids(1, 3)})
+    asked = Wanted(streams=("a", "b"))
+    replay_plan.save(place, plan_of(archive, place, wanted=asked).made_for("there", asked, Targets()))
+    plan = replay_plan.load(place)
+    assert plan is not None
+    replay_plan.expect_same(plan, FORM, "there", Wanted(streams=("b", "a")), Targets())
+    with pytest.raises(OptionError, match=f"begun with another {other}: "):
+        replay_plan.expect_same(plan, FORM, gateway, wanted, to)
 
 
 def test_targets_are_names_pairs_and_patterns() -> None:

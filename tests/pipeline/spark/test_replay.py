@@ -25,6 +25,7 @@ from pipeline.errors import DataLoss, OptionError
 from pipeline.gateway import Access, Gateway
 from pipeline.gateway.client import of_stream
 from pipeline.jobs import replay
+from pipeline.jobs.replay import Asked
 from pipeline.jobs.replay_plan import Form, Targets, Wanted
 from pipeline.jobs.replay_read import FromArchive, FromGateway
 from pipeline.place import Place
@@ -163,10 +164,10 @@ def test_entries_with_new_ids_tell_their_old_ones(
     form = Form(job="copy", source=source.address, tasks=2, slice_rows=10_000)
     state = Place.of(str(tmp_path / "state"))
     wanted, targets = Wanted(streams=archived.streams[:2]), Targets.parse(["copy.{stream}"])
-    plan = replay.begun(state, lambda: replay.planned(source, wanted, targets, form), form, target)
+    plan = replay.begun(state, source, Asked(target, wanted, targets), form)
     steps = list(replay.run(spark, plan, source=source, target=target, state=state))
     assert steps[-1].rows == plan.rows
-    again = replay.begun(state, lambda: replay.planned(source, Wanted(), targets, form), form, target)
+    again = replay.begun(state, source, Asked(target, wanted, targets), form)
     assert again == plan
     assert list(replay.run(spark, again, source=source, target=target, state=state)) == []
     state.delete("done.json")
@@ -209,7 +210,7 @@ def test_ids_are_not_kept_where_the_target_is_ahead(
     form = Form(job="ahead", source=source.address, keep_ids=True)
     state = Place.of(str(tmp_path / "state"))
     with pytest.raises(OptionError, match=r"has had entries up to .* empty or behind"):
-        replay.begun(state, lambda: replay.planned(source, Wanted(), Targets(), form), form, target)
+        replay.begun(state, source, Asked(target, Wanted(), Targets()), form)
     assert state.read("plan.json") is None
 
 
