@@ -10,29 +10,34 @@ is done to the entries, are written into the checkpoint before the first batch.
     CHECKPOINT/weir-mirror.json
 """
 
-from collections.abc import Mapping
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import httpx
 import orjson
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pipeline import checkpoint
+from pipeline import checkpoint, offsets
 from pipeline.errors import OptionError
 from pipeline.gateway import Access
 from pipeline.jobs.batches import reported
 from pipeline.jobs.replay_plan import PLACEHOLDER, Targets
 from pipeline.jobs.requeue import as_map
 from pipeline.jobs.sinking import written
-from pipeline.options import source_options
+from pipeline.options import SourceOptions, source_options
 from pipeline.place import Place
 
 STATE: Final = "weir-mirror.json"
 _FIXED: Final = {"fieldsFormat": "entries", "relation": "entries"}
 _HALF_DIGITS: Final = 20
+_steps_spare: Final = 2
 _TARGET: Final = "_target"
 _ENTRY: Final = "_entry"
 
@@ -77,9 +82,9 @@ def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
     for name in asked.source:
         if name.lower() in {fixed.lower() for fixed in _FIXED}:
             raise OptionError(f"{name} is fixed in a mirror, which keeps entries as they are: leave it out")
-    _expect_another_place(asked)
     place = Place.of(asked.checkpoint)
     tasks = settled(place, asked)
+    circle = circle_of(asked)
     rows = spark.readStream.format("weir").options(**asked.source, **_FIXED).load()
     entries = changed(rows, asked)
 
@@ -87,6 +92,9 @@ def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
         query_id = checkpoint.query_id(place)
         if query_id is None:
             raise OptionError(f"{place.address} is not the checkpoint of this query")
+        if circle is not None:
+            # What a pattern takes is known batch by batch.
+            circle.expect_none({offsets.parts(key)[1] for key in checkpoint.ends(place, number)})
         options = {
             "keyMode": "position",
             "jobId": f"mirror-{query_id}",
@@ -116,17 +124,97 @@ def settled(place: Place, asked: Mirror) -> int:
     return int(before["tasks"])
 
 
-def _expect_another_place(asked: Mirror) -> None:
-    """A stream that goes to itself would grow for ever."""
+class Circle:
+    """Whether streams come back to where they are read, which would make them grow for ever. `source` is how
+    streams are chosen; `gateways` those of its gateways that are also the target.
+    """
+
+    def __init__(self, source: SourceOptions, gateways: frozenset[str], targets: Targets) -> None:
+        self._source = source
+        self._gateways = gateways
+        self._targets = targets
+        self._fine: set[str] = set()
+        named = (*source.subscribe, *(name for names in source.assign.values() for name in names))
+        if not named and targets.otherwise == PLACEHOLDER:
+            raise _itself("any", "any")
+        # A pattern takes whatever is there: what would become of one of any name is told at once.
+        self.expect_none(_bare(name) for name in named or (*targets.by_stream, "any"))
+
+    def expect_none(self, streams: Iterable[str]) -> None:
+        """Raises OptionError where one of the streams, at any gateway, comes back."""
+        for stream in streams:
+            if stream in self._fine:
+                continue
+            target = self._targets.of(stream)
+            # It may go on from where it is sent, as often as there are streams with a target of their own,
+            # and once as all others go; then it goes round, or under ever longer names.
+            for _ in range(len(self._targets.by_stream) + _steps_spare):
+                if not self._is_read(target):
+                    break
+                target = self._targets.of(target)
+            else:
+                raise _itself(stream, self._targets.of(stream))
+            self._fine.add(stream)
+
+    def _is_read(self, stream: str) -> bool:
+        """Whether the mirror reads a stream of that name at the target."""
+        source = self._source
+        if source.pattern is not None:
+            return re.fullmatch(source.pattern, stream) is not None
+        if source.assign:
+            return any(stream in source.assign.get(name, ()) for name in self._gateways)
+        return any(
+            stream == _bare(name) and ("/" not in name or name.rpartition("/")[0] in self._gateways)
+            for name in source.subscribe
+        )
+
+
+def _itself(stream: str, target: str) -> OptionError:
+    return OptionError(
+        f"a stream would go to itself: one such as {stream} is sent to {target}, which is read too; say with "
+        "--to where it goes, such as copy.{stream}, and leave that out of the pattern, such as (?!copy[.]).*"
+    )
+
+
+def circle_of(asked: Mirror) -> Circle | None:
+    """What is to be looked at in each batch; None where nothing is sent to where it is read, or by an
+    expression, which knows what it does. Raises OptionError where it is known by now.
+    """
     options = source_options({**asked.source, **_FIXED})
-    if asked.route is not None or asked.target.url not in {one.url for one in options.gateways}:
-        return
-    known = [*options.subscribe, *(name for names in options.assign.values() for name in names)]
-    for name in known or ["any"]:
-        if asked.targets.of(name) == name:
-            raise OptionError(
-                "a stream would go to itself: say with --to where it goes, such as copy.{stream}"
-            )
+    same = frozenset(one.name for one in options.gateways if is_same_gateway(one, asked.target))
+    if not same or asked.route is not None:
+        return None
+    circle = Circle(options, same, asked.targets)
+    return circle if options.pattern is not None else None
+
+
+def is_same_gateway(one: Access, other: Access) -> bool:
+    """Whether both are at one port of one machine, whatever it is called: a name and its address, or two
+    names of this machine.
+    """
+    here, there = httpx.URL(one.url), httpx.URL(other.url)
+    if one.url == other.url:
+        return True
+    return _port(here) == _port(there) and not _addresses(here.host).isdisjoint(_addresses(there.host))
+
+
+def _port(url: httpx.URL) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
+
+
+def _addresses(host: str) -> frozenset[str]:
+    """What a name stands for; itself where nobody knows it."""
+    try:
+        found = {ipaddress.ip_address(str(one[4][0])) for one in socket.getaddrinfo(host, None)}
+    except (OSError, ValueError):
+        return frozenset({host.lower()})
+    # All of these are this machine.
+    return frozenset("here" if one.is_loopback or one.is_unspecified else one.compressed for one in found)
+
+
+def _bare(name: str) -> str:
+    """A name without the gateway that may stand before it."""
+    return name.rpartition("/")[2]
 
 
 def changed(rows: DataFrame, asked: Mirror) -> DataFrame:

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from pipeline import gateway as calls
 from pipeline.errors import OptionError
 from pipeline.gateway import Access, Gateway
 from pipeline.gateway.client import of_stream
@@ -105,6 +107,17 @@ def test_a_mirror_does_not_change_while_it_runs(
     run(spark, Mirror(checkpoint, given, gateway.access, Targets.parse(["copy"])))
     with pytest.raises(OptionError, match="a mirror with another where"):
         run(spark, Mirror(checkpoint, given, gateway.access, Targets.parse(["copy"]), where="true"))
+
+
+def test_a_pattern_that_takes_the_copies_too_sends_nothing(
+    spark: SparkSession, gateway: Gateway, checkpoint: str
+) -> None:
+    """Which streams there are is known when a batch begins; the copies would be copied for ever."""
+    publish(gateway, "the-orders", [{"fields": {"n": "1"}}])
+    given = source(gateway, subscribePattern=".*-orders")
+    with pytest.raises(StreamingQueryException, match="a stream would go to itself"):
+        run(spark, Mirror(checkpoint, given, gateway.access, Targets.parse(["copy.{stream}"])))
+    assert [one["name"] for one in calls.streams(gateway)] == ["the-orders"]
 
 
 def test_what_cannot_be_mirrored_is_refused(spark: SparkSession, gateway: Gateway, checkpoint: str) -> None:
