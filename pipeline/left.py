@@ -65,7 +65,7 @@ class Left:
             if gateway is None:
                 return None
             try:
-                planned = calls.plan(gateway, PlanQuery(streams=ends, max_entries=1))
+                planned = calls.plan_of_each(gateway, PlanQuery(streams=ends, max_entries=1))
             except PipelineError:
                 return None
             left += sum(stream.lag for stream in planned.streams.values())
@@ -90,6 +90,9 @@ def _move(gateway: Gateway, stream: str, group: str, last: str) -> bool:
         return False
     # Up to the end that was told with the number of all entries, so that what comes meanwhile is in neither.
     query = PlanQuery(streams={stream: last}, end={stream: told["last_id"]})
-    after = calls.plan(gateway, query).streams[stream].count
-    calls.move_group(gateway, stream, group, last, entries_read=max(0, told["entries_added"] - after))
+    left = calls.plan(gateway, query).streams.get(stream)
+    if left is None or left.generation != told["generation"]:
+        # Deleted in between; what is made anew has another beginning.
+        return False
+    calls.move_group(gateway, stream, group, last, entries_read=max(0, told["entries_added"] - left.count))
     return True

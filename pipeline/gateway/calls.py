@@ -4,7 +4,9 @@ Knows: paths, members and headers of the public contract.
 Must never know: how an answer is got, what it is got for, Spark.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import Any, Final
 
 from pipeline.errors import Refused
@@ -13,6 +15,8 @@ from pipeline.gateway.shapes import ColumnsPage, Plan, PlanQuery, Published, Str
 
 COLUMNS: Final = "application/vnd.weir.columns+json"
 _listed_max: Final = 1_000
+# The gateway's own limit, `request_streams_max`.
+streams_a_call_max: Final = 1_000
 
 
 def plan(gateway: Gateway, query: PlanQuery) -> Plan:
@@ -25,6 +29,25 @@ def plan(gateway: Gateway, query: PlanQuery) -> Plan:
     )
     planned = {name: StreamPlan.of(member) for name, member in answer["streams"].items()}
     return Plan(planned, tuple(answer["missing"]))
+
+
+def plan_of_each(gateway: Gateway, query: PlanQuery) -> Plan:
+    """The same for any number of named streams, in as many calls as it takes: the query's bounds are those
+    of a call. Raises Refused, Unavailable.
+    """
+    found = Plan({})
+    for some in of_one_call(query.streams):
+        ends = {name: end for name, end in query.end.items() if name in some}
+        part = plan(gateway, replace(query, streams=some, end=ends))
+        found = Plan(found.streams | part.streams, (*found.missing, *part.missing))
+    return found
+
+
+def of_one_call(streams: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The streams, as many at once as a call may name."""
+    every = iter(streams.items())
+    while some := dict(islice(every, streams_a_call_max)):
+        yield some
 
 
 def page(  # noqa: PLR0913 - one page has so many bounds

@@ -6,7 +6,7 @@ Each slice of the plan is one write with keys by position, whose epoch is the sl
 was killed goes on with the slice in which it was; the gateway knows the chunks of it that it has.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -101,8 +101,9 @@ def gateway_spans(access: Access, wanted: Wanted, targets: Targets, slice_rows: 
         names = dict.fromkeys(wanted.streams, wanted.after) if wanted.streams else _found(gateway, wanted)
         if not names:
             return
+        # All of them first: a name that is missing is told before ranges are looked for.
         end = {} if wanted.end is None else dict.fromkeys(names, wanted.end)
-        whole = calls.plan(gateway, PlanQuery(streams=names, end=end))
+        whole = calls.plan_of_each(gateway, PlanQuery(streams=names, end=end))
         if whole.missing:
             raise OptionError(f"the gateway has no stream {', '.join(sorted(whole.missing))}")
         ends = {name: one.end for name, one in whole.streams.items() if one.count}
@@ -117,17 +118,23 @@ def gateway_spans(access: Access, wanted: Wanted, targets: Targets, slice_rows: 
                 # Not 0-0: what is trimmed from now on is to be noticed.
                 first = str(ids.previous_id(ids.parse(one.first or ends[name])))
                 after[name] = ids.later(wanted.after, first)
-        while after:
-            part = calls.plan(gateway, PlanQuery(streams=after, end=ends, max_entries=slice_rows))
-            for name, one in sorted(part.streams.items()):
-                if one.count:
-                    yield Span(
-                        access.name, name, one.generation, one.after, one.end, one.count, targets.of(name)
-                    )
-            after = {
-                name: one.end for name, one in part.streams.items() if one.count and one.end != ends[name]
-            }
-            ends = {name: ends[name] for name in after}
+        for some in calls.of_one_call(after):
+            yield from _ranges(gateway, some, ends, targets, slice_rows)
+
+
+def _ranges(
+    gateway: Gateway, after: dict[str, str], ends: Mapping[str, str], targets: Targets, slice_rows: int
+) -> Iterator[Span]:
+    """Of streams of one call: `slice_rows` entries of them all, and again."""
+    while after:
+        query = PlanQuery(streams=after, end={name: ends[name] for name in after}, max_entries=slice_rows)
+        part = calls.plan(gateway, query)
+        for name, one in sorted(part.streams.items()):
+            if one.count:
+                yield Span(
+                    gateway.access.name, name, one.generation, one.after, one.end, one.count, targets.of(name)
+                )
+        after = {name: one.end for name, one in part.streams.items() if one.count and one.end != ends[name]}
 
 
 def _found(gateway: Gateway, wanted: Wanted) -> dict[str, str]:

@@ -62,14 +62,14 @@ def chosen(spark: SparkSession, asked: Requeue) -> DataFrame:
     """The letters: COLUMNS, `fields` (the entry's own, as a map of text) and `entry` (the same, exact).
     Always the same ones, whatever comes later. Raises OptionError; Refused, Unavailable.
     """
-    ends = _ends(asked)
-    if not ends:
+    upto = ends(asked)
+    if not upto:
         raise OptionError(f"there is no letter in {', '.join(asked.letters)}")
     options = {
-        "assign": assigned(asked.access, ends),
+        "assign": assigned(asked.access, upto),
         "fieldsFormat": "entries",
         "startingOffsets": "earliest",
-        "endingOffsets": told(ends),
+        "endingOffsets": told(upto),
     }
     rows = spark.read.format("weir").options(**connection(asked.access), **options)
     found = _opened(rows.load())
@@ -117,10 +117,10 @@ def _by_stream(letters: DataFrame) -> Iterable[tuple[str, list[str]]]:
             yield stream, found
 
 
-def _ends(asked: Requeue) -> dict[str, str]:
+def ends(asked: Requeue) -> dict[str, str]:
     """The last ID of each stream that has letters."""
     with Gateway(asked.access) as gateway:
-        plan = calls.plan(gateway, PlanQuery(streams=dict.fromkeys(asked.letters, ids.BEGINNING)))
+        plan = calls.plan_of_each(gateway, PlanQuery(streams=dict.fromkeys(asked.letters, ids.BEGINNING)))
     if plan.missing:
         raise OptionError(f"the gateway has no stream {', '.join(sorted(plan.missing))}")
     return {name: one.end for name, one in sorted(plan.streams.items()) if one.count}

@@ -1,6 +1,8 @@
 """What is left after a batch is the gateway's own count, and a group shows there how far a run has come."""
 
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import httpx
 import pytest
@@ -48,6 +50,61 @@ def test_a_mirror_group_shows_how_far_a_run_has_come(server: Server) -> None:
         assert (told["last_delivered_id"], told["lag"]) == ("9-0", 1)
     assert _group(server, "b", "spark").status_code == 404
     assert httpx.get(f"{server.url}/v1/streams/later").status_code == 404, "no stream is made for it"
+
+
+def test_more_streams_than_a_call_may_name_are_counted(server: Server) -> None:
+    """In as many calls as it takes."""
+    many = {f"none{number}": "0-0" for number in range(1_500)}
+    with Left((Access("g0", server.url),)) as left:
+        assert left.of(_batch(3, a="3-0", b="10-0", **many)).left == 7
+
+
+class _Deleting(ThreadingHTTPServer):
+    """Stands before a gateway, and deletes the stream `gone` there before each plan."""
+
+    daemon_threads = True
+
+    def __init__(self, url: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Passing)
+        self.behind = url
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Passing(BaseHTTPRequestHandler):
+    server: _Deleting
+
+    def do_GET(self) -> None:
+        self._pass(b"")
+
+    def do_POST(self) -> None:
+        httpx.delete(f"{self.server.behind}/v1/streams/gone")
+        self._pass(self.rfile.read(int(self.headers["content-length"])))
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as it is called there
+        """Nothing."""
+
+    def _pass(self, body: bytes) -> None:
+        kind = {"content-type": "application/json"} if body else {}
+        answer = httpx.request(self.command, self.server.behind + self.path, content=body, headers=kind)
+        self.send_response(answer.status_code)
+        self.send_header("content-type", answer.headers["content-type"])
+        self.send_header("content-length", str(len(answer.content)))
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+
+def test_a_stream_that_goes_while_its_group_is_moved_is_passed_over(server: Server) -> None:
+    """Between the two calls that it takes."""
+    entry = [{"id": "1-0", "fields": {"n": "1"}}]
+    httpx.post(f"{server.url}/v1/publish", json={"streams": {"gone": entry}}).raise_for_status()
+    with _Deleting(server.url) as before, Left((Access("g0", before.url),), "spark") as left:
+        Thread(target=before.serve_forever, daemon=True).start()
+        assert left.of(_batch(gone="0-0")).left == 0
+        before.shutdown()
+    assert _group(server, "gone", "spark").status_code == 404
 
 
 def test_a_gateway_that_is_away_costs_a_figure_and_nothing_else(server: Server) -> None:

@@ -5,9 +5,10 @@ from pyspark.sql.datasource import InputPartition
 
 from pipeline.errors import DataLoss
 from pipeline.gateway.client import of_stream
-from pipeline.jobs import replay
+from pipeline.jobs import replay, requeue
 from pipeline.jobs.replay_plan import Span, Targets, Wanted
 from pipeline.jobs.replay_read import Entries, FromGateway, Piece, Work, encoded
+from pipeline.jobs.requeue import Requeue
 from tests.pipeline.weir import Weir
 
 
@@ -40,6 +41,19 @@ def test_what_was_planned_is_sent_and_what_was_sent_may_go(weir: Weir) -> None:
     for span in spans[1:]:
         found += sent(weir, span)
     assert found == [one for one in ids if one not in ("5-0", "15-0")]
+
+
+def test_more_streams_than_a_call_may_name_are_planned(weir: Weir) -> None:
+    """And looked for letters in."""
+    names = [weir.name(f"n{number:04}") for number in range(1_200)]
+    for part in (names[:600], names[600:]):
+        entries = [{"fields": {"n": str(number)}} for number in range(3)]
+        weir.gateway.post("/v1/publish", {"streams": dict.fromkeys(part, entries)})
+    wanted = Wanted(streams=tuple(names))
+    spans = list(replay.gateway_spans(weir.gateway.access, wanted, Targets(), 100))
+    assert {span.stream for span in spans} == set(names)
+    assert sum(span.rows for span in spans) == 3_600
+    assert requeue.ends(Requeue(weir.gateway.access, tuple(names))).keys() == set(names)
 
 
 def test_a_stream_that_was_deleted_is_not_told_as_sent(weir: Weir) -> None:
