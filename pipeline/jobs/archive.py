@@ -352,6 +352,9 @@ def _moved(before: Offsets, ends: Offsets) -> Iterator[tuple[StreamKey, tuple[st
         # A stream that was made anew is read from its beginning.
         anew = start is None or start.generation not in ("", end.generation)
         after = ids.BEGINNING if start is None or anew else start.id
+        if ids.is_after(after, end.id):
+            # Older data was put back, with onReset=earliest: what it has is read again.
+            after = end.floor or ids.BEGINNING
         if end.generation and (anew or after != end.id):
             yield StreamKey(*offsets.parts(name)), (after, end)
 

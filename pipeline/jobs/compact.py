@@ -179,15 +179,19 @@ def _merged(place: Place, one: Bin, root: str, name: str) -> File:
     first = one.files[0]
     folder = PurePosixPath(first.path).parent.relative_to(DATA).parts[1:]
     path = "/".join((root, *folder, f"{name}.zstd.parquet"))
-    rows = 0
+    rows, expected = 0, sum(file.rows for file in one.files)
+    tables: Iterable[pa.Table] = _apart(place, one.files)
+    if any(ids.parse(after.min) <= ids.parse(before.max) for before, after in pairwise(one.files)):
+        together = pa.concat_tables([_whole(place, file) for file in one.files])
+        tables = [_once(_sorted(together))]
+        expected -= together.num_rows - tables[0].num_rows
     with (
         place.writing(path) as output,
         pq.ParquetWriter(output, SCHEMA, compression="zstd", write_statistics=True) as writer,
     ):
-        for table in _tables(place, one.files):
+        for table in tables:
             writer.write_table(table, row_group_size=_row_group_rows)
             rows += table.num_rows
-    expected = sum(file.rows for file in one.files)
     runs = [run for run in id_runs(place, path) if len(run)]
     low, high = runs[0][0], runs[-1][-1]
     if rows != expected or first_disorder(runs) is not None:
@@ -210,11 +214,8 @@ def _merged(place: Place, one: Bin, root: str, name: str) -> File:
     )
 
 
-def _tables(place: Place, files: Sequence[File]) -> Iterator[pa.Table]:
-    """The entries of files, in order; a part of them at a time where their ranges lie apart."""
-    if any(ids.parse(after.min) <= ids.parse(before.max) for before, after in pairwise(files)):
-        yield _sorted(pa.concat_tables([_whole(place, file) for file in files]))
-        return
+def _apart(place: Place, files: Sequence[File]) -> Iterator[pa.Table]:
+    """The entries of files whose ranges lie apart, in order, a part of them at a time."""
     for file in files:
         with opened(place, file.path) as parquet:
             for batch in parquet.iter_batches(_rows_at_once):
@@ -237,6 +238,18 @@ def _sorted(table: pa.Table) -> pa.Table:
     keys = [pc.utf8_lpad(pc.list_element(halves, half), 20, "0") for half in (0, 1)]
     order = pc.sort_indices(pa.table(keys, ["ms", "seq"]), [("ms", "ascending"), ("seq", "ascending")])
     return table.take(order)
+
+
+def _once(table: pa.Table) -> pa.Table:
+    """Each entry once: a stream that was put back to before is archived again. Those that have only an ID in
+    common both stay, and are out of order.
+    """
+    entry_ids, fields = table.column("id").to_pylist(), table.column("fields")
+    kept = [
+        entry_id != before or fields[at] != fields[at - 1]
+        for at, (before, entry_id) in enumerate(pairwise([None, *entry_ids]))
+    ]
+    return table if all(kept) else table.filter(pa.array(kept))
 
 
 def _deleted(place: Place, archive: Archive, before_ms: int) -> Iterator[Step]:

@@ -14,6 +14,7 @@ from pipeline.errors import Refused
 from pipeline.gateway import Gateway, PlanQuery, StreamPlan
 from pipeline.gateway.client import of_stream
 from pipeline.ids import EntryId
+from pipeline.jobs.verify import overlap_findings
 from pipeline.manifest import Archive, File, ManifestError, State, StreamKey
 from pipeline.parquet import footer_rows, rows_within
 from pipeline.place import Place
@@ -220,6 +221,7 @@ class _Shard:
         files = self._archive.files([key], after=str(after), end=upto, generation=state.generation)
         try:
             _check_footers(self._place, files)
+            _check_once(self._place, key, files)
             archived = sum(rows_within(self._place, file, after, bound.upto) for file in files)
         except ManifestError as error:
             return Planned(key, upto, bound.why, found.count, refused=error.sentence)
@@ -230,6 +232,15 @@ class _Shard:
                 "run verify to see which are missing"
             )
         return Planned(key, upto, bound.why, found.count, archived, refused)
+
+
+def _check_once(place: Place, key: StreamKey, files: Sequence[File]) -> None:
+    """Entries that are counted twice would stand for some that are missing."""
+    twice = next(overlap_findings(place, files), None)
+    if twice is not None:
+        raise ManifestError(
+            f"{key} is archived twice in part ({twice.about}: {twice.what}): run compact first"
+        )
 
 
 def _check_footers(place: Place, files: Sequence[File]) -> None:

@@ -94,9 +94,10 @@ def _joint(batch: Manifest, before: Progress | None, moved: Progress) -> Iterato
     # A stream that was made anew is read from its beginning.
     anew = before is None or before.generation != moved.generation
     expected = ids.BEGINNING if before is None or anew else before.upto
+    # One that was put back to before is read again from there. What is double then, its files show.
     if ids.parse(moved.after) > ids.parse(expected):
         yield Finding(batch.name, f"{moved.key}: entries in ({expected}, {moved.after}] are in no batch")
-    elif ids.parse(moved.after) < ids.parse(expected):
+    elif ids.parse(moved.after) < ids.parse(expected) <= ids.parse(moved.upto):
         yield Finding(batch.name, f"{moved.key}: entries in ({moved.after}, {expected}] are in two batches")
 
 

@@ -15,6 +15,8 @@ from pipeline import offsets
 from pipeline.gateway import Access, Gateway
 from pipeline.gateway.client import of_stream
 from pipeline.jobs.archive import Archiver, Archiving
+from pipeline.jobs.verify import manifest_findings
+from pipeline.manifest import Archive, StreamKey, read_about, write_manifest
 from pipeline.offsets import Position
 from pipeline.place import Place
 from tests.pipeline import archives
@@ -94,6 +96,23 @@ def test_a_stream_that_was_put_back_is_not_told_what_it_has_no_more(tmp_path: Pa
         room = Room(tmp_path, gateway, server.url, upto="20-0")
         room.archiver.settle()
         assert room.seen("archived_up_to") == "0-0"
+
+
+def test_a_batch_after_older_data_was_put_back_is_stored(room: Room, tmp_path: Path) -> None:
+    """Its range is in Spark's checkpoint already, from what had been removed by then: a refusal would stay.
+    Here all of its entries have been deleted since, so that no file is to be written.
+    """
+    generation = room.seen("generation")
+    end = offsets.text({f"g0/{room.stream}": Position("5-0", generation, "2-0")})
+    (tmp_path / "checkpoint/offsets/1").write_text(f"v1\n{{}}\n{end}")
+    (moved,) = room.archiver.moved(1).items()
+    assert moved == (StreamKey("g0", room.stream), ("2-0", Position("5-0", generation, "2-0")))
+    about = read_about(room.archiver.root)
+    assert about is not None
+    write_manifest(room.archiver.root, room.archiver.manifest(about, 1, dict([moved])))
+    archive = Archive.read(room.archiver.root)
+    assert archive.states[moved[0]].upto == "5-0"
+    assert list(manifest_findings(archive)) == []
 
 
 def test_a_stream_that_is_gone_stops_nothing(room: Room) -> None:

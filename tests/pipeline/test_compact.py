@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pipeline import ids
 from pipeline.errors import OptionError
 from pipeline.jobs.compact import Rules, Step, bins, compact
-from pipeline.manifest import Archive, File, ManifestError
+from pipeline.manifest import Archive, File, ManifestError, encode, read_manifest
 from pipeline.parquet import dataset
 from pipeline.place import Place
 from tests.pipeline import archives
@@ -201,6 +201,35 @@ class TestCompacting:
             "5-10",
             "6-18446744073709551615",
         ]
+
+    def test_an_entry_that_was_archived_twice_is_kept_once(self, place: Place) -> None:
+        """Its stream was put back to before, and read again."""
+        maker = archives.Maker(place)
+        maker.batch({"a": [f"{one}-0" for one in range(1, 10)]})
+        maker.upto["a"] = "0-0"
+        maker.batch({"a": ["1-0", "2-0", "2-5"]})
+        list(compact(place, Rules(), now_ms=1))
+        later = [f"{one}-0" for one in range(3, 10)]
+        assert [one for _stream, one in entries(place)] == ["1-0", "2-0", "2-5", *later]
+
+    def test_two_entries_of_one_id_stop_it(self, place: Place) -> None:
+        """Which of them is right, nobody knows."""
+        maker = archives.Maker(place)
+        maker.batch({"a": ["1-0", "2-0"]})
+        (other,) = maker.batch({"a": ["3-0"]}).add
+        path = place.path(other.path)
+        pq.write_table(archives.table(["2-0"], b"other"), path, compression="zstd")
+        listed = read_manifest(place, "batch", 1)
+        assert listed is not None
+        size = place.size(other.path) or 0
+        file_ = msgspec.structs.replace(other, min="2-0", max="2-0", bytes=size)
+        moved = msgspec.structs.replace(listed.streams[0], after="0-0", min="2-0", max="2-0", bytes=size)
+        Path(place.path(listed.name)).write_bytes(
+            encode(msgspec.structs.replace(listed, add=(file_,), streams=(moved,)))
+        )
+        with pytest.raises(ManifestError, match="out of order"):
+            list(compact(place, Rules(), now_ms=1))
+        assert Archive.read(place).compactions == ()
 
     def test_two_compactions_at_once_are_refused(self, place: Place) -> None:
         """Both would join the same files, and the entries would be there twice."""

@@ -158,6 +158,20 @@ class TestPlanning:
         assert (found.upto, found.entries) == ("3-0", 3)
         assert "let it run once more" in found.why
 
+    def test_what_is_archived_twice_does_not_stand_for_what_is_missing(self, room: Room) -> None:
+        """Entry 3 is nowhere else: six rows of the archive are no proof that it has four entries."""
+        room.archived([1, 2, 4]).maker.upto[room.stream] = "0-0"
+        found = room.archived([1, 2, 4]).planned()
+        assert (found.entries, room.trimmed(found)) == (4, [])
+        assert found.refused is not None
+        assert "run compact" in found.refused
+
+    def test_files_may_lie_within_each_other(self, room: Room) -> None:
+        """One task may have had the first and the last part of a batch, another what is between."""
+        room.archived([1, 2, 5]).maker.upto[room.stream] = "2-0"
+        found = room.archived([3, 4, 6]).planned()
+        assert (found.entries, found.archived, found.refused) == (6, 6, None)
+
     def test_planning_changes_nothing(self, room: Room) -> None:
         room.archived([1, 2, 3]).planned()
         assert len(room.left()) == 10

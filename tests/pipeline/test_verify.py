@@ -99,6 +99,17 @@ class TestGood:
         left.write_bytes(b"PAR1")
         assert (room.report().findings, room.report().unknown) == ((), 1)
 
+    def test_a_stream_that_was_put_back_is_read_again(self, room: Room) -> None:
+        """From a copy of the gateway's folder: what is double is told of until a compaction has joined it."""
+        room.maker.upto[room.stream] = "0-0"
+        room.batch(range(1, 5))
+        room.batch(range(5, 6))
+        found = [finding.what for finding in room.report().findings]
+        assert len(found) == 3
+        assert all("of its entries are in" in one for one in found)
+        list(compact(room.place, Rules(), now_ms=1_000_000))
+        assert room.report() == Report(batches=5, files=1, rows=9, findings=(), compared=5)
+
     def test_a_stream_that_is_gone_leaves_its_archive(self, room: Room) -> None:
         room.gateway.send("DELETE", of_stream(room.stream))
         assert room.report().findings == ()
