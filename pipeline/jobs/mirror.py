@@ -82,9 +82,10 @@ def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
     for name in asked.source:
         if name.lower() in {fixed.lower() for fixed in _FIXED}:
             raise OptionError(f"{name} is fixed in a mirror, which keeps entries as they are: leave it out")
+    # Before anything is settled: what is refused here may be put right under the same checkpoint.
+    circle = circle_of(asked)
     place = Place.of(asked.checkpoint)
     tasks = settled(place, asked)
-    circle = circle_of(asked)
     rows = spark.readStream.format("weir").options(**asked.source, **_FIXED).load()
     entries = changed(rows, asked)
 
@@ -172,7 +173,8 @@ class Circle:
 def _itself(stream: str, target: str) -> OptionError:
     return OptionError(
         f"a stream would go to itself: one such as {stream} is sent to {target}, which is read too; say with "
-        "--to where it goes, such as copy.{stream}, and leave that out of the pattern, such as (?!copy[.]).*"
+        "--to where it goes, such as copy.{stream}, and leave that out of the pattern, such as (?!copy[.]).*; "
+        "where batches have begun, with a checkpoint of its own"
     )
 
 

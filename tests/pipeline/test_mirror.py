@@ -1,10 +1,14 @@
 """What a mirror sends does not come back to it, for then it would grow for ever."""
 
+from pathlib import Path
+from typing import cast
+
 import pytest
+from pyspark.sql import SparkSession
 
 from pipeline.errors import OptionError
 from pipeline.gateway import Access
-from pipeline.jobs.mirror import Circle, Mirror, circle_of, is_same_gateway
+from pipeline.jobs.mirror import Circle, Mirror, circle_of, is_same_gateway, query
 from pipeline.jobs.replay_plan import Targets
 
 HERE = "http://127.0.0.1:8080"
@@ -50,6 +54,16 @@ def test_a_stream_that_ends_elsewhere_is_mirrored(source: dict[str, str], to: li
     found = circle(to, **source)
     if found is not None:
         found.expect_none(["a", "a1"])
+
+
+def test_a_mirror_that_is_refused_settles_nothing(tmp_path: Path) -> None:
+    """So that it can be put right under the same checkpoint."""
+    given = {"gateway.urls": HERE, "subscribe": "a"}
+    wrong = Mirror(str(tmp_path), given, Access("g0", HERE))
+    with pytest.raises(OptionError, match="would go to itself"):
+        # Refused before Spark has a part in it.
+        query(cast("SparkSession", None), wrong)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_streams_are_looked_at_as_they_are_found() -> None:
