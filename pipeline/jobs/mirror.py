@@ -173,8 +173,8 @@ class Circle:
 def _itself(stream: str, target: str) -> OptionError:
     return OptionError(
         f"a stream would go to itself: one such as {stream} is sent to {target}, which is read too; say with "
-        "--to where it goes, such as copy.{stream}, and leave that out of the pattern, such as (?!copy[.]).*; "
-        "where batches have begun, with a checkpoint of its own"
+        "--to where it goes, such as copy.{stream}, and leave that out of the pattern, such as (?!copy[.]).*"
+        "; where batches have begun, with a checkpoint of its own"
     )
 
 
