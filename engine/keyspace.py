@@ -156,7 +156,9 @@ class Keyspace:
         self._gone.clear()
 
     def clear(self) -> None:
-        """Take all streams out."""
+        """Take all streams out, and forget what was published into many: a repetition of it is news again."""
+        self.producers.clear()
+        self.answers.clear()
         self.keys.clear()
         self.tended.clear()
         self.round.clear()

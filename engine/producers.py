@@ -121,6 +121,11 @@ class Producers:
             or self.answer_bytes > answer_bytes_max
         )
 
+    def clear(self) -> None:
+        """Forget all of them. Who holds them keeps what is held."""
+        self.producers.clear()
+        self.chunk_count = self.answer_bytes = 0
+
     def hold(self) -> list[HeldProducer]:
         """All as they are now: from here on chunks are copied before they are written."""
         self.edition += 1

@@ -34,7 +34,7 @@ def delete(turn: Turn, command: types.Delete) -> int:
 
 def flush_all(turn: Turn, _: types.FlushAll) -> bool:
     names = turn.keyspace.names()
-    if names:
+    if names or turn.keyspace.answers or turn.keyspace.producers.producers:
         turn.emit(RemoveAll())
     for name in names:
         turn.signal(name)

@@ -388,7 +388,7 @@ class RememberPublish(Record, frozen=True):
 
 
 class RemoveAll(Record, frozen=True):
-    """FLUSHALL: every stream. Settings and what was published under keys stay."""
+    """FLUSHALL: every stream, and what was published under keys and in chunks. Settings stay."""
 
     number = 26
 

@@ -48,9 +48,27 @@ def test_a_chunk_is_stored_once_and_answered_twice(house: House) -> None:
     told(house, chunk(0, 1, streams=("a",)))
     assert told(house, chunk(0, 0, streams=("a", "b"))) == (True, first[1])
     assert len(house.payloads) == 2
-    house.run(FlushAll())
+    house.call("DEL", "a", "b")
     assert told(house, chunk(0, 0, streams=("a", "b"))) == (True, first[1])
     assert house.keyspace.keys == {}
+
+
+@pytest.mark.parametrize("gone_before", [False, True])
+def test_who_removes_everything_removes_the_memory_of_it(house: House, *, gone_before: bool) -> None:
+    """A chunk that comes again is stored again, in whatever epoch, also after a restart; one that is held by
+    a snapshot stays in it.
+    """
+    told(house, chunk(7, 0))
+    before = image(house.keyspace)
+    capture = Capture(house.keyspace)
+    if gone_before:
+        house.call("DEL", "s")
+    house.run(FlushAll())
+    assert image(replayed([encode([record]) for record in capture.records()])) == before
+    assert (house.keyspace.producers.chunk_count, house.keyspace.producers.answer_bytes) == (0, 0)
+    house.restart()
+    assert told(house, chunk(3, 0))[0] is False
+    assert told(house, chunk(7, 0))[0] is False
 
 
 def test_a_repeated_chunk_with_other_entries_is_refused(house: House) -> None:

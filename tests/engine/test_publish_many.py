@@ -127,6 +127,19 @@ def test_a_repeated_key_is_answered_when_a_stream_is_gone(house: House) -> None:
     assert not house.keyspace.keys
 
 
+@pytest.mark.parametrize("gone_before", [False, True])
+def test_a_key_is_forgotten_with_everything(house: House, *, gone_before: bool) -> None:
+    """By FLUSHALL, as those of single streams: what it was answered for is gone."""
+    asked = Publish(parts=[part("a")], idempotency=key())
+    house.published(asked)
+    if gone_before:
+        house.call("DEL", "a")
+    house.call("FLUSHALL")
+    house.restart()
+    assert not house.published(asked).duplicate
+    assert len(house.live("a")) == 1
+
+
 def test_a_key_with_another_body_is_refused(house: House) -> None:
     house.published(Publish(parts=[part("a")], idempotency=key()))
     refusal = house.refused(Publish(parts=[part("a")], idempotency=key(body=b"2")))
