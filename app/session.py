@@ -449,6 +449,8 @@ class Session:
         following = found.last_delivered_id
         if found.history and found.entries:
             following = work.history = found.entries[-1].id
+        # What was released behind its back, or taken by another, and is given to it again: held once.
+        work.release(one.id for one in found.entries if not one.own)
         # What it holds too long it claims from itself: it has that, and needs no credit for it.
         fresh = [one for one in found.entries if one.id not in work.held]
         if not fresh:

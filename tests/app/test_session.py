@@ -11,7 +11,19 @@ from app.auth import Action
 from app.effects import Close, Leave, Open, Read, Send, Submit, Take
 from app.feeds import Gap, Page
 from engine import Claim as ClaimOptions
-from engine import Cursor, EnsureGroup, Entries, Trim, XClaim, XReadGroup, XTrim, ids
+from engine import (
+    Cursor,
+    EnsureGroup,
+    Entries,
+    Nack,
+    NackMode,
+    Trim,
+    XClaim,
+    XNack,
+    XReadGroup,
+    XTrim,
+    ids,
+)
 from engine import Gap as EngineGap
 from tests.app.conversing import Json, World, ops, working
 
@@ -219,6 +231,19 @@ def test_what_it_claims_from_itself_is_not_sent_again(world: World) -> None:
     world.settle()
     assert world.pushed("w") == world.texts("s")
     assert world.session.credit_of("w") == 2
+
+
+def test_what_was_released_behind_its_back_is_sent_again(world: World) -> None:
+    """By another door, or by the group's `ack_timeout_ms`: it is held once, and costs credit once."""
+    working(world, 2, credit=5)
+    first, second = world.pushed("w")
+    nack = Nack(ids=[ids.parse(first) or 0], mode=NackMode.FAIL)
+    world.run(XNack(stream="s", group="g", nack=nack))
+    world.settle()
+    assert world.pushed("w") == [first, second, first]
+    assert world.session.credit_of("w") == 3
+    world.say("ack", sub="w", ids=[first, second])
+    assert world.session.credit_of("w") == 5
 
 
 def test_a_deleted_entry_of_its_own_has_no_fields(world: World) -> None:
