@@ -1,8 +1,12 @@
 """Consumers read over connections: who has which, and when something of theirs may have been settled.
 
 Knows: that a consumer has one reader, whatever it reads over, and that the next one waits until the one
-before has given back what it did not send.
+before has no read under way, and has given back what that brought too late.
 Must never know: the engine, sockets, entries.
+
+What lies in a socket's buffer then may still leave: nobody knows before it has gone or the connection is
+lost, which a reader that takes nothing puts off for seconds. The next one does not wait for that. It gets
+those entries as its history, with one delivery more, whether or not the one before got them.
 """
 
 import asyncio
@@ -16,7 +20,7 @@ class Place:
     """One reader's hold on its consumer.
 
     `alone` is done once nobody else reads as it, `until` when this reader has to stop, `over` when it has and
-    nothing of what it read is in its hands.
+    nothing of what it read is in its hands; a socket's buffer is not its hands.
     """
 
     __slots__ = ("_left", "_replaced", "_under_way", "alone", "consumer", "over", "until")
