@@ -30,8 +30,10 @@ def test_an_archive_may_lie_elsewhere(tmp_path: Path) -> None:
         maker.batch({"a": [f"{number + 1}-0"]})
     assert not place.is_local
     assert [file.min for file in Archive.read(place).files()] == ["1-0", "2-0", "3-0"]
-    list(compact(place, Rules(), now_ms=1_000_000))
+    rules = Rules(grace_ms=600_000)
+    list(compact(place, rules, now_ms=1_000_000))
     assert [(file.min, file.max) for file in Archive.read(place).files()] == [("1-0", "3-0")]
+    list(compact(place, rules, now_ms=1_000_001 + rules.grace_ms))
     assert {path for path, _size in place.below("data")} == set(Archive.read(place).live)
 
 
