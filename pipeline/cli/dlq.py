@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pipeline.cli import options, output, plots
+from pipeline.cli import counting, options, output, plots
 from pipeline.cli import requeue as back
+from pipeline.cli.counting import Counting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,10 +36,7 @@ def dlq(  # noqa: PLR0913 - a command's options are its parameters
         int, typer.Option(min=1, help="show so many, those of which there are most")
     ] = _top_default,
     source: options.SourceOptions = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="go on from the last run; without: all that is there, each time"),
-    ] = None,
+    checkpoint: options.LastCheckpoint = None,
     once: options.Once = False,
     every: options.Every = None,
     plot: plots.Plot = None,
@@ -67,32 +65,19 @@ def dlq(  # noqa: PLR0913 - a command's options are its parameters
         back.requeue(connection, streams, choice, session, as_json=as_json)
         return
     choice.expect_alone()
-    pace = options.pace(once=once, every_ms=every)
-    if checkpoint is None:
-        from pipeline.errors import OptionError
-        from pipeline.session import open_session
-
-        if every is not None:
-            raise OptionError("--every goes on from somewhere: give --checkpoint")
-        _show(job.once(open_session(session), reading, keys), top, plot, as_json=as_json)
-        return
-
-    from pipeline.running import Run, run
-
-    def show(found: "list[Letters]") -> None:
-        # The end is told once; on the way there only of a run that goes on.
-        if every is not None:
-            _show(found, top, plot, as_json=as_json)
-
-    summary = run(
-        Run(checkpoint, pace, session, options.accesses(connection)),
-        lambda spark: job.query(spark, reading, checkpoint, keys, show),
-        output.teller(as_json=as_json),
-        output.say,
+    counting.run(
+        Counting(
+            once=lambda spark: job.once(spark, reading, keys),
+            query=lambda spark, place, show: job.query(spark, reading, place, keys, show),
+            kept=lambda place: job.kept(job.tally(place, keys), keys),
+            show=lambda found: _show(found, top, plot, as_json=as_json),
+        ),
+        checkpoint,
+        options.pace(once=once, every_ms=every),
+        session,
+        options.accesses(connection),
+        as_json=as_json,
     )
-    if every is None:
-        _show(job.kept(job.tally(checkpoint, keys), keys), top, plot, as_json=as_json)
-    output.ended(summary, as_json=as_json)
 
 
 def _show(found: "list[Letters]", top: int, plot: "Path | None", *, as_json: bool) -> None:

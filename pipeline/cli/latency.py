@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli import options, output, plots
+from pipeline.cli import counting, options, output, plots
+from pipeline.cli.counting import Counting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,10 +53,7 @@ def latency(  # noqa: PLR0913 - a command's options are its parameters
         ),
     ] = None,
     source: options.SourceOptions = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="go on from the last run; without: all that is there, each time"),
-    ] = None,
+    checkpoint: options.LastCheckpoint = None,
     once: options.Once = False,
     every: options.Every = None,
     plot: plots.Plot = None,
@@ -82,32 +80,19 @@ def latency(  # noqa: PLR0913 - a command's options are its parameters
     where = options.connection(gateways, token_file, token_env)
     reading = options.source(where, streams, pattern, source)
     session = options.session("latency", master, conf)
-    pace = options.pace(once=once, every_ms=every)
-    if checkpoint is None:
-        from pipeline.errors import OptionError
-        from pipeline.session import open_session
-
-        if every is not None:
-            raise OptionError("--every goes on from somewhere: give --checkpoint")
-        _show(job.once(open_session(session), reading, measure), measure, plot, as_json=as_json)
-        return
-
-    from pipeline.running import Run, run
-
-    def show(found: "list[Delay]") -> None:
-        # The end is told once; on the way there only of a run that goes on.
-        if every is not None:
-            _show(found, measure, plot, as_json=as_json)
-
-    summary = run(
-        Run(checkpoint, pace, session, options.accesses(where)),
-        lambda spark: job.query(spark, reading, checkpoint, measure, show),
-        output.teller(as_json=as_json),
-        output.say,
+    counting.run(
+        Counting(
+            once=lambda spark: job.once(spark, reading, measure),
+            query=lambda spark, place, show: job.query(spark, reading, place, measure, show),
+            kept=lambda place: job.kept(job.tally(place, measure)),
+            show=lambda found: _show(found, measure, plot, as_json=as_json),
+        ),
+        checkpoint,
+        options.pace(once=once, every_ms=every),
+        session,
+        options.accesses(where),
+        as_json=as_json,
     )
-    if every is None:
-        _show(job.kept(job.tally(checkpoint, measure)), measure, plot, as_json=as_json)
-    output.ended(summary, as_json=as_json)
 
 
 def _show(found: "list[Delay]", measure: "Measure", plot: "Path | None", *, as_json: bool) -> None:

@@ -104,7 +104,7 @@ def mirror(  # noqa: PLR0913 - a command's options are its parameters
         where=where,
         route=route,
         set_fields=options.pairs(set_fields, "--set"),
-        drop_fields=tuple(name.strip() for name in (drop or "").split(",") if name.strip()),
+        drop_fields=options.names(drop),
         keep_ids=keep_ids,
         orig_field=orig_field,
         tasks=tasks,

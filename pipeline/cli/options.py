@@ -82,6 +82,12 @@ Checkpoint = Annotated[
         help="where it keeps how far it has come; one for each run that goes on",
     ),
 ]
+LastCheckpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint", metavar="DIR", help="go on from the last run; without: all that is there, each time"
+    ),
+]
 Once = Annotated[
     bool,
     typer.Option("--once", rich_help_panel=_RUNNING, help="all that is there now, then end (the default)"),
@@ -196,6 +202,11 @@ def session(job: str, master: str | None, conf: Sequence[str] | None) -> "Sessio
     from pipeline.session import SessionOptions
 
     return SessionOptions(app=f"weir {job}", master=master, conf=pairs(conf, "--conf"))
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    """`a, b` → its parts, without empty ones."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
 def pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:

@@ -147,7 +147,7 @@ def replay(  # noqa: PLR0913 - a command's options are its parameters
     from pipeline.running import locked
     from pipeline.session import open_session
 
-    wanted = Wanted(_names(streams), pattern, *_range(after, end, since, until))
+    wanted = Wanted(options.names(streams), pattern, *_range(after, end, since, until))
     source = _source(archive, from_gateway, from_token_file)
     target = options.one_access(options.connection(gateways, token_file, token_env))
     form = Form(
@@ -180,10 +180,6 @@ def _slice_rows(rate: int | None) -> int:
     from pipeline.jobs.replay_plan import slice_rows_default
 
     return slice_rows_default if rate is None else min(slice_rows_default, rate * _slice_s)
-
-
-def _names(streams: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in (streams or "").split(",") if name.strip())
 
 
 def _range(

@@ -105,10 +105,7 @@ def windows(  # noqa: PLR0913 - a command's options are its parameters
     ] = None,
     plot: plots.Plot = None,
     source: options.SourceOptions = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="go on from the last run; without: all that is there, each time"),
-    ] = None,
+    checkpoint: options.LastCheckpoint = None,
     once: options.Once = False,
     every: options.Every = None,
     master: options.Master = None,
@@ -133,8 +130,8 @@ def windows(  # noqa: PLR0913 - a command's options are its parameters
         session_gap,
         lateness,
         None if time is None else TimeField.of(time),
-        _parts(by),
-        tuple(map(job.Aggregate.of, _parts(aggregates))),
+        options.names(by),
+        tuple(map(job.Aggregate.of, options.names(aggregates))),
     )
     chosen_mode = job.checked_mode(what, mode)
     where = options.connection(gateways, token_file, token_env)
@@ -181,10 +178,6 @@ def _teller(*, as_json: bool) -> "Callable[[Progress], None]":
             output.say(f"batch {progress.batch}: some entries were too late; --lateness waits longer")
 
     return told
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 @dataclass

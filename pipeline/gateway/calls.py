@@ -7,11 +7,13 @@ Must never know: how an answer is got, what it is got for, Spark.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pipeline.errors import Refused
 from pipeline.gateway.client import Answer, Gateway, decoded, of_group, of_stream
 from pipeline.gateway.shapes import ColumnsPage, Plan, PlanQuery, Published, StreamPlan
+
+T = TypeVar("T")
 
 COLUMNS: Final = "application/vnd.weir.columns+json"
 _listed_max: Final = 1_000
@@ -43,8 +45,8 @@ def plan_of_each(gateway: Gateway, query: PlanQuery) -> Plan:
     return found
 
 
-def of_one_call(streams: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """The streams, as many at once as a call may name."""
+def of_one_call(streams: Mapping[str, T]) -> Iterator[dict[str, T]]:
+    """The streams, with what belongs to each, as many at once as a call may name."""
     every = iter(streams.items())
     while some := dict(islice(every, streams_a_call_max)):
         yield some

@@ -107,7 +107,7 @@ def _gateway(access: Access) -> str:
 def _plan(access: Access, names: Iterable[str]) -> str:
     """What reading from the beginning would bring; nothing is read."""
     with Gateway(access) as gateway:
-        planned = calls.plan(gateway, PlanQuery(streams=dict.fromkeys(names, "0-0"), max_entries=1))
+        planned = calls.plan_of_each(gateway, PlanQuery(streams=dict.fromkeys(names, "0-0"), max_entries=1))
     entries = sum(stream.lag for stream in planned.streams.values())
     missing = f", not there yet: {', '.join(planned.missing)}" if planned.missing else ""
     unsynced = [name for name, stream in planned.streams.items() if stream.durable is None]

@@ -19,8 +19,6 @@ from pipeline.manifest import Archive, File, ManifestError, State, StreamKey
 from pipeline.parquet import footer_rows, rows_within
 from pipeline.place import Place
 
-# The gateway's own limit, `request_streams_max`.
-_streams_a_call_max: Final = 1_000
 _ARCHIVED: Final = "the archive ends there"
 _SETTLED: Final = "the archive job has not settled what comes after: let it run once more"
 
@@ -123,10 +121,8 @@ def plan(
             ]
             continue
         one = _Shard(place, archive, shard, gateways[shard], rules, now_ms)
-        names = sorted(states)
-        for start in range(0, len(names), _streams_a_call_max):
-            part = names[start : start + _streams_a_call_max]
-            planned += one.planned({name: states[name] for name in part})
+        for some in calls.of_one_call(dict(sorted(states.items()))):
+            planned += one.planned(some)
     return planned
 
 

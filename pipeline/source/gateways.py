@@ -25,8 +25,6 @@ Call = tuple[str, int]
 
 # Above the wait that was asked for, until the gateway that should answer by then is given up on.
 _wait_s_spare: Final = 5.0
-# The gateway's own limit, `request_streams_max`.
-_streams_a_call_max: Final = 1_000
 _threads_max: Final = 32
 # With fsync=everysec a stream's last second is on disk after two at most.
 _durable_s_max: Final = 5.0
@@ -256,7 +254,7 @@ def _queries(asked: Asked) -> dict[Call, PlanQuery]:
             ends.setdefault(gateway, {})[stream] = asked.ends[key]
     return {
         (gateway, number): PlanQuery(
-            streams={name: named[name] for name in some},
+            streams=some,
             end={name: end for name, end in ends.get(gateway, {}).items() if name in some},
             max_entries=asked.max_entries,
             max_bytes=asked.max_bytes,
@@ -265,14 +263,8 @@ def _queries(asked: Asked) -> dict[Call, PlanQuery]:
             wait_ms=asked.wait_ms,
         )
         for gateway, named in sorted(streams.items())
-        for number, some in enumerate(_chunks(sorted(named)))
+        for number, some in enumerate(calls.of_one_call(dict(sorted(named.items()))))
     }
-
-
-def _chunks(names: list[str]) -> list[frozenset[str]]:
-    """As many at once as a gateway takes."""
-    starts = range(0, len(names), _streams_a_call_max)
-    return [frozenset(names[start : start + _streams_a_call_max]) for start in starts]
 
 
 def _joined(found: Mapping[Call, Plan]) -> Planned:
