@@ -18,15 +18,19 @@ from engine.commands.own import (
     EndWait,
     EnsureGroup,
     EnsureStream,
+    FindDeadLetters,
     GiveBack,
     Plan,
     Publish,
+    Redrive,
     RemoveConsumer,
     RemoveGroup,
     StreamInfos,
     UpdateGroup,
     UpdateStream,
 )
+from engine.commands.redriving import turn_redriven_max
+from engine.commands.turn import TURN_LOOKUPS_MAX
 from engine.commands.types import (
     AutoSequence,
     Claim,
@@ -80,7 +84,8 @@ from engine.commands.types import (
 from engine.copies import back_up
 from engine.errors import EngineError
 from engine.keyspace import Caps, Retention
-from engine.log import LogRefused
+from engine.log import LogPoisoned, LogRefused
+from engine.memory import Memory
 from engine.replies import (
     Added,
     AutoClaimed,
@@ -88,6 +93,7 @@ from engine.replies import (
     Claimed,
     ConsumerDetail,
     ConsumerInfo,
+    DeadLettersFound,
     Deletions,
     Delivered,
     Edges,
@@ -102,6 +108,7 @@ from engine.replies import (
     PendingSummary,
     Planned,
     Published,
+    Redriven,
     Reply,
     Republished,
     Settings,
@@ -115,11 +122,12 @@ from engine.replies import (
     StreamsRead,
     Trimmed,
 )
-from engine.runtime import Engine, Fsync, Growth, RewriteFailed, Rewriter, Rewritten
+from engine.runtime import Engine, Fsync, Growth, LogFigures, RewriteFailed, Rewriter, Rewritten
 from engine.shares import shares
-from engine.storage import StorageLocked, StorageRefused
+from engine.storage import Storage, StorageLocked, StorageRefused
 
 __all__ = [
+    "TURN_LOOKUPS_MAX",
     "Added",
     "AutoClaimed",
     "AutoSequence",
@@ -137,6 +145,7 @@ __all__ = [
     "ConsumerInfo",
     "Cursor",
     "DbSize",
+    "DeadLettersFound",
     "Delete",
     "Deletions",
     "Delivered",
@@ -150,6 +159,7 @@ __all__ = [
     "EnsureStream",
     "Entries",
     "Exists",
+    "FindDeadLetters",
     "FlushAll",
     "Fsync",
     "Gap",
@@ -163,7 +173,10 @@ __all__ = [
     "Ids",
     "ListStreams",
     "Listing",
+    "LogFigures",
+    "LogPoisoned",
     "LogRefused",
+    "Memory",
     "Nack",
     "NackMode",
     "NewId",
@@ -175,6 +188,8 @@ __all__ = [
     "Production",
     "Publish",
     "Published",
+    "Redrive",
+    "Redriven",
     "Refs",
     "RemoveConsumer",
     "RemoveGroup",
@@ -185,6 +200,7 @@ __all__ = [
     "Rewriter",
     "Rewritten",
     "Settings",
+    "Storage",
     "StorageLocked",
     "StorageRefused",
     "StoredRun",
@@ -234,4 +250,5 @@ __all__ = [
     "errors",
     "ids",
     "shares",
+    "turn_redriven_max",
 ]

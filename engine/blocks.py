@@ -15,9 +15,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, islice
 from operator import lt
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 V = TypeVar("V")
+
+# Up to so many keys of a block are removed one by one; for more the block is made anew.
+_few_of_block: Final = 8
 
 
 class Block(Generic[V]):
@@ -218,6 +221,50 @@ class SortedMap(Generic[V]):
             self._tops[index] = block.keys[-1]
         return values
 
+    def held_of(self, keys: Sequence[int]) -> list[int]:
+        """Those of ascending `keys` that are there."""
+        found: list[int] = []
+        start = index = 0
+        while start < len(keys):
+            index = bisect_left(self._tops, keys[start], index)
+            if index == len(self._tops):
+                break
+            stop = bisect_right(keys, self._tops[index], start)
+            held = self._blocks[index].keys
+            place = bisect_left(held, keys[start])
+            if held[place : place + stop - start] == keys[start:stop]:
+                found += keys[start:stop]
+            elif stop - start > _few_of_block:
+                found += sorted(set(held).intersection(keys[start:stop]))
+            else:
+                found += [key for key in keys[start:stop] if held[bisect_left(held, key)] == key]
+            start = stop
+        return found
+
+    def pop_each(self, keys: Sequence[int]) -> list[tuple[int, V]]:
+        """Remove those of ascending `keys` that are there; they with their values. A block of which much goes
+        is made anew, so that many cost little each.
+        """
+        found: list[tuple[int, V]] = []
+        first = index = bisect_left(self._tops, keys[0]) if keys else 0
+        start = 0
+        while start < len(keys):
+            index = bisect_left(self._tops, keys[start], index)
+            if index == len(self._tops):
+                break
+            stop = bisect_right(keys, self._tops[index], start)
+            found += _pop_from(self._own(index), keys[start:stop])
+            start = stop
+        self._count -= len(found)
+        left = [one for one in self._blocks[first : index + 1] if one.keys]
+        self._blocks[first : index + 1] = left
+        self._tops[first : index + 1] = [one.keys[-1] for one in left]
+        return found
+
+    def dismantle(self) -> list[Block[V]]:
+        """The blocks of a map that is used no more."""
+        return self._blocks
+
     def drop_first(self, count: int) -> None:
         """Remove the lowest `count` keys."""
         whole = 0
@@ -329,3 +376,28 @@ def _weight(block: Block[V], weigh: Callable[[V], int]) -> int:
     if block.weight is None:
         block.weight = sum(map(weigh, block.values))
     return block.weight
+
+
+def _pop_from(block: Block[V], keys: Sequence[int]) -> list[tuple[int, V]]:
+    """Remove those of ascending `keys` that the block holds."""
+    place = bisect_left(block.keys, keys[0])
+    stop = place + len(keys)
+    if block.keys[place:stop] == keys:
+        # Side by side, as those of a batch are.
+        found = list(zip(keys, block.values[place:stop], strict=True))
+        del block.keys[place:stop], block.values[place:stop]
+        return found
+    if len(keys) > _few_of_block:
+        gone = set(keys)
+        rows = list(zip(block.keys, block.values, strict=True))
+        found = [row for row in rows if row[0] in gone]
+        block.values[:] = [value for key, value in rows if key not in gone]
+        block.keys[:] = [key for key in block.keys if key not in gone]
+        return found
+    found = []
+    for key in keys:
+        place = bisect_left(block.keys, key)
+        if place < len(block.keys) and block.keys[place] == key:
+            found.append((key, block.values.pop(place)))
+            del block.keys[place]
+    return found

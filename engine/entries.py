@@ -86,6 +86,17 @@ def texts(joined: bytes) -> list[bytes]:
     return [_HEAD + piece for piece in joined[len(_HEAD) :].split(SEPARATOR)]
 
 
+def find(joined: bytes, entry_id: int) -> tuple[int, bytes] | None:
+    """The place of an entry in a joined text, and the entry; None where it is not there."""
+    head = b'{"id":"%d-%d",' % (entry_id >> 64, entry_id & 0xFFFFFFFFFFFFFFFF)
+    start = 0 if joined.startswith(head) else joined.find(b"," + head) + 1
+    if not start and not joined.startswith(head):
+        return None
+    stop = joined.find(SEPARATOR, start)
+    place = joined.count(SEPARATOR, 0, start + len(SEPARATOR) - 1) if start else 0
+    return place, joined[start : stop if stop >= 0 else None]
+
+
 def id_of(entry: bytes) -> int:
     """The ID of one stored entry."""
     ms, _, sequence = entry[7 : entry.index(b'"', 7)].partition(b"-")

@@ -204,10 +204,10 @@ def consumer_has_pending(consumer: str, pending: int) -> EngineError:
     )
 
 
-def too_many_to_transfer(consumer: str, pending: int) -> EngineError:
+def too_many_to_remove(consumer: str, pending: int) -> EngineError:
     sentence = (
-        f"the consumer {_printable(consumer)!r} has {pending} pending entries, too many to transfer at once: "
-        "claim a part of them for the other one first"
+        f"the consumer {_printable(consumer)!r} has {pending} pending entries, too many for one turn: "
+        "remove it outside of a transaction"
     )
     return EngineError("invalid", f"ERR {sentence}", sentence, pending=pending)
 
@@ -266,6 +266,34 @@ def storage_full() -> EngineError:
         "storage_full",
         "MISCONF No space left for the log: nothing was changed, reads go on",
         "the disk is full: nothing was changed; reads go on, and writes do when there is space again",
+    )
+
+
+def memory_full(used_bytes: int, bytes_max: int) -> EngineError:
+    return EngineError(
+        "memory_full",
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        f"{used_bytes} bytes of memory are in use, and memory_bytes_max is {bytes_max}: nothing was changed; "
+        "acknowledge, trim or delete to make room, or raise memory_bytes_max",
+        used_bytes=used_bytes,
+        memory_bytes_max=bytes_max,
+    )
+
+
+def internal() -> EngineError:
+    return EngineError(
+        "internal",
+        "ERR internal error: the gateway's log has more",
+        "something went wrong in the engine: the gateway's log has more",
+    )
+
+
+def restarting() -> EngineError:
+    """After a fault within a turn: the engine reads its log again."""
+    return EngineError(
+        "restarting",
+        "LOADING the engine is being restarted after a fault",
+        "the engine is being restarted after a fault: what was asked for may or may not have been done",
     )
 
 

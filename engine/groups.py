@@ -14,15 +14,20 @@ delivery.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice, takewhile
 from operator import lt
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from engine.blocks import SortedMap
+from engine.memory import CONSUMER_BYTES, GROUP_BYTES, PENDING_BYTES
 
 _SERIAL_BITS = 64
+# The order of the first owned entry there could be: those below are released.
+_OWNED_FROM: Final = 1 << _SERIAL_BITS
+# A consumer's own entries that one look for what others hold walks over: some milliseconds.
+_own_passed_over_max: Final = 4_000
 
 
 class Pending(msgspec.Struct, frozen=True, gc=False):
@@ -76,6 +81,7 @@ class Group:
 
     __slots__ = (
         "_idle_longest",
+        "_own_first",
         "_serial",
         "by_delivery",
         "consumers",
@@ -95,6 +101,9 @@ class Group:
         self._serial = 0
         # What `idle_longest` found, and in which edition of the stream. None once the pending list changes.
         self._idle_longest: tuple[tuple[int, ...], Pending | None] | None = None
+        # A consumer, and the order below which every owned entry is its own: so what it holds is walked once,
+        # however often it asks for what others hold.
+        self._own_first: tuple[Consumer, int] | None = None
 
     def own(self, entry_id: int, consumer: Consumer, time_ms: int, delivery_count: int) -> None:
         """Let `consumer` own the entry, whoever did before."""
@@ -116,6 +125,7 @@ class Group:
                 self.own(entry_id, consumer, time_ms, delivery_count)
             return
         self._idle_longest = None
+        self._check_own_first(consumer, order)
         orders = range(order, order + len(entry_ids))
         self._serial += len(entry_ids) - 1
         rows = zip(orders, delivery_counts, strict=True)
@@ -131,7 +141,7 @@ class Group:
         delivery_counts: Sequence[int],
     ) -> None:
         """Take pending entries of a snapshot, in order of delivery; the group has none of them yet."""
-        self._idle_longest = None
+        self._idle_longest = self._own_first = None
         first = self._serial + 1
         self._serial += len(entry_ids)
         serials = range(first, first + len(entry_ids))
@@ -168,8 +178,7 @@ class Group:
         """Take pending entries off the list; cheap where they stand side by side, as those of a batch do."""
         run = self.pending.pop_run(list(entry_ids)) if entry_ids else None
         if run is None:
-            for entry_id in entry_ids:
-                self.settle(entry_id)
+            self._settle_each(sorted(entry_ids))
             return
         self._idle_longest = None
         orders = [one.order for one in run]
@@ -184,11 +193,25 @@ class Group:
             if one.consumer is not None:
                 one.consumer.pending.pop(entry_id)
 
+    def _settle_each(self, entry_ids: Sequence[int]) -> None:
+        """The same for ascending IDs wherever they stand."""
+        self._idle_longest = None
+        taken = self.pending.pop_each(entry_ids)
+        self.by_delivery.pop_each(sorted(one.order for _, one in taken))
+        mine: dict[Consumer, list[int]] = {}
+        for entry_id, one in taken:
+            if one.consumer is not None:
+                mine.setdefault(one.consumer, []).append(entry_id)
+        for consumer, ids in mine.items():
+            consumer.pending.pop_each(ids)
+
     def remove_consumer(self, name: str) -> None:
         """Remove a consumer, its pending entries too."""
-        for entry_id, _ in list(self.consumers[name].pending.items()):
-            self.settle(entry_id)
-        del self.consumers[name]
+        consumer = self.consumers.pop(name)
+        held = [entry_id for entry_id, _ in consumer.pending.items()]
+        consumer.pending = SortedMap()
+        self._idle_longest = None
+        self.by_delivery.pop_each(sorted(one.order for _, one in self.pending.pop_each(held)))
 
     def in_order_of_delivery(self) -> Iterator[tuple[int, Pending]]:
         """Pending entries, released first, then those idle longest. The group must not change meanwhile."""
@@ -197,6 +220,39 @@ class Group:
             assert pending is not None, "both orders hold the same entries"
             yield entry_id, pending
 
+    def of_others(self, consumer: Consumer) -> Iterator[tuple[int, Pending]]:
+        """The same without what `consumer` owns. It ends behind `_own_passed_over_max` of those; where they
+        come first the next call goes on there. The group must not change meanwhile.
+        """
+        passed_over, leading = 0, True
+        for order, entry_id in chain(self._released(), self.by_delivery.items(self._owned_from(consumer))):
+            pending = self.pending.get(entry_id)
+            assert pending is not None, "both orders hold the same entries"
+            if pending.consumer is not consumer:
+                leading = leading and pending.consumer is None
+                yield entry_id, pending
+                continue
+            passed_over += 1
+            if leading:
+                self._own_first = consumer, order + 1
+            if passed_over == _own_passed_over_max:
+                return
+
+    def _released(self) -> Iterator[tuple[int, int]]:
+        return takewhile(lambda row: row[0] < _OWNED_FROM, self.by_delivery.items())
+
+    def _owned_from(self, consumer: Consumer) -> int:
+        """The order below which nobody but `consumer` owns anything."""
+        if self._own_first is not None and self._own_first[0] is consumer:
+            return self._own_first[1]
+        return _OWNED_FROM
+
+    def _check_own_first(self, consumer: Consumer | None, order: int) -> None:
+        """An entry comes to stand at `order`."""
+        known = self._own_first
+        if known is not None and consumer is not known[0] and _OWNED_FROM <= order < known[1]:
+            self._own_first = None
+
     def idle_longest(
         self, edition: tuple[int, ...], is_there: Callable[[int], bool], passed_over_max: int
     ) -> Pending | None:
@@ -204,14 +260,13 @@ class Group:
         not; None where there is neither. Looked for once in each `edition` of the stream.
         """
         if self._idle_longest is None or self._idle_longest[0] != edition:
-            rows = enumerate(self.in_order_of_delivery())
-            found = (one for at, (entry_id, one) in rows if at >= passed_over_max or is_there(entry_id))
-            self._idle_longest = edition, next(found, None)
+            found = first_there(self.in_order_of_delivery(), is_there, passed_over_max)
+            self._idle_longest = edition, found
         return self._idle_longest[1]
 
     def owned_longest_first(self) -> Iterator[tuple[int, Pending]]:
         """Owned pending entries, those idle longest first. The group must not change meanwhile."""
-        for _, entry_id in self.by_delivery.items(1 << _SERIAL_BITS):
+        for _, entry_id in self.by_delivery.items(_OWNED_FROM):
             pending = self.pending.get(entry_id)
             assert pending is not None, "both orders hold the same entries"
             yield entry_id, pending
@@ -225,7 +280,12 @@ class Group:
     def has_released(self) -> bool:
         """Whether nobody owns some of the pending entries."""
         first = self.by_delivery.first()
-        return first is not None and first[0] < 1 << _SERIAL_BITS
+        return first is not None and first[0] < _OWNED_FROM
+
+    @property
+    def footprint_bytes(self) -> int:
+        """How much memory it takes, about."""
+        return GROUP_BYTES + len(self.consumers) * CONSUMER_BYTES + len(self.pending) * PENDING_BYTES
 
     def released_count(self) -> int:
         """How many pending entries nobody owns."""
@@ -256,6 +316,7 @@ class Group:
 
     def _put(self, entry_id: int, pending: Pending) -> None:
         self._idle_longest = None
+        self._check_own_first(pending.consumer, pending.order)
         before = self.pending.get(entry_id)
         owner = None if before is None else before.consumer
         if before is not None:
@@ -267,3 +328,12 @@ class Group:
                 owner.pending.pop(entry_id)
             if pending.consumer is not None:
                 pending.consumer.pending.set(entry_id, None)
+
+
+def first_there(
+    rows: Iterator[tuple[int, Pending]], is_there: Callable[[int], bool], passed_over_max: int
+) -> Pending | None:
+    """The first whose entry is there, or the one behind `passed_over_max` that are not; None without one."""
+    numbered = enumerate(rows)
+    found = (one for at, (entry_id, one) in numbered if at >= passed_over_max or is_there(entry_id))
+    return next(found, None)

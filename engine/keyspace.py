@@ -10,7 +10,9 @@ from collections.abc import Callable
 from secrets import token_hex
 from typing import Final, NamedTuple
 
+from engine.garbage import Garbage
 from engine.groups import Group
+from engine.memory import ANSWER_BYTES, ANSWER_ID_BYTES, STREAM_BYTES, Footprint, Memory
 from engine.nodes import Text
 from engine.producers import Producers
 from engine.productions import Productions
@@ -32,7 +34,8 @@ SETTINGS_DEFAULT: Final = {
 
 
 class Caps(NamedTuple):
-    """How many there may be: of streams, of groups in a stream, of consumers in a group.
+    """How many there may be: of streams, of groups in a stream, of consumers in a group; and how much memory
+    all of it may take, None for any.
 
     Clients name them, and each costs memory for good. What a log holds beyond them is kept: they concern
     what comes into being.
@@ -41,6 +44,7 @@ class Caps(NamedTuple):
     streams_max: int = 100_000
     groups_max: int = 1_000
     consumers_max: int = 10_000
+    memory_bytes_max: int | None = None
 
 
 caps_default: Final = Caps()
@@ -52,6 +56,11 @@ class Answer(NamedTuple):
     digest: bytes
     ids: tuple[int, ...]
     at_ms: int
+
+    @property
+    def footprint_bytes(self) -> int:
+        """How much memory it takes, about."""
+        return ANSWER_BYTES + len(self.ids) * ANSWER_ID_BYTES
 
 
 class Retention(NamedTuple):
@@ -71,16 +80,40 @@ class Retention(NamedTuple):
 class Key:
     """A stream with its groups, idempotence and retention. `generation` is new with each creation."""
 
-    __slots__ = ("answers", "archived_up_to", "generation", "groups", "productions", "retention", "stream")
+    __slots__ = (
+        "answers",
+        "archived_up_to",
+        "footprint",
+        "generation",
+        "groups",
+        "productions",
+        "retention",
+        "stream",
+    )
 
     def __init__(self, generation: str, productions: Productions) -> None:
         self.generation = generation
         self.stream = Stream()
+        self.footprint = self.stream.footprint
+        self.footprint.add(STREAM_BYTES)
         self.groups: dict[str, Group] = {}
         self.productions = productions
+        self.productions.footprint = self.footprint
         self.answers: dict[str, Answer] = {}
         self.retention = Retention()
         self.archived_up_to = 0
+
+    def garbage(self) -> list[object]:
+        """What is large in a key that was removed."""
+        return [self.groups, self.answers, self.productions.producers, self.stream.nodes]
+
+    @property
+    def footprint_bytes(self) -> int:
+        """How much memory the stream takes with all that hangs on it, counted anew."""
+        groups_bytes = sum(group.footprint_bytes for group in self.groups.values())
+        answers_bytes = sum(answer.footprint_bytes for answer in self.answers.values())
+        own_bytes = STREAM_BYTES + self.stream.footprint_bytes + self.productions.footprint_bytes
+        return own_bytes + groups_bytes + answers_bytes
 
 
 class PublishAnswer(NamedTuple):
@@ -89,6 +122,11 @@ class PublishAnswer(NamedTuple):
     digest: bytes
     streams: tuple[tuple[str, tuple[int, ...]], ...]
     at_ms: int
+
+    @property
+    def footprint_bytes(self) -> int:
+        """How much memory it takes, about."""
+        return sum(ANSWER_BYTES + len(given) * ANSWER_ID_BYTES for _, given in self.streams)
 
 
 def _new_generation() -> str:
@@ -105,7 +143,8 @@ class Keyspace:
         self.caps = caps
         self.keys: dict[str, Key] = {}
         self.settings = dict(SETTINGS_DEFAULT)
-        self.producers = Producers()
+        self.memory = Memory(caps.memory_bytes_max)
+        self.producers = Producers(self.memory.shared)
         # IDs made by the clock stay above this: one below may have been shown before a crash and lost in it.
         self.floor_ms = -1
         # Streams in which something changes as time passes: they have retention, policies, productions,
@@ -120,6 +159,8 @@ class Keyspace:
         # Of a stream, the lowest ID that a crash may take back; told by whoever writes the log, None where
         # nobody knows.
         self.volatile_from: Callable[[str], int] | None = None
+        # What was removed, to be freed bit by bit.
+        self.garbage = Garbage()
         # Texts that wait to be compressed.
         self.cold: list[Text] = []
         # All names in order; and those that are out of `keys` and wait to be taken out of the order.
@@ -137,12 +178,15 @@ class Keyspace:
         assert name not in self.keys, "the command has looked for it"
         self._drop_gone()
         self.keys[name] = key
+        key.footprint.join(self.memory.streams)
         key.stream.views = self._views
         insort(self._names, name)
 
     def remove(self, name: str) -> None:
         """Take a stream out, with all that hangs on it."""
-        del self.keys[name]
+        key = self.keys.pop(name)
+        key.footprint.leave()
+        self.garbage.add(key)
         self.tended.pop(name, None)
         self._gone.append(name)
 
@@ -158,12 +202,28 @@ class Keyspace:
     def clear(self) -> None:
         """Take all streams out, and forget what was published into many: a repetition of it is news again."""
         self.producers.clear()
+        self.memory.shared.add(-self.memory.shared.bytes)
         self.answers.clear()
-        self.keys.clear()
+        self.memory.streams = Footprint()
+        self.garbage.add(self.keys)
+        self.keys = {}
         self.tended.clear()
         self.round.clear()
         self._names.clear()
         self._gone.clear()
+        self.cold.clear()
+
+    def free_some(self) -> bool:
+        """Free a part of what was removed; whether there is more that may be freed now. What a snapshot has
+        still to read stays.
+        """
+        return self.before_change is None and self.garbage.free_some()
+
+    def free_all(self) -> None:
+        """Free everything, for nobody uses it any more. Takes its time, in a thread of its own."""
+        self.clear()
+        while self.garbage.free_some():
+            pass
 
     def names(self, *, prefix: str = "", after: str | None = None) -> list[str]:
         """The names that start with `prefix`, above `after`, in order."""
@@ -184,7 +244,14 @@ class Keyspace:
         """Assert everything that must hold, in every stream and group."""
         assert self.names() == sorted(self.keys), "the order of names holds each name once"
         self.producers.check()
+        answers_bytes = sum(answer.footprint_bytes for answer in self.answers.values())
+        assert self.memory.shared.bytes == self.producers.footprint_bytes + answers_bytes, (
+            "the memory of what belongs to no stream is that of its parts"
+        )
+        found = sum(key.footprint_bytes for key in self.keys.values())
+        assert self.memory.streams.bytes == found, "the memory of all streams is that of their parts"
         for key in self.keys.values():
+            assert key.footprint.bytes == key.footprint_bytes, "a stream's memory is that of its parts"
             key.stream.check()
             for group in key.groups.values():
                 group.check()

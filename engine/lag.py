@@ -1,4 +1,4 @@
-"""How far a group is behind: Redis's exact algorithm for `entries_read` and lag (semantics.md 1.17).
+"""How far a group is behind: Redis's exact algorithm for `entries_read` and lag (docs/semantics.md, Lag).
 
 Knows: the counters of a stream and the position of a group.
 Must never know: pending lists, consumers, commands.

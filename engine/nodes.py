@@ -21,6 +21,7 @@ from typing import Final
 import zstandard
 
 from engine import entries
+from engine.memory import ENTRY_BYTES, OPEN_NODE_BYTES, Footprint
 
 # The level that shrinks entries to a tenth at a few tenths of a microsecond each (performance.md).
 _zstd_level: Final = 1
@@ -34,13 +35,21 @@ def new_compressor() -> zstandard.ZstdCompressor:
 
 
 class Tally:
-    """The bytes of the texts that count themselves in: as they are held, and as they are unpacked."""
+    """The bytes of the texts that count themselves in: as they are held, and as they are unpacked. What is
+    held is a part of `footprint`.
+    """
 
-    __slots__ = ("held_bytes", "plain_bytes")
+    __slots__ = ("footprint", "held_bytes", "plain_bytes")
 
     def __init__(self) -> None:
         self.held_bytes = 0
         self.plain_bytes = 0
+        self.footprint = Footprint()
+
+    def hold(self, size: int) -> None:
+        """So many bytes more are held, or fewer."""
+        self.held_bytes += size
+        self.footprint.add(size)
 
 
 class Text:
@@ -79,19 +88,19 @@ class Text:
         self._packed = packed
         self._plain = None
         if self._tally is not None:
-            self._tally.held_bytes += len(packed) - before
+            self._tally.hold(len(packed) - before)
 
     def count_in(self, tally: Tally) -> None:
         """Be counted in `tally` from here on, whatever becomes of the form."""
         assert self._tally is None, "a text belongs to one stream"
         self._tally = tally
-        tally.held_bytes += self.held_bytes()
+        tally.hold(self.held_bytes())
         tally.plain_bytes += self.size
 
     def count_out(self) -> None:
         """Be counted no more."""
         assert self._tally is not None, "only what was counted in is counted out"
-        self._tally.held_bytes -= self.held_bytes()
+        self._tally.hold(-self.held_bytes())
         self._tally.plain_bytes -= self.size
         self._tally = None
 
@@ -144,11 +153,8 @@ class SealedNode:
         return self._copy(held=self.held, deleted=deleted, text=self.text)
 
     def repacked(self, kept: list[bytes]) -> "SealedNode":
-        """The node with nothing but its live entries, which are `kept`."""
-        text = Text(b",".join(kept))
-        if self.text.is_packed:
-            text.keep_packed(text.packed())
-        return self._copy(held=len(kept), deleted=0, text=text)
+        """The node with nothing but its live entries, which are `kept`; not compressed."""
+        return self._copy(held=len(kept), deleted=0, text=Text(b",".join(kept)))
 
     def _copy(self, *, held: int, deleted: int, text: Text) -> "SealedNode":
         return SealedNode(
@@ -178,6 +184,11 @@ class OpenNode:
     @property
     def live(self) -> int:
         return len(self.ids) - self.deleted.bit_count()
+
+    @property
+    def footprint_bytes(self) -> int:
+        """How much memory it takes, about."""
+        return OPEN_NODE_BYTES + len(self.ids) * ENTRY_BYTES + self.size
 
     def texts(self) -> list[bytes]:
         """Each entry, deleted ones too."""

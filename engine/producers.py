@@ -11,6 +11,8 @@ expires: a run that died may be taken up again after weeks.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from engine.memory import CHUNK_BYTES, PRODUCER_BYTES, Footprint
+
 # Beyond these the producers that published longest ago are forgotten, with all that is known of them; the
 # one that has just published stays. A chunk takes about 150 bytes beside its answer, which has a row for each
 # of its streams.
@@ -47,6 +49,11 @@ class Producer:
         """How many bytes their answers have."""
         return self.chunks_bytes + self.before_bytes
 
+    @property
+    def footprint_bytes(self) -> int:
+        """How much memory it takes, about."""
+        return PRODUCER_BYTES + self.count * CHUNK_BYTES + self.size
+
 
 class HeldProducer(NamedTuple):
     """A producer as it was: its epochs, the older one first, each with its chunks."""
@@ -58,9 +65,10 @@ class HeldProducer(NamedTuple):
 class Producers:
     """All producers, the one that published longest ago first."""
 
-    __slots__ = ("answer_bytes", "chunk_count", "edition", "producers")
+    __slots__ = ("answer_bytes", "chunk_count", "edition", "footprint", "producers")
 
-    def __init__(self) -> None:
+    def __init__(self, footprint: Footprint | None = None) -> None:
+        self.footprint = footprint or Footprint()
         self.producers: dict[str, Producer] = {}
         self.chunk_count = 0
         self.answer_bytes = 0
@@ -93,8 +101,9 @@ class Producers:
         found = self.producers.pop(name, None)
         if found is None:
             found = Producer(epoch, self.edition)
+        else:
+            self._count(found, -1)
         self.producers[name] = found
-        self._count(found, -1)
         if epoch > found.epoch:
             found.before_epoch, found.before = found.epoch, found.chunks
             found.before_bytes = found.chunks_bytes
@@ -113,6 +122,7 @@ class Producers:
     def _count(self, producer: Producer, sign: int) -> None:
         self.chunk_count += sign * producer.count
         self.answer_bytes += sign * producer.size
+        self.footprint.add(sign * producer.footprint_bytes)
 
     def _too_many(self) -> bool:
         return (
@@ -123,8 +133,15 @@ class Producers:
 
     def clear(self) -> None:
         """Forget all of them. Who holds them keeps what is held."""
+        self.footprint.add(-self.footprint_bytes)
         self.producers.clear()
         self.chunk_count = self.answer_bytes = 0
+
+    @property
+    def footprint_bytes(self) -> int:
+        """How much memory they take."""
+        chunks_bytes = self.chunk_count * CHUNK_BYTES + self.answer_bytes
+        return len(self.producers) * PRODUCER_BYTES + chunks_bytes
 
     def hold(self) -> list[HeldProducer]:
         """All as they are now: from here on chunks are copied before they are written."""

@@ -1,4 +1,4 @@
-"""Idempotent production: which producer stored which entry under which key (semantics.md 1.5).
+"""Idempotent production: which producer stored which entry under which key (docs/semantics.md).
 
 Knows: producers, their keys in order of use, how many are kept and how long.
 Must never know: streams, clocks, how a key was made.
@@ -13,13 +13,17 @@ over when they come up. No item that counts is later than its producer's oldest 
 from heapq import heappop, heappush
 from itertools import islice
 
+from engine.memory import PRODUCER_BYTES, PRODUCTION_BYTES, Footprint
+
 
 class Productions:
     """The table of one stream. Keys are raw bytes; IDs integers."""
 
-    __slots__ = ("_due", "_dues", "added", "duplicates", "duration_s", "maxsize", "producers")
+    __slots__ = ("_due", "_dues", "added", "duplicates", "duration_s", "footprint", "maxsize", "producers")
 
     def __init__(self, duration_s: int, maxsize: int) -> None:
+        # The key's own takes its place.
+        self.footprint = Footprint()
         self.duration_s = duration_s
         self.maxsize = maxsize
         self.producers: dict[bytes, dict[bytes, int]] = {}
@@ -38,12 +42,19 @@ class Productions:
         self.added += 1
         keys = self.producers[producer]
         while len(keys) > self.maxsize:
-            del keys[next(iter(keys))]
+            oldest = next(iter(keys))
+            del keys[oldest]
+            self.footprint.add(-production_bytes(oldest))
             self._watch(producer)
 
     def restore(self, producer: bytes, key: bytes, entry_id: int) -> None:
         """Enter a production without counting it."""
-        keys = self.producers.setdefault(producer, {})
+        keys = self.producers.get(producer)
+        if keys is None:
+            keys = self.producers[producer] = {}
+            self.footprint.add(producer_bytes(producer))
+        if key not in keys:
+            self.footprint.add(production_bytes(key))
         keys[key] = entry_id
         if len(keys) == 1:
             self._watch(producer)
@@ -52,6 +63,7 @@ class Productions:
         """New limits; if they differ from the old ones all keys are forgotten, the counters stay."""
         if (duration_s, maxsize) != (self.duration_s, self.maxsize):
             self.duration_s, self.maxsize = duration_s, maxsize
+            self.footprint.add(-self.footprint_bytes)
             self.producers.clear()
             self._dues.clear()
             self._due.clear()
@@ -100,13 +112,33 @@ class Productions:
         keys = self.producers[producer]
         for key in list(islice(keys, count)):
             del keys[key]
+            self.footprint.add(-production_bytes(key))
         self._due.pop(producer, None)
         if keys:
             self._watch(producer)
         else:
             del self.producers[producer]
+            self.footprint.add(-producer_bytes(producer))
+
+    @property
+    def footprint_bytes(self) -> int:
+        """How much memory the table takes, counted anew."""
+        return sum(
+            producer_bytes(producer) + sum(map(production_bytes, keys))
+            for producer, keys in self.producers.items()
+        )
 
     @property
     def keys_tracked(self) -> int:
         """How many keys are held for all producers."""
         return sum(map(len, self.producers.values()))
+
+
+def producer_bytes(producer: bytes) -> int:
+    """How much memory a producer takes beside its keys."""
+    return PRODUCER_BYTES + len(producer)
+
+
+def production_bytes(key: bytes) -> int:
+    """How much memory one key takes."""
+    return PRODUCTION_BYTES + len(key)

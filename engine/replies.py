@@ -86,8 +86,7 @@ class Delivered(NamedTuple):
     """One entry handed to a consumer. `text` is None where a pending entry is deleted from the stream.
 
     `idle_ms` and `deliveries` are None for plain new entries; for claims they are those before this delivery
-    (0 and 0 for new entries of a read with CLAIM). `delivery_count` counts this delivery. `own` tells what a
-    consumer that claims by reading had itself: nobody released it, nobody else had it since.
+    (0 and 0 for new entries of a read with CLAIM). `delivery_count` counts this delivery.
     """
 
     id: int
@@ -95,7 +94,6 @@ class Delivered(NamedTuple):
     delivery_count: int
     idle_ms: int | None = None
     deliveries: int | None = None
-    own: bool = False
 
 
 class StreamDeliveries(msgspec.Struct, frozen=True):
@@ -278,6 +276,26 @@ class Buried(msgspec.Struct, frozen=True):
     ids: Sequence[int]
 
 
+class DeadLettersFound(msgspec.Struct, frozen=True):
+    """IDs of dead letters, ascending. `upto` is the last entry that was looked at, None at the end."""
+
+    ids: Sequence[int]
+    upto: int | None
+
+
+class Redriven(msgspec.Struct, frozen=True):
+    """Dead letters that were redriven, and the IDs of their copies in the same order (none of a dry run).
+
+    `upto` is the last dead letter that was looked at, None at the end; `duplicate` if the idempotency key was
+    used before.
+    """
+
+    letters: Sequence[int]
+    copies: Sequence[int]
+    upto: int | None
+    duplicate: bool = False
+
+
 class Published(msgspec.Struct, frozen=True):
     """What each stream got; `duplicate` if the idempotency key was used before."""
 
@@ -363,6 +381,8 @@ Reply = (
     | Settings
     | StreamPage
     | Buried
+    | DeadLettersFound
+    | Redriven
     | Published
     | Republished
     | Planned

@@ -9,6 +9,7 @@ from typing import Final
 
 from engine import entries
 from engine.blocks import SortedMap
+from engine.memory import NODE_BYTES
 from engine.nodes import SealedNode, Tally, Text
 
 # Nodes a block of the list: small, since counting between two IDs walks part of one.
@@ -30,6 +31,7 @@ class SealedNodes(SortedMap[SealedNode]):
     def extend(self, keys: Sequence[int], values: Sequence[SealedNode]) -> None:
         """Append nodes."""
         super().extend(keys, values)
+        self.tally.footprint.add(len(keys) * NODE_BYTES)
         for node in values:
             node.text.count_in(self.tally)
 
@@ -50,11 +52,13 @@ class SealedNodes(SortedMap[SealedNode]):
         """Remove a node."""
         node = super().pop(key)
         if node is not None:
+            self.tally.footprint.add(-NODE_BYTES)
             node.text.count_out()
         return node
 
     def drop_first(self, count: int) -> None:
         """Remove the lowest `count` nodes."""
+        self.tally.footprint.add(-count * NODE_BYTES)
         for _, node in self.page(0, count):
             node.text.count_out()
         super().drop_first(count)
@@ -82,6 +86,9 @@ class Views:
 
     def __len__(self) -> int:
         return len(self._views)
+
+    def __contains__(self, text: Text) -> bool:
+        return text in self._views
 
     def of(self, text: Text) -> list[bytes]:
         """The single entries of a text."""

@@ -6,10 +6,11 @@ Must never know: who asks, what time it is, consumer groups.
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from engine import entries, ids
+from engine.memory import ENTRY_BYTES, NODE_BYTES, OPEN_NODE_BYTES, Footprint
 from engine.nodes import (
     Node,
     OpenNode,
@@ -31,6 +32,14 @@ hot_nodes: Final = 4
 _entries_added_max: Final = (1 << 63) - 1
 
 
+# So many entries of a cold node are looked for in its text; for more it is taken apart.
+_few_of_node: Final = 4
+# Nodes that one removal packs anew. Others stay as they are until something of theirs is removed again.
+_repacks_max: Final = 100
+# From so many on an index of the whole node is cheaper than a bisection for each.
+_many_of_node: Final = 12
+
+
 class NodeLimits(NamedTuple):
     """When a node seals: its entries (deleted ones too), and the bytes of their texts; 0 is no limit."""
 
@@ -50,6 +59,8 @@ class Stream:
     """The entries of one stream. IDs are integers; `0` stands for "none" among them."""
 
     __slots__ = (
+        "_cold",
+        "_found",
         "_hot",
         "entries_added",
         "first_id",
@@ -77,6 +88,10 @@ class Stream:
         # gaps.
         self.removed_upto = 0
         self._hot: deque[Text] = deque()
+        # Texts of nodes that were packed, and were taken apart for what is left of them.
+        self._cold: list[Text] = []
+        # What was looked for to be removed, until it is.
+        self._found: tuple[list[int], list[tuple[Node, dict[int, tuple[int, bytes]]]]] | None = None
         # Nodes taken apart. A keyspace gives all its streams the same, so that none holds one of its own.
         self.views = Views()
 
@@ -92,6 +107,7 @@ class Stream:
             chunk = texts[done:stop]
             size = sum(map(len, chunk))
             node.extend(list(new_ids[done:stop]), chunk, size)
+            self.footprint.add(len(chunk) * ENTRY_BYTES + size)
             done = stop
         if self.length == 0:
             self.first_id = new_ids[0]
@@ -111,6 +127,7 @@ class Stream:
             node = None
         if node is None:
             node = self.open = OpenNode()
+            self.footprint.add(OPEN_NODE_BYTES)
         return node
 
     def _seal(self) -> None:
@@ -118,6 +135,11 @@ class Stream:
         sealed = self.open.seal()
         self.nodes.extend((sealed.first,), (sealed,))
         self._hot.append(sealed.text)
+        self._drop_open(self.open)
+
+    def _drop_open(self, node: OpenNode) -> None:
+        """Have no open node any more."""
+        self.footprint.add(-node.footprint_bytes)
         self.open = None
 
     @staticmethod
@@ -166,7 +188,8 @@ class Stream:
         self.nodes.drop_first(whole)
         if self.nodes or self.open is None or self.open.last >= below:
             return last_whole
-        emptied, self.open = self.open, None
+        emptied = self.open
+        self._drop_open(emptied)
         self.length -= emptied.live
         return emptied
 
@@ -189,7 +212,14 @@ class Stream:
     def remove(self, gone: Sequence[int], *, tombstone: bool) -> int:
         """Remove single entries; how many were live. `tombstone` is a deletion (XDEL), else it is a trim."""
         before = self.length
-        removed = [entry_id for entry_id in sorted(set(gone)) if self._remove(entry_id)]
+        removed: list[int] = []
+        repacks_left = _repacks_max
+        for node, found in self._found_before(sorted(set(gone))):
+            mask = node.deleted
+            for place, _ in found.values():
+                mask |= 1 << place
+            repacks_left -= self._mask(node, mask, repack=repacks_left > 0)
+            removed += found
         if not removed:
             return 0
         if tombstone:
@@ -201,31 +231,46 @@ class Stream:
             self.removed_upto = max(self.removed_upto, removed[bisect_left(removed, edge) - 1])
         return before - self.length
 
-    def _remove(self, entry_id: int) -> bool:
-        found = self._locate(entry_id)
-        if found is None:
-            return False
-        node, place = found
-        self._mask(node, node.deleted | 1 << place)
-        return True
+    def _found_before(self, ordered: list[int]) -> Sequence[tuple[Node, dict[int, tuple[int, bytes]]]]:
+        """What `find_each` has found for these IDs just now, or what is found anew."""
+        kept, self._found = self._found, None
+        if kept is not None and kept[0] == ordered and all(map(self._is_held, kept[1])):
+            return kept[1]
+        return list(self._find_each(ordered))
 
-    def _mask(self, node: Node, deleted: int) -> None:
-        """Let `deleted` be the node's deletions; a node without live entries goes."""
+    def _is_held(self, row: tuple[Node, object]) -> bool:
+        node = row[0]
+        return isinstance(node, SealedNode) and self.nodes.get(node.first) is node
+
+    def _mask(self, node: Node, deleted: int, *, repack: bool = True) -> bool:
+        """Let `deleted` be the node's deletions; a node without live entries goes. Whether what is left was
+        packed anew.
+        """
         self.length -= deleted.bit_count() - node.deleted.bit_count()
         if isinstance(node, OpenNode):
             node.deleted = deleted
-            self.open = node if node.live else None
-            return
+            if not node.live:
+                self._drop_open(node)
+            return False
         left = node.without(deleted)
         live = left.live
         if not live:
             self.nodes.pop(left.first)
-            return
-        if live * 2 < left.held:
+            return False
+        repack = repack and live * 2 < left.held
+        if repack:
             kept = [text for place, text in enumerate(self._texts(node)) if not deleted >> place & 1]
             left = left.repacked(kept)
             self.views.exchange(node.text, left.text, kept)
+            if node.text.is_packed:
+                self._cold.append(left.text)
         self.nodes.replace(node, left)
+        return repack
+
+    def take_cold(self) -> list[Text]:
+        """The texts that removing entries has left unpacked, to be compressed again."""
+        cold, self._cold = self._cold, []
+        return cold
 
     def _find_edges(self, removed: Sequence[int]) -> None:
         """Look for the first and the last live entry again, where `removed` (ascending) held them."""
@@ -244,6 +289,7 @@ class Stream:
         self.open = OpenNode()
         self.open.extend(run_ids, texts, sum(map(len, texts)))
         self.open.deleted = deleted
+        self.footprint.add(self.open.footprint_bytes)
         self.length += self.open.live
 
     # --- trimming -------------------------------------------------------------------------------------------
@@ -303,10 +349,11 @@ class Stream:
         minid: int | None,
         limit: int,
         upto: int,
+        most: int,
         kept: Callable[[Sequence[int]], Collection[int]],
     ) -> TrimPlan:
         """What a trim that looks at references removes: entry by entry. What lies beyond `upto` stays, and
-        what `kept` gives back of a node's IDs.
+        what `kept` gives back of a node's IDs. No more than `most` go.
         """
         length, gone = self.length, list[int]()
         for node in self._nodes():
@@ -321,6 +368,8 @@ class Stream:
             for entry_id in run_ids:
                 if length <= maxlen if maxlen is not None else entry_id >= (minid or 0):
                     break
+                if len(gone) == most:
+                    return TrimPlan(0, gone, len(gone))
                 if entry_id not in staying:
                     gone.append(entry_id)
                     length -= 1
@@ -355,6 +404,17 @@ class Stream:
         """The stored text of a live entry."""
         found = self._locate(entry_id)
         return None if found is None else self._texts(found[0])[found[1]]
+
+    def find_each(self, wanted: Iterable[int], *, removing: bool = False) -> dict[int, bytes]:
+        """The stored texts of those that are live, ascending: each node is looked into once. With `removing`
+        these are going to be removed next, which need not look again.
+        """
+        ordered = sorted({entry_id for entry_id in wanted if self.first_id <= entry_id <= self.top_id})
+        rows = list(self._find_each(ordered))
+        texts = {entry_id: text for _, found in rows for entry_id, (_, text) in found.items()}
+        if removing:
+            self._found = list(texts), rows
+        return texts
 
     def __contains__(self, entry_id: int) -> bool:
         return self._locate(entry_id) is not None
@@ -462,6 +522,17 @@ class Stream:
         return self.length > 0 and self.max_deleted_id > 0 and entry_id <= self.max_deleted_id
 
     @property
+    def footprint(self) -> Footprint:
+        """How much memory it takes, with all that its key adds."""
+        return self.nodes.tally.footprint
+
+    @property
+    def footprint_bytes(self) -> int:
+        """How much memory its nodes take, counted anew."""
+        opened = self.open.footprint_bytes if self.open else 0
+        return self.nodes.tally.held_bytes + len(self.nodes) * NODE_BYTES + opened
+
+    @property
     def text_bytes(self) -> int:
         """The bytes of all texts, unpacked."""
         return self.nodes.tally.plain_bytes + (self.open.size if self.open else 0)
@@ -505,6 +576,34 @@ class Stream:
             return self.open
         floor = self.nodes.floor(entry_id)
         return floor[1] if floor else None
+
+    def _find_each(self, ordered: Sequence[int]) -> Iterator[tuple[Node, dict[int, tuple[int, bytes]]]]:
+        """Of ascending IDs those that are live, node by node, each with its place and its text."""
+        start = 0
+        while start < len(ordered):
+            node = self._node_of(ordered[start])
+            stop = start if node is None else bisect_right(ordered, node.last, start)
+            if node is not None and stop > start:
+                found = self._find_in(node, ordered[start:stop])
+                if found:
+                    yield node, found
+            # An ID between two nodes is passed over.
+            start = max(stop, start + 1)
+
+    def _find_in(self, node: Node, ordered: Sequence[int]) -> dict[int, tuple[int, bytes]]:
+        found: dict[int, tuple[int, bytes]] = {}
+        if isinstance(node, SealedNode) and len(ordered) <= _few_of_node and node.text not in self.views:
+            # Taking a cold node apart costs more than looking for a few.
+            plain = node.text.plain()
+            rows = ((entry_id, entries.find(plain, entry_id)) for entry_id in ordered)
+            found = {entry_id: row for entry_id, row in rows if row is not None}
+        else:
+            texts = self._texts(node)
+            places = _places_of(node, texts, ordered)
+            found = {entry_id: (place, texts[place]) for entry_id, place in places}
+        if not node.deleted:
+            return found
+        return {entry_id: row for entry_id, row in found.items() if not node.deleted >> row[0] & 1}
 
     def _locate(self, entry_id: int) -> tuple[Node, int] | None:
         """The node of a live entry and its place there."""
@@ -583,3 +682,17 @@ class Stream:
             run = self._window(node, low, high)
             if run[0]:
                 yield run
+
+
+def _places_of(node: Node, texts: list[bytes], ordered: Sequence[int]) -> list[tuple[int, int]]:
+    """Those of ascending IDs that the node holds, deleted ones too, each with its place."""
+    if len(ordered) >= _many_of_node:
+        held = node.ids if isinstance(node, OpenNode) else entries.ids_of(texts)
+        index = dict(zip(held, range(len(texts)), strict=True))
+        return [(entry_id, index[entry_id]) for entry_id in ordered if entry_id in index]
+    found: list[tuple[int, int]] = []
+    for entry_id in ordered:
+        place = Stream._place(node, texts, entry_id)  # noqa: SLF001 - of this module
+        if place < len(texts) and entries.id_of(texts[place]) == entry_id:
+            found.append((entry_id, place))
+    return found

@@ -1,13 +1,14 @@
 """Parked reads: per stream, first come first served, deadlines as numbers.
 
 Knows: who waits for which streams, in which order, until when (monotonic seconds), and that reads of one kin
-find something or nothing alike: where the first has nothing none behind it is asked.
+find something or nothing alike: where the first two have nothing none behind them is asked.
 Must never know: futures, tasks, sockets, and what a read would find.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from engine.commands import Parked
@@ -51,6 +52,10 @@ class Lane(Generic[T]):
     def first(self) -> Waiter[T] | None:
         """Who has waited longest."""
         return next(iter(self.waiters), None)
+
+    def front(self) -> Sequence[Waiter[T]]:
+        """The first and the second: what the first may not have, being its own, the second may."""
+        return tuple(islice(self.waiters, 2))
 
 
 class Waiters(Generic[T]):
@@ -147,12 +152,14 @@ class Waiters(Generic[T]):
             first = lane.first()
             if first is not None and place < first.place <= upto:
                 heapreplace(fronts, (first.place, at, lane))
-            elif first is None or first.place > upto or not is_ready(first):
+                continue
+            ready = next((one for one in lane.front() if one.place <= upto and is_ready(one)), None)
+            if ready is None:
                 heappop(fronts)
-            else:
-                yield first
-                # Alone in its lane it is the first again, at another place.
-                assert first.gone or first.place > upto, "it was removed or parked again"
+                continue
+            yield ready
+            # Alone in its lane it is the first again, at another place.
+            assert ready.gone or ready.place > upto, "it was removed or parked again"
 
     def everyone(self) -> list[Waiter[T]]:
         """All of them, for the end."""

@@ -20,9 +20,12 @@ from engine.commands import (
     pending,
     planning,
     reading,
+    redriving,
     types,
 )
-from engine.commands.turn import Parked, Turn
+from engine.commands.parting import part_of
+from engine.commands.room import check_memory
+from engine.commands.turn import DirtyTurnError, Parked, Turn
 from engine.commands.types import Command
 from engine.errors import EngineError, invalid
 from engine.keyspace import Keyspace
@@ -30,15 +33,18 @@ from engine.replies import GroupRead, Reply, StreamsRead
 
 __all__ = [
     "READS",
+    "DirtyTurnError",
     "Outcome",
     "Parked",
     "Turn",
     "bytes_logged",
+    "check_memory",
     "execute",
     "execute_all",
     "give_up",
     "is_ready",
     "parked_read",
+    "part_of",
     "read_streams_max",
     "retry_at_ms",
     "streams_of",
@@ -91,7 +97,10 @@ _TABLE: Final[dict[type[Command], _Run]] = {
     own.DescribeGroup: managing.describe_group,
     own.RemoveGroup: managing.remove_group,
     own.RemoveConsumer: managing.remove_consumer,
+    own.ShedPending: managing.shed_pending,
     own.BuryEntries: managing.bury_entries,
+    own.FindDeadLetters: redriving.find_dead_letters,
+    own.Redrive: redriving.redrive,
     own.Publish: managing.publish,
     own.Plan: planning.plan,
     own.KeepHouse: housekeeping.keep_house,
@@ -120,6 +129,7 @@ READS: Final = frozenset(
         own.Plan,
         own.DescribeEdges,
         own.DescribeGroup,
+        own.FindDeadLetters,
     }
 )
 
@@ -137,7 +147,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def execute(keyspace: Keyspace, command: Command, now_ms: int) -> Outcome:
-    """Run one command as a turn of its own. A refusal has changed nothing."""
+    """Run one command as a turn of its own. A refusal has changed nothing, nor has an exception, unless it is
+    DirtyTurnError.
+    """
     turn = Turn(keyspace, now_ms)
     return Outcome(_run(turn, command), turn)
 
@@ -164,6 +176,10 @@ def _run(turn: Turn, command: Command) -> Reply | Parked | EngineError:
         return _TABLE[type(command)](turn, command)
     except EngineError as refusal:
         return refusal
+    except Exception as error:
+        if turn.records:
+            raise DirtyTurnError from error
+        raise
 
 
 _BOUNDED: Final = frozenset(
@@ -187,7 +203,10 @@ def _within_bounds(turn: Turn, command: Command) -> None:
         if len(command.streams) > read_streams_max:
             raise invalid(f"ERR a command reads at most {read_streams_max} streams")
         return
-    turn.ask_room(len(_ids_of(command)))
+    named = len(_ids_of(command))
+    if not isinstance(command, types.XAck):
+        turn.ask_lookups(named)
+    turn.ask_room(named)
 
 
 def _ids_of(command: Command) -> types.Ids:
@@ -254,6 +273,11 @@ def streams_of(command: Command) -> tuple[str, ...] | None:
         return tuple(name for name, _ in command.streams)
     if isinstance(command, types.Delete | types.Exists):
         return tuple(command.streams)
+    if isinstance(command, own.FindDeadLetters | own.Redrive):
+        return (command.stream, command.letters)
+    if isinstance(command, types.ConfigGet):
+        # Records that name no stream.
+        return ("",)
     if isinstance(command, own.Publish):
         # What a key was used for hangs on no stream, as the records that name none.
         keyed = ("",) if command.idempotency is not None or command.chunk is not None else ()

@@ -17,6 +17,15 @@ too_many: Final = "max_deliveries"
 # beyond stay pending and are not delivered.
 turn_letters_max: Final = 1_000
 turn_letters_bytes_max: Final = 4 << 20
+# What a dead letter has behind the entry's own fields, in this order.
+LETTER_FIELDS: Final = (
+    "weir-source",
+    "weir-id",
+    "weir-group",
+    "weir-consumer",
+    "weir-deliveries",
+    "weir-reason",
+)
 # What a dead letter has beside its entry and the names, about.
 _told_bytes: Final = 200
 
@@ -41,9 +50,11 @@ def is_dead(turn: Turn, group: Group, delivery_count: int) -> bool:
 
 
 def takes_letters(turn: Turn, target: str) -> bool:
-    """Whether the stream has IDs left, and may be made if it is missing. Where not, entries go on being
-    delivered instead.
+    """Whether the stream has IDs left, may be made if it is missing, and there is memory for letters. Where
+    not, entries go on being delivered instead.
     """
+    if turn.keyspace.memory.is_over:
+        return False
     key = turn.keyspace.find(target)
     if key is None:
         return len(turn.keyspace.keys) < turn.keyspace.caps.streams_max
@@ -89,12 +100,6 @@ def _fitting(turn: Turn, dead: Sequence[Dead], told_bytes: int) -> Sequence[Dead
 
 def _body(stream: str, group: str, one: Dead, reason: str) -> bytes:
     owner = one.pending.consumer
-    told = [
-        ("weir-source", stream),
-        ("weir-id", ids.text(one.id)),
-        ("weir-group", group),
-        ("weir-consumer", owner.name if owner else ""),
-        ("weir-deliveries", str(one.pending.delivery_count)),
-        ("weir-reason", reason),
-    ]
-    return entries.body([*entries.pairs_of(one.text), *told])
+    consumer = owner.name if owner else ""
+    values = (stream, ids.text(one.id), group, consumer, str(one.pending.delivery_count), reason)
+    return entries.body([*entries.pairs_of(one.text), *zip(LETTER_FIELDS, values, strict=True)])

@@ -1,6 +1,6 @@
 """XADD, XLEN, XRANGE, XDEL, XDELEX, XTRIM, XSETID and idempotent production: the entries of a stream.
 
-Knows: Redis's order of checks (semantics.md 1.3 to 1.7, 1.16).
+Knows: Redis's order of checks (docs/semantics.md).
 Must never know: groups beyond the references to an entry, wire formats.
 """
 
@@ -178,7 +178,7 @@ def xdel(turn: Turn, command: types.XDel) -> int:
     key = turn.keyspace.find(command.stream)
     if key is None:
         return 0
-    gone = sorted({entry_id for entry_id in checked(command.ids) if entry_id in key.stream})
+    gone = list(key.stream.find_each(checked(command.ids), removing=True))
     if gone:
         turn.emit(Remove(command.stream, gone, tombstone=True))
     return len(gone)
@@ -203,7 +203,8 @@ def delete_each(turn: Turn, stream: str, key: Key, wanted: Sequence[int], refs: 
     """Delete entries with regard to their references; what became of each."""
     ordered = sorted(set(wanted))
     staying = referenced(key, ordered) if refs is types.Refs.ACKED else set[int]()
-    gone = [entry_id for entry_id in ordered if entry_id not in staying and entry_id in key.stream]
+    going = (entry_id for entry_id in ordered if entry_id not in staying)
+    gone = list(key.stream.find_each(going, removing=True))
     if refs is types.Refs.DELETE:
         # Those of entries that are not there too.
         remove_references(turn, stream, ordered)

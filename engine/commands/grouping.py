@@ -1,11 +1,12 @@
 """XGROUP: groups and consumers made, moved and removed.
 
-Knows: Redis's order of checks (semantics.md 1.16).
+Knows: Redis's order of checks (docs/semantics.md).
 Must never know: entries, pending entries beyond their number, wire formats.
 """
 
 from engine import errors
 from engine.commands import types
+from engine.commands.parting import check_held
 from engine.commands.turn import Turn, checked_cursor
 from engine.groups import Group
 from engine.keyspace import Key
@@ -67,6 +68,7 @@ def xgroup_delconsumer(turn: Turn, command: types.XGroupDelConsumer) -> int:
     _, group = _group(turn, command.stream, command.group)
     if command.consumer not in group.consumers:
         return 0
+    check_held(group.consumers[command.consumer], transferred=False)
     pending = len(group.consumers[command.consumer].pending)
     turn.emit(RemoveConsumer(command.stream, command.group, command.consumer))
     return pending

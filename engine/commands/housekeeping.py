@@ -18,12 +18,14 @@ from engine.records import ForgetAnswers, ForgetProductions, Release, RemoveCons
 
 # What one turn does at most, so that others have theirs: entries released, keys of productions and answers
 # forgotten, streams, groups and consumers looked at. A turn at its limit takes some 10 ms.
-turn_releases_max: Final = 1_000
+turn_releases_max: Final = 400
 turn_keys_max: Final = 4_000
 turn_looks_max: Final = 500
 _no_retention: Final = Retention()
 # Consumers that a look at a group goes through at the price of one more look.
 _look_consumers: Final = 20
+# A stream of which something is given back counts as so many looks.
+_looks_a_change: Final = 4
 
 
 class _Share:
@@ -152,6 +154,9 @@ def _give_back(
     the stream, which no reader would ever get, are forgotten.
     """
     share.releases_left -= len(rows)
+    if rows:
+        # A stream that changes has to be held first by a rewrite that has still to read it.
+        share.looks_left -= _looks_a_change
     key = turn.keyspace.keys[name]
     group = key.groups[group_name]
     turn.settle(name, group_name, [entry_id for entry_id, _ in rows if _is_gone(key, entry_id)])

@@ -1,6 +1,6 @@
 """XINFO: streams, groups and consumers as they are.
 
-Knows: which numbers Redis shows, and Weir's own beside them (semantics.md 1.18, decisions.md 20).
+Knows: which numbers Redis shows, and Weir's own beside them (docs/semantics.md, decisions.md 20).
 Must never know: in what shape they are shown. Changes nothing.
 """
 

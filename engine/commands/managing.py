@@ -15,7 +15,8 @@ from engine.commands import own, types
 from engine.commands.deadletters import Dead, bury, takes_letters
 from engine.commands.entries import Prepared, prepare, store
 from engine.commands.introspection import group_info, stream_info
-from engine.commands.turn import Turn, id_frame_bytes
+from engine.commands.parting import DROPPED_MAX, TRANSFERRED_MAX, check_held
+from engine.commands.turn import Turn
 from engine.groups import Group
 from engine.keyspace import Key, Retention
 from engine.producers import epoch_bytes_max, epoch_chunks_max
@@ -31,8 +32,8 @@ from engine.records import (
 )
 from engine.replies import Added, Buried, GroupInfo, Published, Republished, StoredRun, StreamPage
 
-# What a record of entries of one delivery time takes beside its names, at most.
-_run_bytes: Final = 32
+# Streams described in one page: each takes up to 10 µs.
+_infos_max: Final = 1_000
 
 
 def ensure_stream(turn: Turn, command: own.EnsureStream) -> bool:
@@ -57,7 +58,7 @@ def _describe(turn: Turn, stream: str, key: Key, retention: Retention, archived_
 
 def stream_infos(turn: Turn, command: own.StreamInfos) -> StreamPage:
     names = turn.keyspace.names(prefix=command.prefix, after=command.after)
-    page = names[: command.limit]
+    page = names[: min(command.limit, _infos_max)]
     found = [(name, stream_info(turn.keyspace.keys[name])) for name in page]
     return StreamPage(found, page[-1] if len(names) > len(page) else None)
 
@@ -126,26 +127,38 @@ def remove_consumer(turn: Turn, command: own.RemoveConsumer) -> int:
     held = len(consumer.pending)
     if held and not command.drop and command.transfer_to is None:
         raise errors.consumer_has_pending(command.consumer, held)
-    if held and command.transfer_to is not None and command.transfer_to != command.consumer:
-        _transfer(turn, command, group, command.transfer_to)
     if command.transfer_to != command.consumer:
+        check_held(consumer, transferred=command.transfer_to is not None)
+        if held and command.transfer_to is not None:
+            _transfer(turn, command, group, command.transfer_to)
         turn.emit(RemoveConsumer(command.stream, command.group, command.consumer))
     return held
 
 
-def _transfer(turn: Turn, command: own.RemoveConsumer, group: Group, heir: str) -> None:
-    """Give the entries to another consumer as they are, in order of delivery: nothing was delivered."""
-    given = group.consumers[command.consumer]
-    rows = [(entry_id, one) for entry_id, one in group.owned_longest_first() if one.consumer is given]
-    runs = [list(together) for _, together in groupby(rows, key=lambda row: row[1].delivery_time_ms)]
-    names = len((command.stream + command.group + heir).encode())
-    if len(runs) * (names + _run_bytes) + len(rows) * id_frame_bytes > turn.frame_bytes_left:
-        raise errors.too_many_to_transfer(command.consumer, len(rows))
+def shed_pending(turn: Turn, command: own.ShedPending) -> int:
+    key = turn.keyspace.find(command.stream)
+    group = key.groups.get(command.group) if key is not None else None
+    consumer = group.consumers.get(command.consumer) if group is not None else None
+    if group is None or consumer is None:
+        return 0
+    if command.transfer_to is not None:
+        return _transfer(turn, command, group, command.transfer_to)
+    ids_dropped = [entry_id for entry_id, _ in consumer.pending.page(0, DROPPED_MAX)]
+    turn.settle(command.stream, command.group, ids_dropped)
+    return len(ids_dropped)
+
+
+def _transfer(turn: Turn, command: own.RemoveConsumer | own.ShedPending, group: Group, heir: str) -> int:
+    """Give entries to another consumer as they are, in order of delivery: nothing was delivered."""
+    page = group.consumers[command.consumer].pending.page(0, TRANSFERRED_MAX)
+    held = [(entry_id, one) for entry_id, _ in page if (one := group.pending.get(entry_id))]
+    rows = sorted(held, key=lambda row: row[1].order)
     turn.seen(command.stream, command.group, heir)
-    for run in runs:
+    for time_ms, together in groupby(rows, key=lambda row: row[1].delivery_time_ms):
+        run = list(together)
         counts = [one.delivery_count for _, one in run]
-        time_ms = run[0][1].delivery_time_ms
         turn.emit(Own(command.stream, command.group, heir, [one for one, _ in run], time_ms, counts))
+    return len(rows)
 
 
 def bury_entries(turn: Turn, command: own.BuryEntries) -> Buried:
@@ -158,9 +171,8 @@ def bury_entries(turn: Turn, command: own.BuryEntries) -> Buried:
         raise errors.stream_exhausted()
     wanted = dict.fromkeys(command.ids)
     pending = {entry_id: one for entry_id in wanted if (one := group.pending.get(entry_id))}
-    dead = [
-        Dead(entry_id, text, one) for entry_id, one in pending.items() if (text := key.stream.get(entry_id))
-    ]
+    texts = key.stream.find_each(pending)
+    dead = [Dead(entry_id, texts[entry_id], one) for entry_id, one in pending.items() if entry_id in texts]
     return Buried(target, bury(turn, command.stream, command.group, dead, command.reason))
 
 

@@ -94,6 +94,17 @@ class RemoveConsumer(Command, frozen=True, kw_only=True):
     transfer_to: str | None = None
 
 
+class ShedPending(Command, frozen=True, kw_only=True):
+    """Take a part of its pending entries, those with the lowest IDs, from a consumer that is to be removed:
+    they are dropped, or go to another consumer as they are. Reply: how many; 0 where it is gone.
+    """
+
+    stream: str
+    group: str
+    consumer: str
+    transfer_to: str | None = None
+
+
 class BuryEntries(Command, frozen=True, kw_only=True):
     """Move pending entries to the group's dead-letter stream, by hand. Reply: `Buried`.
 
@@ -104,6 +115,39 @@ class BuryEntries(Command, frozen=True, kw_only=True):
     group: str
     ids: Ids
     reason: str
+
+
+class FindDeadLetters(Command, frozen=True, kw_only=True):
+    """Look for dead letters of the group in the dead-letter stream `letters`, from `start` to `end`
+    (inclusive), at most `count`; a bounded number of entries in one turn. Reply: `DeadLettersFound`.
+    """
+
+    stream: str
+    group: str
+    letters: str
+    start: int
+    end: int
+    count: int
+    consumer: str | None = None
+    reason: str | None = None
+
+
+class Redrive(Command, frozen=True, kw_only=True):
+    """Append copies of dead letters of the group to the stream, and delete the dead letters. Reply:
+    `Redriven`.
+
+    `ids` are entries of the dead-letter stream `letters`, looked at in their order; those that are not there,
+    or are no dead letters of this group, are passed over. As many as one turn takes; `upto` is how far the
+    caller has looked for IDs, None where there are no others. With `dry_run` nothing changes.
+    """
+
+    stream: str
+    group: str
+    letters: str
+    ids: Ids
+    upto: int | None = None
+    dry_run: bool = False
+    idempotency: IdempotencyKey | None = None
 
 
 class Chunk(msgspec.Struct, frozen=True):

@@ -1,17 +1,18 @@
 """XACK, XACKDEL, XNACK, XPENDING, XCLAIM, XAUTOCLAIM: what was delivered and is not done.
 
-Knows: acknowledging, releasing, looking at and taking over pending entries (semantics.md 1.11 to 1.15).
+Knows: acknowledging, releasing, looking at and taking over pending entries (docs/semantics.md).
 Must never know: new entries, wire formats.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Final
 
 from engine.commands import own, types
 from engine.commands.deadletters import Dead, bury, is_dead, too_many, turn_letters_max
 from engine.commands.entries import absent, ask_references, delete_each
-from engine.commands.reading import Room, delivery_count_max, text_of
+from engine.commands.reading import Room, delivery_count_max, pending_of, with_texts
 from engine.commands.turn import Turn, checked
 from engine.groups import Group, Pending
 from engine.keyspace import Key
@@ -25,6 +26,7 @@ from engine.replies import (
     PendingList,
     PendingSummary,
 )
+from engine.stream import Stream
 
 # XAUTOCLAIM looks at so many pending entries for each that it may claim.
 _attempts_factor: Final = 10
@@ -38,7 +40,7 @@ def xack(turn: Turn, command: types.XAck) -> int:
         return 0
     pending, wanted = key.groups[command.group].pending, list(checked(command.ids))
     # Those of a batch stand side by side: all are there, and none twice.
-    settled = wanted if pending.has_run(wanted) else list(dict.fromkeys(filter(pending.__contains__, wanted)))
+    settled = wanted if pending.has_run(wanted) else pending.held_of(sorted(set(wanted)))
     turn.settle(command.stream, command.group, settled)
     return len(settled)
 
@@ -137,19 +139,12 @@ def _pending_in(group: Group, command: types.XPendingRange) -> Iterator[tuple[in
     if command.consumer is None:
         rows = group.pending.items(command.start)
     elif command.consumer in group.consumers:
-        rows = _pending_of(group, command.consumer, command.start)
+        rows = pending_of(group, group.consumers[command.consumer], command.start)
     else:
         return
     for entry_id, one in rows:
         if entry_id > command.end:
             return
-        yield entry_id, one
-
-
-def _pending_of(group: Group, consumer: str, start: int) -> Iterator[tuple[int, Pending]]:
-    for entry_id, _ in group.consumers[consumer].pending.items(start):
-        one = group.pending.get(entry_id)
-        assert one is not None, "what a consumer holds is pending in its group"
         yield entry_id, one
 
 
@@ -171,8 +166,9 @@ def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
         turn.move_group(command.stream, command.group, claim.last_id, group.entries_read)
     turn.seen(command.stream, command.group, command.consumer)
     claiming = _Claiming(turn, command, key, claim, time_ms)
+    texts = key.stream.find_each(claim.ids)
     for entry_id in claim.ids:
-        claiming.take(entry_id)
+        claiming.take(entry_id, texts.get(entry_id))
     turn.settle(command.stream, command.group, list(claiming.gone))
     bury(turn, command.stream, command.group, list(claiming.dead.values()), too_many)
     found = claiming.found
@@ -225,10 +221,11 @@ class _Claiming:
         self.gone: dict[int, None] = {}
         self.dead: dict[int, Dead] = {}
 
-    def take(self, entry_id: int) -> None:
-        """Find out what becomes of one ID. One that is named again was claimed before by this command."""
+    def take(self, entry_id: int, text: bytes | None) -> None:
+        """Find out what happens to one ID; `text` is its entry, None if that is gone. One that is named again
+        was claimed before by this command.
+        """
         pending = self._group.pending.get(entry_id)
-        text = text_of(self._key.stream, entry_id)
         if text is None:
             if pending is not None:
                 self.gone[entry_id] = None
@@ -277,15 +274,18 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     found: list[Delivered] = []
     deleted_ids: list[int] = []
     dead: list[Dead] = []
+    count = min(command.count, max(1, turn.lookups_left))
     attempts = min(command.count * _attempts_factor, _attempts_max)
     room = Room(None if command.just_ids else command.bytes_max, turn.ids_left())
     page = group.pending.page(command.start, attempts + 1)
     next_start = page[attempts][0] if len(page) > attempts else 0
-    for entry_id, pending in page[:attempts]:
-        if len(found) + len(deleted_ids) == command.count:
+    may_take = partial(_may_take, turn, key.stream, command.min_idle_ms)
+    for entry_id, pending, text in with_texts(key.stream, page[:attempts], count, may_take):
+        if len(found) + len(deleted_ids) == count:
             next_start = entry_id
             break
-        text = text_of(key.stream, entry_id)
+        if not may_take((entry_id, pending)):
+            continue
         if text is None:
             deleted_ids.append(entry_id)
         elif pending.consumer is not None and pending.idle_ms(turn.now_ms) < command.min_idle_ms:
@@ -300,12 +300,21 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
             break
         else:
             found.append(_autoclaimed(turn, command, entry_id, pending, text))
+    turn.lookups_left -= len(found) + len(deleted_ids) + len(dead)
     bury(turn, command.stream, command.group, dead, too_many)
     turn.settle(command.stream, command.group, deleted_ids)
     turn.took_ids(len(deleted_ids) + len(found))
     if found:
         _own(turn, command, found, turn.now_ms)
     return AutoClaimed(next_start, found, deleted_ids)
+
+
+def _may_take(turn: Turn, stream: Stream, min_idle_ms: int, row: tuple[int, Pending]) -> bool:
+    """Whether a pending entry is to be looked up: it is idle for long enough, or may be gone."""
+    entry_id, one = row
+    if one.consumer is None or one.idle_ms(turn.now_ms) >= min_idle_ms:
+        return True
+    return not stream.first_id <= entry_id <= stream.top_id or entry_id <= stream.max_deleted_id
 
 
 def _autoclaimed(

@@ -1,10 +1,11 @@
 """XREAD and XREADGROUP: reads that go on where the last one stopped, and may wait.
 
-Knows: cursors and their special words, delivering new entries, history and claims (semantics.md 1.8 to 1.10).
+Knows: cursors and their special words, delivering new entries, history and claims (docs/semantics.md).
 Must never know: how waiting is done, wire formats.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, takewhile
 from typing import Final
 
 import msgspec
@@ -13,7 +14,7 @@ from engine import errors, ids
 from engine.commands import types
 from engine.commands.deadletters import Dead, bury, is_dead, too_many, turn_letters_max
 from engine.commands.turn import Parked, Turn, checked_cursor
-from engine.groups import Consumer, Group
+from engine.groups import Consumer, Group, Pending, first_there
 from engine.keyspace import Key
 from engine.lag import entries_read_after
 from engine.records import Own
@@ -31,6 +32,10 @@ claim_never_ms: Final = (1 << 53) - 1
 # nobody can be given them.
 _passed_over_max: Final = 1_000
 _settled_max: Final = 2_000
+# Texts of pending entries are looked up so many at a time: those of a node cost little more than one.
+_lookups_at_once: Final = 100
+# Streams of one read of many that are given something, each by records of its own. Others come next time.
+_streams_given_max: Final = 300
 # What one stream of many logs with all names where a read finds something: delivered, active, moved on.
 _records_of_delivery: Final = 3
 
@@ -144,6 +149,9 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Parked:
             turn.took_names(1, name, command.group, command.consumer)
     room = Room(command.bytes_max, turn.ids_left())
     for name, cursor in cursors:
+        if len(found) >= _streams_given_max:
+            unfinished.append(name)
+            continue
         consumer = turn.seen(name, command.group, command.consumer)
         if room.spent:
             # An empty history would mean that there is none.
@@ -183,11 +191,9 @@ def _history(
     found: list[Delivered] = []
     dead: list[Dead] = []
     more = False
-    for entry_id, _ in consumer.pending.items(cursor + 1):
-        text = text_of(key.stream, entry_id)
-        pending = group.pending.get(entry_id)
-        assert pending is not None, "what a consumer holds is pending in its group"
-        if len(found) == command.count or len(dead) == turn_letters_max:
+    rows = pending_of(group, consumer, cursor + 1)
+    for entry_id, pending, text in with_texts(key.stream, rows, command.count):
+        if len(found) == command.count or len(dead) == turn_letters_max or _looked_enough(turn, found):
             more = True
         elif text is not None and is_dead(turn, group, pending.delivery_count + 1):
             dead.append(Dead(entry_id, text, pending))
@@ -199,6 +205,7 @@ def _history(
         found.append(
             Delivered(entry_id, text, _one_more(pending.delivery_count) if text else pending.delivery_count)
         )
+    turn.lookups_left -= len(found) + len(dead)
     bury(turn, name, command.group, dead, too_many)
     again = [one for one in found if one.text is not None]
     if again:
@@ -292,12 +299,12 @@ def _claim_idle(
     gone: list[int] = []
     more = False
     group = key.groups[command.group]
-    for entry_id, pending in group.in_order_of_delivery():
-        idle_ms = pending.idle_ms(turn.now_ms)
-        if pending.consumer is not None and idle_ms < min_idle_ms:
-            break
-        text = text_of(key.stream, entry_id)
-        if len(gone) == _settled_max or len(dead) == turn_letters_max:
+    rows = takewhile(
+        lambda row: row[1].consumer is None or row[1].idle_ms(turn.now_ms) >= min_idle_ms,
+        _claimable(group, command),
+    )
+    for entry_id, pending, text in with_texts(key.stream, rows, command.count):
+        if len(gone) == _settled_max or len(dead) == turn_letters_max or _looked_enough(turn, found):
             more = True
         elif text is None:
             gone.append(entry_id)
@@ -310,8 +317,9 @@ def _claim_idle(
         if more:
             break
         count = pending.delivery_count
-        own = pending.consumer is not None and pending.consumer.name == command.consumer
-        found.append(Delivered(entry_id, text, _one_more(count), idle_ms, count, own))
+        idle_ms = pending.idle_ms(turn.now_ms)
+        found.append(Delivered(entry_id, text, _one_more(count), idle_ms, count))
+    turn.lookups_left -= len(found) + len(dead)
     bury(turn, name, command.group, dead, too_many)
     if len(gone) > _passed_over_max:
         turn.settle(name, command.group, gone)
@@ -322,6 +330,40 @@ def _claim_idle(
         turn.active(name, command.group, command.consumer)
         turn.took_ids(len(found))
     return found, more
+
+
+def _claimable(group: Group, command: types.XReadGroup) -> Iterator[tuple[int, Pending]]:
+    """What the command may claim, however idle, in order of delivery."""
+    consumer = None if command.claims_own else group.consumers.get(command.consumer)
+    return group.in_order_of_delivery() if consumer is None else group.of_others(consumer)
+
+
+def pending_of(group: Group, consumer: Consumer, start: int) -> Iterator[tuple[int, Pending]]:
+    """The pending entries of one consumer from an ID on. The group must not change meanwhile."""
+    for entry_id, _ in consumer.pending.items(start):
+        one = group.pending.get(entry_id)
+        assert one is not None, "what a consumer holds is pending in its group"
+        yield entry_id, one
+
+
+def with_texts(
+    stream: Stream,
+    rows: Iterable[tuple[int, Pending]],
+    count: int | None,
+    is_wanted: Callable[[tuple[int, Pending]], bool] = lambda _: True,
+) -> Iterator[tuple[int, Pending, bytes | None]]:
+    """Pending entries with their texts, None for those that are gone or not wanted. They are looked up some
+    at a time, about `count`.
+    """
+    rows, size = iter(rows), min(_lookups_at_once, count or _lookups_at_once)
+    while some := list(islice(rows, size)):
+        texts = stream.find_each(row[0] for row in some if is_wanted(row))
+        yield from ((entry_id, one, texts.get(entry_id)) for entry_id, one in some)
+
+
+def _looked_enough(turn: Turn, found: Sequence[Delivered]) -> bool:
+    """Whether the turn may look up no more; one entry it always may."""
+    return bool(found) and len(found) >= turn.lookups_left
 
 
 def text_of(stream: Stream, entry_id: int) -> bytes | None:
@@ -337,7 +379,8 @@ def parked(command: types.XReadGroup) -> Parked:
     """The read as one that waits."""
     assert command.block_ms is not None, "only a read that waits is parked"
     streams = tuple(name for name, _ in command.streams)
-    return Parked(command, streams, command.block_ms, (streams, command.group, command.claim_min_idle_ms))
+    kin = (streams, command.group, command.claim_min_idle_ms, command.claims_own)
+    return Parked(command, streams, command.block_ms, kin)
 
 
 def retry_at_ms(turn: Turn, command: types.XReadGroup) -> int | None:
@@ -347,9 +390,7 @@ def retry_at_ms(turn: Turn, command: types.XReadGroup) -> int | None:
         return None
     keys = [turn.keyspace.find(name) for name, _ in command.streams]
     due_ms = [
-        _claim_due_ms(turn, key, command.group, wait_ms)
-        for key in keys
-        if key and command.group in key.groups
+        _claim_due_ms(turn, key, command, wait_ms) for key in keys if key and command.group in key.groups
     ]
     if wait_ms >= claim_never_ms and not any(due_ms):
         return None
@@ -357,18 +398,24 @@ def retry_at_ms(turn: Turn, command: types.XReadGroup) -> int | None:
     return min([look_again_ms if due is None else due for due in due_ms], default=look_again_ms)
 
 
-def _claim_due_ms(turn: Turn, key: Key, group: str, wait_ms: int) -> int | None:
+def _claim_due_ms(turn: Turn, key: Key, command: types.XReadGroup, wait_ms: int) -> int | None:
     """When the entry that is idle longest, of those that still exist, will be idle for long enough; at once
     for a released one. Where many are gone it is when a read would settle them. None where there is none.
     """
-    if wait_ms >= claim_never_ms and not key.groups[group].has_released():
+    group = key.groups[command.group]
+    if wait_ms >= claim_never_ms and not group.has_released():
         return None
     stream = key.stream
     # What changes when entries come or go: as long as none does, readers that wait share one look.
     edition = (stream.entries_added, stream.length, stream.first_id, stream.max_deleted_id)
-    pending = key.groups[group].idle_longest(
-        edition, lambda entry_id: text_of(stream, entry_id) is not None, _passed_over_max
-    )
+
+    def is_there(entry_id: int) -> bool:
+        return text_of(stream, entry_id) is not None
+
+    pending = group.idle_longest(edition, is_there, _passed_over_max)
+    owner = None if pending is None else pending.consumer
+    if owner is not None and owner.name == command.consumer and not command.claims_own:
+        pending = first_there(group.of_others(owner), is_there, _passed_over_max)
     if pending is None:
         return None
     return pending.delivery_time_ms + wait_ms if pending.consumer is not None else turn.now_ms
@@ -393,5 +440,5 @@ def _group_ready(turn: Turn, name: str, command: types.XReadGroup) -> bool:
         return True
     if command.claim_min_idle_ms is None:
         return False
-    due_ms = _claim_due_ms(turn, key, command.group, command.claim_min_idle_ms)
+    due_ms = _claim_due_ms(turn, key, command, command.claim_min_idle_ms)
     return due_ms is not None and due_ms <= turn.now_ms

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from engine import errors, ids
 from engine.commands.retention import needed_from
-from engine.commands.turn import Turn
+from engine.commands.turn import TURN_REMOVALS_MAX, Turn
 from engine.commands.types import Refs, Trim
 from engine.groups import Group
 from engine.keyspace import Key
@@ -113,12 +113,13 @@ def plan_trim(turn: Turn, key: Key, asked: Trim) -> TrimPlan:
     maxlen = asked.maxlen
     if maxlen is not None:
         # No more than fits the log is looked for.
-        maxlen = max(maxlen, key.stream.length - turn.ids_left())
+        maxlen = max(maxlen, key.stream.length - min(turn.ids_left(), TURN_REMOVALS_MAX))
     plan = key.stream.plan_removal(
         maxlen=maxlen,
         minid=minid,
         limit=limit,
         upto=ids.ID_MAX if needed is None else needed.read_upto,
+        most=TURN_REMOVALS_MAX,
         kept=(lambda _: set()) if needed is None else needed.of,
     )
     return _fitting(turn, key, plan, asked.refs)

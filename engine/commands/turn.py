@@ -20,6 +20,12 @@ from engine.records import CreateConsumer, CreateGroup, CreateStream, MoveGroup,
 # What one turn logs at most of lists of IDs and of the names beside them: with the dead letters it stays
 # below the log's reserve. Reads and claims stop there; commands that name more are refused.
 turn_frame_bytes_max: Final = 3 << 20
+# Entries that one turn looks up one by one, to deliver them again, to claim, release or delete them: each
+# costs up to 20 µs where it stands in a cold node of its own. Claims and reads end there; a command that
+# names more is refused.
+TURN_LOOKUPS_MAX: Final = 500
+# Entries that one turn removes one by one: trims with regard to references go on in the next call.
+TURN_REMOVALS_MAX: Final = 2_000
 # An ID in the log, with its delivery count.
 id_frame_bytes: Final = 25
 
@@ -37,6 +43,13 @@ class Parked(msgspec.Struct, frozen=True):
     kin: Hashable = None
 
 
+class DirtyTurnError(Exception):
+    """A turn failed after it had begun to change the keyspace, which holds now what no frame tells.
+
+    Its cause is what went wrong. Nothing may be served from that keyspace any more.
+    """
+
+
 class Turn:
     """One command, or one transaction: one reading of the clock, one frame.
 
@@ -51,6 +64,7 @@ class Turn:
         "frame_bytes_left",
         "keyspace",
         "letters_bytes",
+        "lookups_left",
         "now_ms",
         "records",
         "signalled",
@@ -70,6 +84,7 @@ class Turn:
         self.buried: list[tuple[str, str, int, str]] = []
         # The bytes of entries that became dead letters.
         self.letters_bytes = 0
+        self.lookups_left = TURN_LOOKUPS_MAX
         # What is left for lists of IDs and names.
         self.frame_bytes_left = turn_frame_bytes_max
 
@@ -96,13 +111,25 @@ class Turn:
             )
         self.took_ids(count)
 
+    def ask_lookups(self, count: int) -> None:
+        """Enter so many entries that a command names and that are looked for one by one, or refuse it."""
+        if count > self.lookups_left:
+            most = max(0, self.lookups_left)
+            raise errors.invalid(
+                f"ERR too many IDs: a command or transaction looks up at most {TURN_LOOKUPS_MAX} entries, "
+                f"this one has room for {most}; use several"
+            )
+        self.lookups_left -= count
+
     def emit(self, record: Record) -> None:
-        """Change the keyspace, and remember how."""
+        """Change the keyspace, and remember how: in the opposite order, so that a turn without records has
+        changed nothing, however it ends.
+        """
         before_change = self.keyspace.before_change
         if before_change is not None:
             before_change(getattr(record, "stream", ""))
-        record.apply(self.keyspace)
         self.records.append(record)
+        record.apply(self.keyspace)
 
     def signal(self, stream: str) -> None:
         """Readers that wait on `stream` may have something now."""

@@ -159,7 +159,11 @@ class XRead(Command, frozen=True, kw_only=True):
 
 
 class XReadGroup(Command, frozen=True, kw_only=True):
-    """Reply: `GroupRead`. Cursors are IDs (history) or `Cursor.NEW`."""
+    """Reply: `GroupRead`. Cursors are IDs (history) or `Cursor.NEW`.
+
+    With `claims_own` false, CLAIM passes over what the consumer holds itself, which Redis claims too. At most
+    one such read of a consumer waits.
+    """
 
     group: str
     consumer: str
@@ -168,6 +172,7 @@ class XReadGroup(Command, frozen=True, kw_only=True):
     block_ms: int | None = None
     noack: bool = False
     claim_min_idle_ms: int | None = None
+    claims_own: bool = True
     bytes_max: int | None = None
 
 

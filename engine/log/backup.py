@@ -5,7 +5,8 @@ Must never know: what payloads mean; who writes the log meanwhile.
 
 A copy contains everything that was acknowledged before it began: the files are held open first, each as long
 as it was then. It is sealed but for its last segment, and a frame at its end says that all of it was safe, so
-that a damage to the copy is never taken for a torn tail.
+that a damage to the copy is never taken for a torn tail; the manifest says how long that is, as after a clean
+stop, so that a part of a copy is not taken for the whole.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from engine.log.inspection import (
     read_run,
     rehearse,
 )
-from engine.log.manifest import MANIFEST
+from engine.log.manifest import MANIFEST, Seal
 from engine.log.view import View
 from engine.storage import Storage
 
@@ -72,8 +73,8 @@ def new_life(payloads: Sequence[bytes], reserved_ms: int) -> Ending:
     return [(Kind.RESERVE, RESERVE_PAYLOAD.pack(reserved_ms)), *lives, *_SAFE]
 
 
-def ending_of(run: Run, ending: Ending) -> bytes:
-    """Return the frames of `ending` as they stand behind those of `run`.
+def ending_of(run: Run, ending: Ending) -> tuple[bytes, Seal]:
+    """Return the frames of `ending` as they stand behind those of `run`, and how the file ends with them.
 
     Nobody sees any of it before all of it is synced, so each calls safe what is before it.
     """
@@ -84,20 +85,22 @@ def ending_of(run: Run, ending: Ending) -> bytes:
         durable_upto = run.end + len(content)
         header, checksum = encode_header(kind, sequence, durable_upto, checksum, run.salt, payload)
         content += header + payload
-    return content
+    return content, Seal(run.length + len(content), checksum)
 
 
 def _copy(view: View, target: Storage, ending: Ending) -> Copy:
     runs = _copy_files(view, target)
     last = runs[-1]
+    content, stop = ending_of(last, ending)
     handle = target.open(last.file.name)
     try:
-        handle.append(ending_of(last, ending))
+        handle.append(content)
         handle.sync()
     finally:
         handle.close()
     target.sync_directory()
-    target.replace(MANIFEST, [manifest_from([run.sealed for run in runs]).encode()])
+    manifest = manifest_from([run.sealed for run in runs]).stopped(stop)
+    target.replace(MANIFEST, [manifest.encode()])
     return Copy(
         files=len(runs),
         frames=sum(run.payloads for run in runs),
@@ -133,7 +136,7 @@ def _copy_file(view: View, file: File, target: Storage) -> Run:
     handle = target.create(file.name)
     try:
         run = read_run(view, file, sink=handle.append)
-        if run.fault and (file.seal or not run.frames):
+        if run.fault and (file.seal or run.lacks_stop or not run.frames):
             raise LogRefused(file.name, run.fault.reason, offset=run.fault.offset, repairable=True)
         handle.sync()
     finally:

@@ -5,11 +5,13 @@ Must never know: who names it, or when.
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from engine.codec import FILE_FRAME_BYTES, RESERVE_PAYLOAD, Kind, encode_file_frame, encode_header
 from engine.log.manifest import Base, Manifest, Seal, Segment, file_number
 from engine.storage import Handle, Storage
+
+SET_ASIDE: Final = ".set-aside"  # behind the name of what is not served and not deleted
 
 Salt = Callable[[], int]  # gives 32 random bits
 
@@ -21,6 +23,17 @@ class Prepared(NamedTuple):
     handle: Handle
     salt: int
     room_bytes: int
+
+
+def free_name(storage: Storage, stem: str) -> str:
+    """Return a name that nothing has yet."""
+    names = storage.names()
+    number = 1
+    while True:
+        name = stem if number == 1 else f"{stem}.{number}"
+        if name not in names:
+            return name
+        number += 1
 
 
 def next_number(storage: Storage, manifest: Manifest) -> int:
@@ -72,6 +85,8 @@ class BaseFile:
         self._handle = storage.create(self._base().name)
         try:
             self._handle.append(frame)
+            # By this a start tells later that what a power cut has left of the file was made here.
+            self._handle.sync()
         except BaseException:
             self._handle.close()
             raise

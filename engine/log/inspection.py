@@ -36,7 +36,7 @@ from engine.log.manifest import (
     decode,
     file_number,
 )
-from engine.log.recovery import PAYLOAD_KINDS, Recovery
+from engine.log.recovery import PAYLOAD_KINDS, Recovery, stop_fault
 from engine.log.view import View
 from engine.storage import Storage
 
@@ -67,6 +67,7 @@ class Run:
     durable_upto: int = 0
     reservation_ms: int = 0
     damage: Damage | None = None
+    _has_stop: bool = False
 
     @property
     def end(self) -> int:
@@ -74,8 +75,15 @@ class Run:
         return self.file.position + self.length
 
     @property
+    def lacks_stop(self) -> bool:
+        """Whether less is there than the last clean stop recorded."""
+        return self.file.stop is not None and not self._has_stop
+
+    @property
     def fault(self) -> Damage | None:
         """What keeps the file from being what the manifest says; None for one that may go on."""
+        if self.lacks_stop and self.file.stop is not None:
+            return stop_fault(self.file.stop, self.length, self.damage)
         if self.damage or self.file.seal is None:
             return self.damage
         if self.size != self.file.seal.length:
@@ -88,7 +96,10 @@ class Run:
     @property
     def sealed(self) -> File:
         """The file as it is sealed behind the last sound frame."""
-        return replace(self.file, seal=Seal(self.length, self.checksum))
+        seal = Seal(self.length, self.checksum)
+        if isinstance(self.file, Base):
+            return replace(self.file, seal=seal)
+        return replace(self.file, seal=seal, stop=None)
 
     def add(self, frame: Frame) -> None:
         """Count one more frame."""
@@ -96,6 +107,8 @@ class Run:
         self.payloads += frame.kind in PAYLOAD_KINDS
         self.length, self.sequence, self.checksum = frame.end, frame.sequence, frame.checksum
         self.kind, self.durable_upto = frame.kind, frame.durable_upto
+        if self.file.stop is not None and frame.end == self.file.stop.length:
+            self._has_stop = frame.checksum == self.file.stop.checksum
         if frame.kind == Kind.RESERVE:
             self.reservation_ms = max(self.reservation_ms, RESERVE_PAYLOAD.unpack(frame.payload)[0])
 
@@ -123,7 +136,7 @@ def inspect(storage: Storage) -> Inspection:
             recovery = rehearse(view)
         except LogRefused as refused:
             refusal = refused
-        there = view.names()
+        there = view.files()
         has_manifest, files = placed(view)
         runs = [read_run(view, file) for file in files if file.name in there]
         named = {file.name for file in files}
@@ -167,7 +180,7 @@ def behind(view: View, manifest: Manifest) -> list[Segment]:
     return [segment for _, name in later if isinstance(segment := opening(view, name), Segment)]
 
 
-def opening(view: View, name: str) -> File:
+def opening(view: Storage, name: str) -> File:
     """Return the file as its first frame describes it, as far as that can be read; it is not verified."""
     number = file_number(name)
     assert number is not None, "only files of the log are opened"
@@ -182,7 +195,7 @@ def opening(view: View, name: str) -> File:
     return Segment(number, position, sequence, previous)
 
 
-def begins(view: View, name: str) -> bool:
+def begins(view: Storage, name: str) -> bool:
     """Whether a file has a sound first frame."""
     return isinstance(first_frame(partial(view.read, name), view.size(name)), Frame)
 
@@ -231,7 +244,7 @@ def _forget(_: bytes) -> None:
     """A sink for who only wants to know."""
 
 
-def read_run(view: View, file: File, *, upto: int | None = None, sink: Sink = _forget) -> Run:
+def read_run(view: Storage, file: File, *, upto: int | None = None, sink: Sink = _forget) -> Run:
     """Verify a file's first `upto` bytes, all of them by default. Memory is bounded by one frame."""
     read = partial(view.read, file.name)
     size = view.size(file.name)
@@ -272,5 +285,7 @@ def is_torn(view: View, run: Run, *, named: bool) -> bool:
         return False
     read = partial(view.read, run.file.name)
     beyond = durable_upto_beyond(read, run.size, run.salt, run.damage.offset)
-    durable_upto = max(run.durable_upto, beyond, run.file.position + FILE_FRAME_BYTES if named else 0)
+    stopped_bytes = run.file.stop.length if run.file.stop else 0
+    named_bytes = FILE_FRAME_BYTES if named else 0
+    durable_upto = max(run.durable_upto, beyond, run.file.position + max(named_bytes, stopped_bytes))
     return run.file.position + run.damage.offset >= durable_upto

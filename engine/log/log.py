@@ -22,6 +22,7 @@ beside both; what works on files alone (`prepare_segment`, `name_segments`, `cre
 a fourth, one after the other. `close` needs the log to itself.
 """
 
+import errno
 import secrets
 from collections import deque
 from collections.abc import Iterator
@@ -52,7 +53,6 @@ from engine.log.recovery import (
     frames,
     load_manifest,
     recover,
-    remove_leftovers,
     remove_temporaries,
     settle,
     untold,
@@ -60,6 +60,8 @@ from engine.log.recovery import (
 from engine.storage import Handle, Storage
 
 RESERVE_BYTES = 8 << 20  # decision 5: enough for what a command may log beyond the room it asked for
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 _random_salt: Salt = partial(secrets.randbits, 32)
 
@@ -173,11 +175,10 @@ class Log:
             if frame.kind in PAYLOAD_KINDS:
                 yield frame.payload
 
-    def remove_leftovers(self) -> None:
-        """Remove the files of an unfinished or finished rewrite that a crash left. For after a replay that
-        succeeded: until then nothing in the directory is known to be needless.
-        """
-        remove_leftovers(self._storage, self._manifest)
+    @property
+    def manifest(self) -> Manifest:
+        """The files of the log."""
+        return self._manifest
 
     @property
     def base_bytes(self) -> int:
@@ -271,10 +272,6 @@ class Log:
         self.poisoned = self.poisoned or f"{what} of {self._segment.name} failed: {error}"
         return LogPoisoned(self.poisoned)
 
-    def distrust(self, error: Exception) -> None:
-        """Poison the log from outside: memory has changed in a way that it cannot hold."""
-        self._poison("framing", error)
-
     def ensure_reserve(self, bytes_wanted: int = 0) -> None:
         """Raise `StorageFull` unless the reserve is there behind the end, and `bytes_wanted` before it.
 
@@ -317,7 +314,9 @@ class Log:
         self._check_poison()
         assert self.written_upto == self.staged_upto, "what is staged belongs to the segment that ends here"
         position = self.staged_upto
-        sealed = replace(self._segment, seal=Seal(position - self._segment.position, self._checksum))
+        sealed = replace(
+            self._segment, seal=Seal(position - self._segment.position, self._checksum), stop=None
+        )
         segment = Segment(prepared.number, position, self._sequence + 1, self._checksum)
         frame, checksum = encode_file_frame(
             prepared.salt, position, segment.sequence, segment.previous, self.durable_upto
@@ -366,6 +365,8 @@ class Log:
         """Write and sync what is staged, put a clean mark behind it, and unlock. `floor_ms` is the floor for
         IDs that the next start shall have, though there is no crash; 0 is none.
 
+        The manifest then says how long the last file is, so that an end that is missing later is noticed.
+
         With `clean` false, or poisoned, only let go. On a full disk there is no mark: the next start takes it
         for a crash, which costs nothing but a jump of the IDs.
         """
@@ -373,10 +374,14 @@ class Log:
             if clean and self.poisoned is None:
                 self._finish(floor_ms)
         finally:
-            for _, handle in self._outgoing:
-                handle.close()
-            self._handle.close()
+            self.abandon()
             self._storage.unlock()
+
+    def abandon(self) -> None:
+        """Let go of the files, as a crash would, but keep the directory locked."""
+        for _, handle in self._outgoing:
+            handle.close()
+        self._handle.close()
 
     def _finish(self, floor_ms: int | None) -> None:
         self.write(self.take())
@@ -390,3 +395,13 @@ class Log:
         self.mark(clean=True)
         self.write(self.take())
         self.sync()
+        self._record_stop()
+
+    def _record_stop(self) -> None:
+        """Whatever fails here costs no frame: the record that the disk has, if it has one, is true."""
+        stop = Seal(self.written_upto - self._segment.position, self._checksum)
+        try:
+            self._storage.replace(MANIFEST, [self._manifest.stopped(stop).encode()])
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise self._poison("clean stop", error) from error

@@ -16,10 +16,18 @@ are sealed, that is finished: they have a length, and as checksum that of their 
 covers the whole file. The last line is the crc32 of everything above. Every manifest has one text, and any
 other is refused. First and last line keep their form in every version. A manifest without any file is that of
 a log that is just being made.
+
+After a clean stop the last line of a segment ends with how long the file was then::
+
+    segment-4.weir position=10510 sequence=71 previous=deadbeef stopped length=430 checksum=600dcafe
+
+Its first `length` bytes were synced before this was written, and no byte of a log ever changes. So the record
+stays true while frames are added behind it, and needs no withdrawal: a start that finds less refuses.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 from zlib import crc32
 
 from engine.log.errors import LogRefused
@@ -32,7 +40,7 @@ _LAST = re.compile(rb"checksum=([0-9a-f]{8})\n\Z")
 _BASE = re.compile(r"base-(\d{1,18})\.weir position=(\d{1,20}) length=(\d{1,20}) checksum=([0-9a-f]{8})")
 _SEGMENT = re.compile(
     r"segment-(\d{1,18})\.weir position=(\d{1,20}) sequence=(\d{1,20}) previous=([0-9a-f]{8})"
-    r"(?: length=(\d{1,20}) checksum=([0-9a-f]{8}))?"
+    r"(?:( stopped)? length=(\d{1,20}) checksum=([0-9a-f]{8}))?"
 )
 _FILE_NAME = re.compile(r"(?:base|segment)-(\d{1,18})\.weir")
 
@@ -55,6 +63,7 @@ class Base:
     number: int
     position: int
     seal: Seal
+    stop: ClassVar[None] = None  # a base is whole from the moment it is named
 
     @property
     def name(self) -> str:
@@ -67,13 +76,18 @@ class Base:
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of the log; `position`, `sequence` and `previous` are those of its first frame."""
+    """A part of the log; `position`, `sequence` and `previous` are those of its first frame.
+
+    A finished one has a `seal`, which is all of it. The last one may have a `stop`: it begins with these
+    bytes, as the last clean stop left them.
+    """
 
     number: int
     position: int
     sequence: int
     previous: int
     seal: Seal | None = None
+    stop: Seal | None = None
 
     @property
     def name(self) -> str:
@@ -82,7 +96,7 @@ class Segment:
 
     def __str__(self) -> str:
         start = f"position={self.position} sequence={self.sequence} previous={self.previous:08x}"
-        return f"{self.name} {start}{self.seal or ''}"
+        return f"{self.name} {start}{self.seal or ''}{f' stopped{self.stop}' if self.stop else ''}"
 
 
 @dataclass(frozen=True)
@@ -97,6 +111,11 @@ class Manifest:
         lines = ["weir log 1", *([str(self.base)] if self.base else []), *map(str, self.segments)]
         text = "".join(f"{line}\n" for line in lines).encode()
         return text + f"checksum={crc32(text):08x}\n".encode()
+
+    def stopped(self, stop: Seal) -> "Manifest":
+        """Return the manifest with a record of how the last segment ends at a clean stop."""
+        *others, last = self.segments
+        return replace(self, segments=(*others, replace(last, stop=stop)))
 
     def files(self) -> list[Base | Segment]:
         """Return base and segments."""
@@ -148,9 +167,10 @@ def _parse(lines: list[str]) -> Manifest:
             number, position, length, checksum = match.groups()
             base = Base(int(number), int(position), Seal(int(length), int(checksum, 16)))
         elif match := _SEGMENT.fullmatch(line):
-            number, position, sequence, previous, length, checksum = match.groups()
-            seal = None if length is None else Seal(int(length), int(checksum, 16))
-            segments.append(Segment(int(number), int(position), int(sequence), int(previous, 16), seal))
+            number, position, sequence, previous, stopped, length, checksum = match.groups()
+            end = None if length is None else Seal(int(length), int(checksum, 16))
+            seal, stop = (None, end) if stopped else (end, None)
+            segments.append(Segment(int(number), int(position), int(sequence), int(previous, 16), seal, stop))
         else:
             raise LogRefused(MANIFEST, f"has a line of a newer version, or none at all: {line[:80]!r}")
     return Manifest(base, tuple(segments))

@@ -6,12 +6,12 @@ Must never know: what payloads mean.
 Everything is verified before anything is changed. A power cut tears only what was not synced, and every frame
 says what was synced when it was made. So a damage at or above the highest `durable_upto` found anywhere in
 the segment, behind the damage too, is a torn tail: it is kept in a file beside the log and cut. Below, it is
-corruption and refused; so is every fault in a sealed file. Each step may be stopped and done again.
+corruption and refused; so is every fault in a sealed file, and an end before that of the last clean stop.
+Each step may be stopped and done again.
 """
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -96,6 +96,8 @@ class _Survey:
         self.last: Frame | None = None
         self._before_last: Frame | None = None
         self.damage: Damage | None = None
+        # Whether all that a clean stop left is there.
+        self.has_stop = file.stop is None
         for frame in frames(storage, file):
             if isinstance(frame, Damage):
                 self.damage = frame
@@ -106,6 +108,8 @@ class _Survey:
                 self.reservation_ms = max(self.reservation_ms, RESERVE_PAYLOAD.unpack(frame.payload)[0])
             elif frame.kind == Kind.FILE:
                 _check_place(file, frame)
+            if file.stop is not None and frame.end == file.stop.length:
+                self.has_stop = frame.checksum == file.stop.checksum
             self._before_last, self.last = self.last, frame
             if not frame.sequence % _frames_a_tell:
                 tell(frame.end)
@@ -171,6 +175,7 @@ def recover(storage: Storage, manifest: Manifest, tell: Tell = untold) -> tuple[
         done = sum(survey.length for survey in surveys.values())
         surveys[file.name] = _Survey(storage, file, partial(_tell_more, tell, done, total))
         _check_sealed(file, surveys[file.name])
+        _check_stopped(file, surveys[file.name])
     found = _with_followers(storage, manifest, surveys)
     last = found.segments[-1]
     tail = _check_tail(storage, last, surveys[last.name], named=last == manifest.segments[-1])
@@ -225,7 +230,7 @@ def _with_followers(storage: Storage, manifest: Manifest, surveys: dict[str, _Su
             number, last.position + survey.length, survey.last.sequence + 1, survey.last.checksum
         )
         if _goes_on(storage, segment):
-            segments[-1] = replace(last, seal=Seal(survey.length, survey.last.checksum))
+            segments[-1] = replace(last, seal=Seal(survey.length, survey.last.checksum), stop=None)
             segments.append(segment)
             surveys[name] = _Survey(storage, segment)
         else:
@@ -299,6 +304,23 @@ def _check_sealed(file: Base | Segment, survey: _Survey) -> None:
         raise LogRefused(file.name, "is sound, but not the file that was sealed", repairable=True)
 
 
+def _check_stopped(file: Base | Segment, survey: _Survey) -> None:
+    """Refuse a file of which less is left than the last clean stop recorded."""
+    if file.stop is None or survey.has_stop or (survey.damage and survey.damage.newer):
+        return
+    fault = stop_fault(file.stop, survey.length, survey.damage)
+    raise LogRefused(file.name, fault.reason, offset=fault.offset, repairable=True)
+
+
+def stop_fault(stop: Seal, length: int, damage: Damage | None) -> Damage:
+    """Return what is wrong with a file of `length` sound bytes that lacks what a clean stop left."""
+    if length >= stop.length:
+        return Damage(0, "is sound, but not the file that was there at the last clean stop")
+    if damage:
+        return Damage(damage.offset, f"{damage.reason}, in what was synced")
+    return Damage(length, f"the file ends here, yet the last clean stop left {stop.length} bytes")
+
+
 def _check_tail(storage: Storage, segment: Segment, survey: _Survey, *, named: bool) -> Tail:
     """Return where the last segment ends, if what follows is a torn tail."""
     read = partial(storage.read, segment.name)
@@ -312,6 +334,8 @@ def _check_tail(storage: Storage, segment: Segment, survey: _Survey, *, named: b
     # `durable_upto` never falls from frame to frame, so the last sound one has the highest. A segment is
     # named once its first frame is synced.
     durable_upto = max(last.durable_upto, segment.position + FILE_FRAME_BYTES if named else 0)
+    if segment.stop:
+        durable_upto = max(durable_upto, segment.position + segment.stop.length)
     if damage:
         if damage.newer:
             raise LogRefused(segment.name, damage.reason, offset=damage.offset)
@@ -387,17 +411,3 @@ def remove_temporaries(storage: Storage) -> None:
     for name in storage.names():
         if _OWN_TEMPORARY.fullmatch(name):
             storage.unlink(name)
-
-
-def remove_leftovers(storage: Storage, manifest: Manifest) -> None:
-    """Remove bases that are not named, and segments from before the first one named: a rewrite that was
-    stopped before or after its manifest left them. Only for a log that was loaded; best effort.
-    """
-    named = {file.name for file in manifest.files()}
-    for name in storage.names():
-        number = file_number(name)
-        if number is None or name in named:
-            continue
-        if name.startswith("base-") or number < manifest.segments[0].number:
-            with suppress(OSError):
-                storage.unlink(name)

@@ -18,14 +18,14 @@ from typing import Final
 
 from engine.codec import CHUNK_BYTES, encode_file_frame
 from engine.log.backup import Ending, ending_of, new_life
+from engine.log.files import SET_ASIDE, free_name
 from engine.log.inspection import Run, manifest_from
 from engine.log.log import Log
 from engine.log.manifest import MANIFEST, Manifest, Segment
 from engine.storage import Storage
 
-_ASIDE: Final = ".set-aside"
 _NEW: Final = ".new"
-_ASIDE_NAME: Final = re.compile(rf"(segment-(\d{{1,18}})\.weir){re.escape(_ASIDE)}(?:\.\d+)?")
+_ASIDE_NAME: Final = re.compile(rf"(segment-(\d{{1,18}})\.weir){re.escape(SET_ASIDE)}(?:\.\d+)?")
 
 
 class Step(ABC):
@@ -110,7 +110,7 @@ class NewManifest(Step):
         names = ", ".join(file.name for file in self.manifest.files())
         yield self.why
         yield f"the files prove each other complete up to position {self.end}: {names}"
-        yield f"a manifest that names them is written; one that is there is kept as {MANIFEST}{_ASIDE}"
+        yield f"a manifest that names them is written; one that is there is kept as {MANIFEST}{SET_ASIDE}"
         if self.aside:
             yield f"what is not needed stays, as {_asides(self.aside)}"
         yield "whether a newer segment was lost together with it, no file can tell"
@@ -158,7 +158,7 @@ class GiveUp(Step):
     def _content(self, storage: Storage, ending: Ending) -> Iterator[bytes]:
         if self.cut is not None:
             yield from _chunks(storage, self.cut.file.name, 0, self.cut.length)
-            yield ending_of(self.cut, ending)
+            yield ending_of(self.cut, ending)[0]
             return
         segment, salt = self.segment, secrets.randbits(32)
         position = segment.position
@@ -167,7 +167,7 @@ class GiveUp(Step):
         begun = Run(
             segment, len(frame), salt, length=len(frame), sequence=segment.sequence, checksum=checksum
         )
-        yield ending_of(begun, ending)
+        yield ending_of(begun, ending)[0]
 
 
 def interrupted(names: Sequence[str], manifest: Manifest) -> tuple[tuple[str, str], ...]:
@@ -186,24 +186,13 @@ def interrupted(names: Sequence[str], manifest: Manifest) -> tuple[tuple[str, st
     return tuple((aside, name) for name, aside in found.items())
 
 
-def free_name(storage: Storage, stem: str) -> str:
-    """Return a name that nothing has yet."""
-    names = storage.names()
-    number = 1
-    while True:
-        name = stem if number == 1 else f"{stem}.{number}"
-        if name not in names:
-            return name
-        number += 1
-
-
 def _asides(names: Sequence[str]) -> str:
-    return ", ".join(f"{name}{_ASIDE}" for name in names)
+    return ", ".join(f"{name}{SET_ASIDE}" for name in names)
 
 
 def _set_aside(storage: Storage, names: Sequence[str]) -> None:
     for name in names:
-        storage.rename(name, free_name(storage, f"{name}{_ASIDE}"))
+        storage.rename(name, free_name(storage, f"{name}{SET_ASIDE}"))
     storage.sync_directory()
 
 
@@ -212,9 +201,9 @@ def _replace_manifest(storage: Storage, manifest: Manifest) -> None:
     names = storage.names()
     if MANIFEST in names:
         old = storage.read(MANIFEST, 0, storage.size(MANIFEST))
-        kept = [name for name in names if name.startswith(f"{MANIFEST}{_ASIDE}")]
+        kept = [name for name in names if name.startswith(f"{MANIFEST}{SET_ASIDE}")]
         if not any(storage.read(name, 0, len(old) + 1) == old for name in kept):
-            storage.replace(free_name(storage, f"{MANIFEST}{_ASIDE}"), [old])
+            storage.replace(free_name(storage, f"{MANIFEST}{SET_ASIDE}"), [old])
     storage.replace(MANIFEST, [manifest.encode()])
 
 

@@ -9,11 +9,11 @@ view gives the same verdict as on the directory itself, and leaves no trace.
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from engine.log.errors import LogRefused
 from engine.log.manifest import MANIFEST, MANIFEST_BYTES_MAX, file_number
-from engine.storage import Handle, Reader, Storage
+from engine.storage import Handle, NotAFileError, Reader, Storage
 
 # An attempt fails only if a rewrite ended while the files were opened, which takes far longer than that.
 _attempts_max: Final = 100
@@ -70,14 +70,21 @@ class _Handle(Handle):
         """Nothing is held."""
 
 
+class _Held(NamedTuple):
+    """Files that are open, and what has the name of one and is none."""
+
+    readers: dict[str, Reader]
+    refused: dict[str, NotAFileError]
+
+
 class View(Storage):
     """A held directory. Made by `View.of`; to be closed, for it keeps every file of the log open."""
 
-    def __init__(self, held: Mapping[str, Reader], sizes: Mapping[str, int], others: frozenset[str]) -> None:
+    def __init__(self, held: _Held, sizes: Mapping[str, int], others: frozenset[str]) -> None:
         self._held = held
         self._sizes = sizes
-        self._others = others  # names of what is not ours: never opened
-        self._files = {name: _File(held[name], size) for name, size in sizes.items()}
+        self._others = others  # names of what is not ours, and of what is no file: never opened
+        self._files = {name: _File(held.readers[name], size) for name, size in sizes.items()}
 
     @classmethod
     def of(cls, storage: Storage) -> "View":
@@ -94,10 +101,10 @@ class View(Storage):
                 names.append(MANIFEST)  # a listing may miss what is renamed while it is made
             held = _hold(storage, [name for name in names if name.startswith(_OURS)])
             if _manifest(storage) == manifest:
-                newest_first = sorted(held, key=lambda name: file_number(name) or 0, reverse=True)
-                sizes = {name: held[name].size() for name in newest_first}
-                return cls(held, sizes, frozenset(names) - frozenset(held))
-            _close(held)
+                newest_first = sorted(held.readers, key=lambda name: file_number(name) or 0, reverse=True)
+                sizes = {name: held.readers[name].size() for name in newest_first}
+                return cls(held, sizes, frozenset(names) - frozenset(held.readers))
+            _close(held.readers)
         raise LogRefused(MANIFEST, "changes faster than its files can be opened")
 
     def again(self) -> "View":
@@ -106,7 +113,7 @@ class View(Storage):
 
     def close(self) -> None:
         """Let go of the files. Idempotent."""
-        _close(self._held)
+        _close(self._held.readers)
 
     def __enter__(self) -> Self:
         return self
@@ -126,11 +133,16 @@ class View(Storage):
         """Return the names of all files, in order."""
         return sorted([*self._files, *self._others])
 
+    def files(self) -> list[str]:
+        """Return the names of what can be read, in order."""
+        return sorted(self._files)
+
     def _file(self, name: str) -> _File:
         try:
             return self._files[name]
         except KeyError:
-            raise FileNotFoundError(2, "No such file or directory", name) from None
+            gone = FileNotFoundError(2, "No such file or directory", name)
+            raise self._held.refused.get(name, gone) from None
 
     def size(self, name: str) -> int:
         """Return the length at the moment of the view."""
@@ -181,17 +193,19 @@ def _manifest(storage: Storage) -> bytes | None:
         return None
 
 
-def _hold(storage: Storage, names: list[str]) -> dict[str, Reader]:
+def _hold(storage: Storage, names: list[str]) -> _Held:
     """Open what is there; what has gone meanwhile was either replaced, or is missed by whoever needs it."""
-    held: dict[str, Reader] = {}
+    held = _Held({}, {})
     try:
         for name in names:
             try:
-                held[name] = storage.reader(name)
+                held.readers[name] = storage.reader(name)
+            except NotAFileError as error:
+                held.refused[name] = error
             except FileNotFoundError:
                 continue
     except BaseException:
-        _close(held)
+        _close(held.readers)
         raise
     return held
 

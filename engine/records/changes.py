@@ -16,10 +16,13 @@ import msgspec
 
 from engine.groups import Consumer, Group, Policy
 from engine.keyspace import Answer, Key, Keyspace, PublishAnswer, Retention, generation_bytes
+from engine.memory import Footprint
 from engine.productions import Productions
 
 # How `engine.records.payload` writes a field that MessagePack has no form for.
 Id = Annotated[int, "id"]
+# All IDs below it: 2^128 is one too.
+Bound = Annotated[int, "bound"]
 IdList = Annotated[Sequence[int], "ids"]
 TextList = Annotated[Sequence[bytes], "texts"]
 IdsInTexts = Annotated[Sequence[int], "in the texts"]
@@ -30,13 +33,42 @@ answers_max: Final = 10_000
 A = TypeVar("A", Answer, PublishAnswer)
 
 
-def _remember(answers: dict[str, A], key: str, answer: A) -> None:
+def _remember(answers: dict[str, A], key: str, answer: A, footprint: Footprint) -> None:
     """Enter an answer at the end; what is too old, and the oldest of too many, go."""
-    answers.pop(key, None)
+    _forget(answers, key, footprint)
     answers[key] = answer
+    footprint.add(answer.footprint_bytes)
     oldest_ms = answer.at_ms - answer_age_ms_max
     while len(answers) > answers_max or next(iter(answers.values())).at_ms < oldest_ms:
-        del answers[next(iter(answers))]
+        _forget(answers, next(iter(answers)), footprint)
+
+
+def _forget(answers: dict[str, A], key: str, footprint: Footprint) -> None:
+    before = answers.pop(key, None)
+    if before is not None:
+        footprint.add(-before.footprint_bytes)
+
+
+def _forget_oldest(answers: dict[str, A], count: int, footprint: Footprint) -> None:
+    for key in list(islice(answers, count)):
+        _forget(answers, key, footprint)
+
+
+class counted:  # noqa: N801 - used as a function is
+    """The group, while its memory changes: by how much, is counted."""
+
+    __slots__ = ("_before", "_footprint", "_group")
+
+    def __init__(self, keyspace: Keyspace, stream: str, group: str) -> None:
+        key = keyspace.keys[stream]
+        self._footprint, self._group = key.footprint, key.groups[group]
+        self._before = self._group.footprint_bytes
+
+    def __enter__(self) -> Group:
+        return self._group
+
+    def __exit__(self, *_: object) -> None:
+        self._footprint.add(self._group.footprint_bytes - self._before)
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -88,10 +120,12 @@ class Cut(Record, frozen=True):
 
     number = 4
     stream: str
-    below: Id
+    below: Bound
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].stream.cut(self.below)
+        stream = keyspace.keys[self.stream].stream
+        stream.cut(self.below)
+        keyspace.cold += stream.take_cold()
 
 
 class Remove(Record, frozen=True):
@@ -103,7 +137,9 @@ class Remove(Record, frozen=True):
     tombstone: bool
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].stream.remove(self.ids, tombstone=self.tombstone)
+        stream = keyspace.keys[self.stream].stream
+        stream.remove(self.ids, tombstone=self.tombstone)
+        keyspace.cold += stream.take_cold()
 
 
 class SetCounters(Record, frozen=True):
@@ -154,7 +190,9 @@ class CreateGroup(Record, frozen=True):
     entries_read: int | None
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].groups[self.group] = Group(self.last_delivered_id, self.entries_read)
+        key, group = keyspace.keys[self.stream], Group(self.last_delivered_id, self.entries_read)
+        key.groups[self.group] = group
+        key.footprint.add(group.footprint_bytes)
 
 
 class MoveGroup(Record, frozen=True):
@@ -178,7 +216,10 @@ class RemoveGroup(Record, frozen=True):
     group: str
 
     def apply(self, keyspace: Keyspace) -> None:
-        del keyspace.keys[self.stream].groups[self.group]
+        key = keyspace.keys[self.stream]
+        group = key.groups.pop(self.group)
+        key.footprint.add(-group.footprint_bytes)
+        keyspace.garbage.add(group)
 
 
 class CreateConsumer(Record, frozen=True):
@@ -189,8 +230,8 @@ class CreateConsumer(Record, frozen=True):
     seen_time_ms: int
 
     def apply(self, keyspace: Keyspace) -> None:
-        group = keyspace.keys[self.stream].groups[self.group]
-        group.consumers[self.consumer] = Consumer(self.consumer, self.seen_time_ms)
+        with counted(keyspace, self.stream, self.group) as group:
+            group.consumers[self.consumer] = Consumer(self.consumer, self.seen_time_ms)
 
 
 class RemoveConsumer(Record, frozen=True):
@@ -202,7 +243,8 @@ class RemoveConsumer(Record, frozen=True):
     consumer: str
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].groups[self.group].remove_consumer(self.consumer)
+        with counted(keyspace, self.stream, self.group) as group:
+            group.remove_consumer(self.consumer)
 
 
 class SeeConsumer(Record, frozen=True):
@@ -233,8 +275,8 @@ class Own(Record, frozen=True):
     delivery_counts: Sequence[int]
 
     def apply(self, keyspace: Keyspace) -> None:
-        group = keyspace.keys[self.stream].groups[self.group]
-        group.own_run(self.ids, group.consumers[self.consumer], self.time_ms, self.delivery_counts)
+        with counted(keyspace, self.stream, self.group) as group:
+            group.own_run(self.ids, group.consumers[self.consumer], self.time_ms, self.delivery_counts)
 
 
 class Release(Record, frozen=True):
@@ -247,9 +289,9 @@ class Release(Record, frozen=True):
     delivery_counts: Sequence[int]
 
     def apply(self, keyspace: Keyspace) -> None:
-        group = keyspace.keys[self.stream].groups[self.group]
-        for entry_id, delivery_count in zip(self.ids, self.delivery_counts, strict=True):
-            group.release(entry_id, delivery_count)
+        with counted(keyspace, self.stream, self.group) as group:
+            for entry_id, delivery_count in zip(self.ids, self.delivery_counts, strict=True):
+                group.release(entry_id, delivery_count)
 
 
 class Settle(Record, frozen=True):
@@ -261,7 +303,8 @@ class Settle(Record, frozen=True):
     ids: IdList
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].groups[self.group].settle_run(self.ids)
+        with counted(keyspace, self.stream, self.group) as group:
+            group.settle_run(self.ids)
 
 
 class Produce(Record, frozen=True):
@@ -323,8 +366,8 @@ class RememberAnswer(Record, frozen=True):
     at_ms: int
 
     def apply(self, keyspace: Keyspace) -> None:
-        answers = keyspace.keys[self.stream].answers
-        _remember(answers, self.key, Answer(self.digest, tuple(self.ids), self.at_ms))
+        key = keyspace.keys[self.stream]
+        _remember(key.answers, self.key, Answer(self.digest, tuple(self.ids), self.at_ms), key.footprint)
         keyspace.tended[self.stream] = None
 
 
@@ -384,7 +427,8 @@ class RememberPublish(Record, frozen=True):
     def apply(self, keyspace: Keyspace) -> None:
         rest = iter(self.ids)
         streams = [(name, tuple(islice(rest, n))) for name, n in zip(self.names, self.counts, strict=True)]
-        _remember(keyspace.answers, self.key, PublishAnswer(self.digest, tuple(streams), self.at_ms))
+        answer = PublishAnswer(self.digest, tuple(streams), self.at_ms)
+        _remember(keyspace.answers, self.key, answer, keyspace.memory.shared)
 
 
 class RemoveAll(Record, frozen=True):
@@ -404,9 +448,11 @@ class ForgetAnswers(Record, frozen=True):
     count: int
 
     def apply(self, keyspace: Keyspace) -> None:
-        answers = keyspace.keys[self.stream].answers if self.stream else keyspace.answers
-        for key in list(islice(answers, self.count)):
-            del answers[key]
+        if self.stream:
+            key = keyspace.keys[self.stream]
+            _forget_oldest(key.answers, self.count, key.footprint)
+        else:
+            _forget_oldest(keyspace.answers, self.count, keyspace.memory.shared)
 
 
 class Regenerate(Record, frozen=True):

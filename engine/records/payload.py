@@ -8,6 +8,7 @@ A payload is a MessagePack array of records, each an array of its number and its
     [[3, "orders", {"id":"1-0",…},{"id":"2-0",…}], [14, "orders", "g", …]]
 
 IDs are 16 bytes, big-endian; lists of IDs the same side by side; entries their stored text joined by `,`.
+A bound that excludes every ID below it may be 2^128, above them all: that one takes 17 bytes.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import Any, Final, get_type_hints
 import msgspec
 
 from engine import entries
-from engine.ids import ID_BYTES
+from engine.ids import ID_BYTES, ID_MAX
 from engine.keyspace import Keyspace
 from engine.records import changes, restored
 from engine.records.changes import Record
@@ -32,8 +33,21 @@ def _unpack_ids(packed: bytes) -> list[int]:
     return [int.from_bytes(packed[at : at + ID_BYTES], "big") for at in range(0, len(packed), ID_BYTES)]
 
 
+def _pack_id(entry_id: int) -> bytes:
+    return entry_id.to_bytes(ID_BYTES, "big")
+
+
+def _pack_bound(bound: int) -> bytes:
+    return bound.to_bytes(ID_BYTES + (bound > ID_MAX), "big")
+
+
+def _unpack_id(packed: bytes) -> int:
+    return int.from_bytes(packed, "big")
+
+
 _FORMS: Final[dict[str, tuple[_Pack, _Pack]]] = {
-    "id": (lambda entry_id: entry_id.to_bytes(ID_BYTES, "big"), lambda packed: int.from_bytes(packed, "big")),
+    "id": (_pack_id, _unpack_id),
+    "bound": (_pack_bound, _unpack_id),
     "ids": (_pack_ids, _unpack_ids),
     "texts": (b",".join, lambda joined: entries.texts(joined) if joined else []),
     "in the texts": (lambda _: None, lambda _: ()),

@@ -10,7 +10,7 @@ from engine.groups import Consumer
 from engine.keyspace import Key, Keyspace
 from engine.nodes import SealedNode, Text
 from engine.productions import Productions
-from engine.records.changes import Id, IdList, IdsInTexts, Record, TextList
+from engine.records.changes import Id, IdList, IdsInTexts, Record, TextList, counted
 
 
 class RestoreStream(Record, frozen=True):
@@ -83,7 +83,8 @@ class RestoreConsumer(Record, frozen=True):
     def apply(self, keyspace: Keyspace) -> None:
         consumer = Consumer(self.consumer, self.seen_time_ms)
         consumer.active_time_ms = self.active_time_ms
-        keyspace.keys[self.stream].groups[self.group].consumers[self.consumer] = consumer
+        with counted(keyspace, self.stream, self.group) as group:
+            group.consumers[self.consumer] = consumer
 
 
 class RestorePending(Record, frozen=True):
@@ -98,9 +99,9 @@ class RestorePending(Record, frozen=True):
     delivery_counts: Sequence[int]
 
     def apply(self, keyspace: Keyspace) -> None:
-        group = keyspace.keys[self.stream].groups[self.group]
-        owners = [None if owner is None else group.consumers[owner] for owner in self.owners]
-        group.restore(self.ids, owners, self.times_ms, self.delivery_counts)
+        with counted(keyspace, self.stream, self.group) as group:
+            owners = [None if owner is None else group.consumers[owner] for owner in self.owners]
+            group.restore(self.ids, owners, self.times_ms, self.delivery_counts)
 
 
 class RestoreProduction(Record, frozen=True):

@@ -19,7 +19,7 @@ from zstandard import ZstdCompressor
 from engine import entries
 from engine.blocks import Snapshot
 from engine.groups import Group, Pending, Policy
-from engine.keyspace import SETTINGS_DEFAULT, Key, Keyspace, PublishAnswer, Retention
+from engine.keyspace import SETTINGS_DEFAULT, Answer, Key, Keyspace, PublishAnswer, Retention
 from engine.nodes import OpenNode, SealedNode, Text, new_compressor
 from engine.producers import HeldProducer
 from engine.records.changes import (
@@ -46,18 +46,24 @@ _pending_rows_max: Final = 512
 
 
 class _HeldStream(NamedTuple):
-    """A stream as it was; `before` and `after` stand around its nodes."""
+    """A stream as it was; `before` and `opened` stand around its nodes. What there may be thousands of is
+    copied as it is: records are made of it when they are read.
+    """
 
     name: str
     before: list[Record]
     nodes: Snapshot[SealedNode]
-    after: list[Record]
+    opened: list[Record]
+    productions: list[tuple[bytes, dict[bytes, int]]]
+    answers: dict[str, Answer]
     groups: "list[_HeldGroup]"
 
 
 class _HeldGroup(NamedTuple):
     name: str
     before: list[Record]
+    # Of each consumer its name, when it was seen, and when it was active.
+    consumers: list[tuple[str, int, int]]
     pending: Snapshot[Pending]
     by_delivery: Snapshot[int]
 
@@ -143,24 +149,18 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
     ]  # fmt: skip
     if key.retention != Retention() or key.archived_up_to:
         before.append(Describe(name, *key.retention, key.archived_up_to))
-    after: list[Record] = [] if stream.open is None else [_restore_open(name, stream.open)]
-    for producer, keys in kept.producers.items():
-        after += [RestoreProduction(name, producer, each, entry_id) for each, entry_id in keys.items()]
-    for answer_key, answer in key.answers.items():
-        after.append(RememberAnswer(name, answer_key, answer.digest, answer.ids, answer.at_ms))
+    opened: list[Record] = [] if stream.open is None else [_restore_open(name, stream.open)]
+    productions = [(producer, keys.copy()) for producer, keys in kept.producers.items()]
     groups = [_hold_group(name, group_name, group) for group_name, group in sorted(key.groups.items())]
-    return _HeldStream(name, before, stream.nodes.snapshot(), after, groups)
+    return _HeldStream(name, before, stream.nodes.snapshot(), opened, productions, key.answers.copy(), groups)
 
 
 def _hold_group(stream: str, name: str, group: Group) -> _HeldGroup:
     before: list[Record] = [CreateGroup(stream, name, group.last_delivered_id, group.entries_read)]
     if group.policy != Policy():
         before.append(SetPolicy(stream, name, *group.policy))
-    before += [
-        RestoreConsumer(stream, name, consumer.name, consumer.seen_time_ms, consumer.active_time_ms)
-        for consumer in sorted(group.consumers.values(), key=lambda one: one.name)
-    ]
-    return _HeldGroup(name, before, group.pending.snapshot(), group.by_delivery.snapshot())
+    consumers = [(one.name, one.seen_time_ms, one.active_time_ms) for one in group.consumers.values()]
+    return _HeldGroup(name, before, consumers, group.pending.snapshot(), group.by_delivery.snapshot())
 
 
 def _restore_open(name: str, node: OpenNode) -> RestoreOpenNode:
@@ -177,9 +177,16 @@ def _records_of(held: _HeldStream, compressor: ZstdCompressor) -> Iterator[Recor
     yield from held.before
     for node in held.nodes.values():
         yield _restore_node(held.name, node, compressor)
-    yield from held.after
+    yield from held.opened
+    for producer, keys in held.productions:
+        for key, entry_id in keys.items():
+            yield RestoreProduction(held.name, producer, key, entry_id)
+    for answer_key, answer in held.answers.items():
+        yield RememberAnswer(held.name, answer_key, answer.digest, answer.ids, answer.at_ms)
     for group in held.groups:
         yield from group.before
+        for consumer in sorted(group.consumers):
+            yield RestoreConsumer(held.name, group.name, *consumer)
         yield from _restore_pending(held.name, group)
 
 

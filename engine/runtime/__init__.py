@@ -6,6 +6,6 @@ Must never know: what a command means, where commands come from, what a frame lo
 
 from engine.runtime.engine import Engine
 from engine.runtime.rewriting import Growth, RewriteFailed, Rewriter, Rewritten
-from engine.runtime.writer import Fsync
+from engine.runtime.writer import Fsync, LogFigures
 
-__all__ = ["Engine", "Fsync", "Growth", "RewriteFailed", "Rewriter", "Rewritten"]
+__all__ = ["Engine", "Fsync", "Growth", "LogFigures", "RewriteFailed", "Rewriter", "Rewritten"]

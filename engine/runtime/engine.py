@@ -17,14 +17,17 @@ from engine import errors
 from engine.clock import Clock
 from engine.commands import (
     READS,
+    DirtyTurnError,
     Parked,
     Turn,
     bytes_logged,
+    check_memory,
     execute,
     execute_all,
     give_up,
     is_ready,
     parked_read,
+    part_of,
     retry_at_ms,
     streams_of,
 )
@@ -34,14 +37,18 @@ from engine.commands.types import Command, XReadGroup
 from engine.errors import EngineError
 from engine.keyspace import Caps, Keyspace, caps_default
 from engine.log import Log, Recovery
+from engine.log.leftovers import remove_leftovers
+from engine.memory import Memory
 from engine.records import encode
 from engine.replies import GroupRead, Reply
-from engine.runtime.loading import Tell, load, pack_texts_min, storage_of, untold
+from engine.runtime.loading import Tell, pack_texts_min, recovered, untold
 from engine.runtime.packing import Packer
+from engine.runtime.resident import resident_bytes
 from engine.runtime.rewriting import Growth, Rewriter, Rewritten, growth_default
 from engine.runtime.serving import Serving, answered_at_once_max
+from engine.runtime.touched import Touched
 from engine.runtime.volatile import Volatile
-from engine.runtime.writer import Fsync, Writer
+from engine.runtime.writer import Fsync, LogFigures, Writer
 from engine.storage import Storage
 from engine.storage.file import FileStorage
 from engine.waiters import Lane, Waiter, Waiters
@@ -51,8 +58,6 @@ housekeeping_interval_s: Final = 1.0
 # A frame's bytes beyond those of its entries; commands that log more (a claim of thousands) draw on the
 # reserve.
 _frame_overhead_bytes: Final = 64 << 10
-# Positions of streams are forgotten, once safe, when there are more than this.
-_touched_max: Final = 1024
 
 
 class _Served(NamedTuple):
@@ -70,10 +75,19 @@ class Engine:
     """Streams in process, on a log. `open`, then on one event loop `start`, `execute` …, `close`."""
 
     def __init__(
-        self, log: Log, keyspace: Keyspace, clock: Clock, fsync: Fsync, growth: Growth = growth_default
+        self,
+        storage: Storage,
+        log: Log,
+        keyspace: Keyspace,
+        clock: Clock,
+        fsync: Fsync,
+        growth: Growth = growth_default,
     ) -> None:
         self.fsync: Fsync = fsync
         self.recovery: Recovery = log.recovery
+        self._storage = storage
+        # Files that only had the name of a file of the log, by the name that they have now.
+        self.set_aside: Sequence[str] = ()
         self._keyspace = keyspace
         self._clock = clock
         self._writer = Writer(log, fsync)
@@ -86,10 +100,7 @@ class Engine:
         self._rewriter = Rewriter(keyspace, self._writer, clock, growth)
         self._waiters: Waiters[_Ticket] = Waiters()
         self._serving = Serving(keyspace, self._waiters, clock, self._run_again, self._served)
-        # The position of the last frame that touched a stream, while it may not be safe; of all streams for
-        # those of which none is kept.
-        self._touched: dict[str, int] = {}
-        self._touched_max = _touched_max
+        self._touched = Touched()
         # Told of each turn's dead letters: stream, group, ID and reason.
         self.on_buried: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
         # Tells which (group, consumer) of a stream somebody reads as who has no read parked: none of them is
@@ -98,10 +109,13 @@ class Engine:
         self._deadline: asyncio.TimerHandle | None = None
         self._deadline_at: float | None = None
         self._housekeeping: asyncio.TimerHandle | None = None
-        self._packer = Packer(keyspace)
-        # The directory, where the engine opened it itself.
-        self._directory: FileStorage | None = None
-        self._closing = False
+        self._packer = Packer(keyspace, clock)
+        # The refusal of all commands, once there is one.
+        self._shut: Callable[[], EngineError] | None = None
+        # What went wrong in a turn that had changed something, and who is told.
+        self._fault: BaseException | None = None
+        self._tell_fault: Callable[[BaseException], None] | None = None
+        self._finishing: asyncio.Task[None] | None = None
         self._ending = False
         self._started_ms = 0
 
@@ -121,20 +135,11 @@ class Engine:
 
         Raises what `Log.open` raises, and `LogRefused` for frames that make no sense together.
         """
-        storage = storage_of(data)
-        log = Log.open(storage, tell=partial(tell, "checking"))
-        keyspace = Keyspace(caps=caps)
-        try:
-            load(keyspace, log, tell)
-        except BaseException:
-            log.close(clean=False)
-            if isinstance(storage, FileStorage):
-                storage.close()
-            raise
-        log.remove_leftovers()
+        storage, log, keyspace = recovered(data, caps, tell)
         keyspace.floor_ms = log.recovery.floor_ms
-        engine = cls(log, keyspace, clock, fsync, growth)
-        engine._directory = storage if isinstance(storage, FileStorage) else None
+        engine = cls(storage, log, keyspace, clock, fsync, growth)
+        # Until everything was read, nothing in the directory was known to be needless.
+        engine.set_aside = remove_leftovers(storage, log.manifest)
         return engine
 
     async def start(self) -> None:
@@ -144,19 +149,25 @@ class Engine:
         self._keep_house()
 
     async def close(self) -> None:
-        """End all waits with `draining`, then write, sync and mark the log."""
-        self._closing = True
-        for timer in (self._deadline, self._housekeeping):
-            if timer is not None:
-                timer.cancel()
+        """End all waits with `draining`, then write, sync and mark the log; after a fault let go of it."""
+        if self._shut is errors.restarting:
+            await self.finish_turns()
+            (await self.abandon()).unlock()
+            return
+        self._shut = errors.closing
+        self._cancel_timers()
         self.end_waits()
         await self._packer.close()
         await self._rewriter.close()
         try:
             await self._writer.close()
         finally:
-            if self._directory is not None:
-                self._directory.close()
+            if isinstance(self._storage, FileStorage):
+                self._storage.close()
+
+    def _cancel_timers(self) -> None:
+        for timer in filter(None, (self._deadline, self._housekeeping)):
+            timer.cancel()
 
     def end_waits(self) -> None:
         """Answer all reads that wait, and those that would from now on, with `draining`. What was served
@@ -189,6 +200,32 @@ class Engine:
         """How many reads are parked."""
         return len(self._waiters)
 
+    @property
+    def streams(self) -> int:
+        """How many streams there are."""
+        return len(self._keyspace.keys)
+
+    def log_figures(self) -> LogFigures:
+        """How the log is."""
+        return self._writer.figures()
+
+    def when_log_fails(self, tell: Callable[[str], None]) -> None:
+        """Tell once that the log has failed, and why: at once where it has. It is read-only then."""
+        self._writer.tell_failure(tell)
+
+    def when_faulty(self, tell: Callable[[BaseException], None]) -> None:
+        """Tell once what went wrong in a turn that had changed something, at once where it has happened: then
+        `finish_turns`, `abandon`, `free`, open another.
+        """
+        self._tell_fault = tell
+        if self._fault is not None:
+            tell(self._fault)
+
+    @property
+    def memory(self) -> Memory:
+        """How much of it is used, and whether there is room for more."""
+        return self._keyspace.memory
+
     def check(self) -> None:
         """Assert that everything in memory agrees with itself."""
         self._keyspace.check()
@@ -207,12 +244,16 @@ class Engine:
         """
         if self._serving.must_come_behind((command,)):
             await self._serving.come_behind()
+        parted = await self._run_parts(command)
         now_ms = self._clock.wall_ms()
         self._admit((command,))
         start = self._writer.staged_upto
-        outcome = execute(self._keyspace, command, now_ms)
-        # A frame of its own is the last that touched its streams: the answer depends on nothing later.
-        position = self._commit(outcome.turn, start) or self._depends_on(command)
+        try:
+            outcome = execute(self._keyspace, command, now_ms)
+            # A frame of its own is the last that touched its streams: the answer depends on nothing later.
+            position = self._commit(outcome.turn, start) or self._depends_on(command)
+        except DirtyTurnError as error:
+            raise self._break_down(error) from None
         reply = outcome.reply
         if isinstance(reply, Parked):
             reply, position = await self._wait(reply, until)
@@ -220,7 +261,33 @@ class Engine:
             await self._writer.safe(position, synced=synced)
         if isinstance(reply, EngineError):
             raise reply
-        return reply
+        return reply + parted if parted and isinstance(reply, int) else reply
+
+    async def _run_parts(self, command: Command) -> int:
+        """Run what makes a command too large for one turn in turns of its own; the sum of their replies."""
+        total = 0
+        while (part := part_of(self._keyspace, command)) is not None:
+            self._admit((part,))
+            start = self._writer.staged_upto
+            try:
+                outcome = execute(self._keyspace, part, self._clock.wall_ms())
+                self._commit(outcome.turn, start)
+            except DirtyTurnError as error:
+                raise self._break_down(error) from None
+            if isinstance(outcome.reply, EngineError):
+                raise outcome.reply
+            assert isinstance(outcome.reply, int), "it counts entries"
+            total += outcome.reply
+            await asyncio.sleep(0)
+        return total
+
+    async def _outcome(self, command: Command, *, synced: bool) -> Reply | EngineError:
+        try:
+            return await self.execute(command, synced=synced)
+        except EngineError as refusal:
+            return refusal
+        except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is answered
+            return _unexpected("a command in several turns failed", error)
 
     async def transaction(
         self, commands: Sequence[Command], *, synced: bool = False
@@ -234,8 +301,11 @@ class Engine:
             await self._serving.come_behind()
         self._admit(commands)
         start = self._writer.staged_upto
-        replies, turn = execute_all(self._keyspace, commands, self._clock.wall_ms())
-        position = max(self._commit(turn, start), *map(self._depends_on, commands), 0)
+        try:
+            replies, turn = execute_all(self._keyspace, commands, self._clock.wall_ms())
+            position = max(self._commit(turn, start), *map(self._depends_on, commands), 0)
+        except DirtyTurnError as error:
+            raise self._break_down(error) from None
         if synced or position > self._writer.safe_upto:
             await self._writer.safe(position, synced=synced)
         return replies
@@ -244,18 +314,28 @@ class Engine:
         """The same by callback, without a task: the turn runs now, and `done` gets the replies once they may
         leave, at once where that is now.
 
-        What refuses the whole is the only reply then: `storage_failed`, `storage_full`, `draining`.
+        What refuses the whole is the only reply then: `storage_failed`, `storage_full`, `draining`,
+        `restarting`, `internal`. A command that takes several turns is answered later.
         """
+        if self._serving.must_come_behind(commands):
+            self._serving.serve_all_groups()
+        # Behind them: one of their turns may have failed.
         try:
             self._admit(commands)
         except EngineError as refusal:
             done([refusal])
             return
-        if self._serving.must_come_behind(commands):
-            self._serving.serve_all_groups()
+        if len(commands) == 1 and part_of(self._keyspace, commands[0]) is not None:
+            later = asyncio.ensure_future(self._outcome(commands[0], synced=synced))
+            later.add_done_callback(lambda ended: None if ended.cancelled() else done([ended.result()]))
+            return
         start = self._writer.staged_upto
-        replies, turn = execute_all(self._keyspace, commands, self._clock.wall_ms())
-        position = self._commit(turn, start) or max(map(self._depends_on, commands), default=0)
+        try:
+            replies, turn = execute_all(self._keyspace, commands, self._clock.wall_ms())
+            position = self._commit(turn, start) or max(map(self._depends_on, commands), default=0)
+        except DirtyTurnError as error:
+            done([self._break_down(error)])
+            return
         if self._writer.is_safe(position, synced=synced):
             done(replies)
         else:
@@ -294,6 +374,10 @@ class Engine:
                 return
         except EngineError as refusal:
             reply = refusal
+        except DirtyTurnError as error:
+            reply = self._break_down(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, whoever reads is answered
+            reply = _unexpected("a read failed", error)
         self._tell(_Served(reply, position), done)
 
     def _wait_for(self, reply: Parked, done: Done, until: asyncio.Future[None]) -> None:
@@ -316,8 +400,9 @@ class Engine:
 
     def _admit(self, commands: Sequence[Command]) -> None:
         """Refuse what has no room in the log, or comes too late, before anything changes."""
-        if self._closing:
-            raise errors.closing()
+        if self._shut is not None:
+            raise self._shut()
+        check_memory(self._keyspace, commands)
         wanted = [bytes_logged(command) for command in commands if type(command) not in READS]
         if wanted:
             self._writer.ensure_room(2 * sum(wanted) + _frame_overhead_bytes)
@@ -333,20 +418,17 @@ class Engine:
             return 0
         try:
             position = self._writer.stage(encode(turn.records))
-        except Exception as error:  # noqa: BLE001 - whatever it is, memory is ahead of the log by now
-            position = self._writer.distrust(error)
+        except Exception as error:
+            raise DirtyTurnError from error
         if self._volatile is not None:
             self._volatile.staged(turn.records, position)
         if turn.buried and self.on_buried is not None:
             self.on_buried(turn.buried)
-        for record in turn.records:
-            self._touched[getattr(record, "stream", "")] = position
+        self._touched.note(turn.records, position)
         if turn.auto_ms >= 0:
             self._writer.reserve(turn.auto_ms, turn.now_ms, start)
-        if len(self._touched) > self._touched_max:
-            safe_upto = self._writer.safe_upto
-            self._touched = {name: upto for name, upto in self._touched.items() if upto > safe_upto}
-            self._touched_max = max(_touched_max, 2 * len(self._touched))
+        if self._touched.are_many:
+            self._touched.forget(self._writer.safe_upto)
         self._packer.begin(texts_min=pack_texts_min)
         return position
 
@@ -358,10 +440,7 @@ class Engine:
 
     def _depends_on(self, command: Command) -> int:
         """The position of the last frame that the command's answer may show."""
-        streams = streams_of(command)
-        if streams is None:
-            return self._writer.staged_upto
-        return max([self._touched.get(stream, 0) for stream in streams], default=0)
+        return self._touched.upto(streams_of(command))
 
     # --- parked reads ---------------------------------------------------------------------------------------
 
@@ -394,8 +473,16 @@ class Engine:
 
     def _end_early(self, waiter: Waiter[_Ticket], _: asyncio.Future[None]) -> None:
         if not waiter.gone:
-            self._answer(waiter, give_up(self._keyspace, waiter.parked, self._clock.wall_ms()), 0)
-            self._end_wait(waiter.parked.command)
+            self._give_up(waiter, self._clock.wall_ms())
+
+    def _give_up(self, waiter: Waiter[_Ticket], now_ms: int) -> None:
+        """Its time is over. The end of another wait may have been the turn that failed."""
+        command = waiter.parked.command
+        if self._shut is not None:
+            self._answer(waiter, self._shut(), 0)
+            return
+        self._answer(waiter, give_up(self._keyspace, waiter.parked, now_ms), self._depends_on(command))
+        self._end_wait(command)
 
     def _park(self, waiter: Waiter[_Ticket]) -> None:
         lane = self._waiters.park(waiter)
@@ -404,9 +491,9 @@ class Engine:
 
     def _look_again(self, lane: Lane[_Ticket]) -> None:
         """Have the lane's reads come due when time alone may bring them something."""
-        first = lane.first()
         now_ms = self._clock.wall_ms()
-        at_ms = None if first is None else retry_at_ms(self._keyspace, first.parked, now_ms)
+        due_ms = [retry_at_ms(self._keyspace, one.parked, now_ms) for one in lane.front()]
+        at_ms = min((at_ms for at_ms in due_ms if at_ms is not None), default=None)
         if at_ms is not None:
             self._waiters.retry(lane, self._clock.monotonic() + max(0, at_ms - now_ms) / 1000)
 
@@ -425,8 +512,12 @@ class Engine:
             self._answer(waiter, refusal, 0)
             return {}
         start = self._writer.staged_upto
-        outcome = execute(self._keyspace, command, now_ms)
-        position = max(self._stage(outcome.turn, start), self._depends_on(command))
+        try:
+            outcome = execute(self._keyspace, command, now_ms)
+            position = max(self._stage(outcome.turn, start), self._depends_on(command))
+        except DirtyTurnError as error:
+            self._answer(waiter, self._break_down(error), 0)
+            return {}
         if isinstance(outcome.reply, Parked):
             waiter.parked = outcome.reply
             self._park(waiter)
@@ -462,9 +553,7 @@ class Engine:
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
         waiters, lanes = self._waiters.due(now, answered_at_once_max)
         for waiter in waiters:
-            reply = give_up(self._keyspace, waiter.parked, now_ms)
-            self._answer(waiter, reply, self._depends_on(waiter.parked.command))
-            self._end_wait(waiter.parked.command)
+            self._give_up(waiter, now_ms)
         self._serving.serve({stream: None for lane in lanes for stream in lane.streams}, now_ms)
         for lane in lanes:
             self._look_again(lane)
@@ -474,12 +563,16 @@ class Engine:
 
     def _keep_house(self) -> None:
         delay = housekeeping_interval_s
+        self.memory.observe(resident_bytes())
         try:
             if (self._keyspace.tended or self._keyspace.answers) and self._tend():
                 # A bounded turn each, with others' turns between.
                 delay = 0.0
+            elif self._keyspace.free_some():
+                delay = 0.0
         finally:
-            self._housekeeping = asyncio.get_running_loop().call_later(delay, self._keep_house)
+            if self._shut is None:
+                self._housekeeping = asyncio.get_running_loop().call_later(delay, self._keep_house)
         self._rewriter.begin_if_due()
         self._packer.begin()
 
@@ -501,6 +594,57 @@ class Engine:
         except EngineError:
             return None
         start = self._writer.staged_upto
-        outcome = execute(self._keyspace, command, self._clock.wall_ms())
-        self._commit(outcome.turn, start)
+        try:
+            outcome = execute(self._keyspace, command, self._clock.wall_ms())
+            self._commit(outcome.turn, start)
+        except DirtyTurnError as error:
+            self._break_down(error)
+            return None
         return outcome.reply
+
+    # --- a fault --------------------------------------------------------------------------------------------
+
+    def _break_down(self, error: DirtyTurnError) -> EngineError:
+        """Memory is ahead of the log: run nothing any more, look at nothing. The faulty turn's answer."""
+        if self._shut is None:
+            self._shut = errors.restarting
+            self._serving.stop()
+            self._rewriter.stop()
+            self._cancel_timers()
+            # Behind the turn, which may be one of many that are run again right now.
+            self._finishing = asyncio.ensure_future(self._finish_turns())
+            self._fault = error.__cause__ or error
+            if self._tell_fault is not None:
+                self._tell_fault(self._fault)
+        return errors.internal()
+
+    async def _finish_turns(self) -> None:
+        await self._writer.finish_turns()
+        for waiter in self._waiters.everyone():
+            self._answer(waiter, errors.restarting(), 0)
+
+    async def finish_turns(self) -> None:
+        """After a fault: wait until the answers of whole turns have left, as safe as they have to be, and all
+        others that were waited for are refused.
+        """
+        assert self._finishing is not None, "there was a fault"
+        await self._finishing
+
+    async def abandon(self) -> Storage:
+        """Then: wait for all threads, and let go of the files as a crash would. The directory stays locked,
+        for `Engine.open`.
+        """
+        await self._packer.close()
+        await self._rewriter.close()
+        await self._writer.abandon()
+        return self._storage
+
+    async def free(self) -> None:
+        """Then: free what is in memory, before as much is read again."""
+        await asyncio.to_thread(self._keyspace.free_all)
+
+
+def _unexpected(message: str, error: Exception) -> EngineError:
+    """Report what went wrong; the answer of whoever asked."""
+    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+    return errors.internal()

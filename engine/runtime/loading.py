@@ -4,10 +4,11 @@ Knows: payloads in order, and when texts are packed. Must never know: commands, 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from engine.keyspace import Keyspace
+from engine.keyspace import Caps, Keyspace
 from engine.log import Log, LogRefused
 from engine.nodes import Text, new_compressor
 from engine.records import replay
@@ -26,7 +27,22 @@ def untold(_step: str, _done_bytes: int, _total_bytes: int) -> None:
     """Tell nobody."""
 
 
-def load(keyspace: Keyspace, log: Log, tell: Tell) -> None:
+def recovered(data: Path | Storage | None, caps: Caps, tell: Tell) -> tuple[Storage, Log, Keyspace]:
+    """A directory, its log, and what that makes; where it is refused nothing stays open. Blocks."""
+    storage = _storage_of(data)
+    log = Log.open(storage, tell=partial(tell, "checking"))
+    keyspace = Keyspace(caps=caps)
+    try:
+        _load(keyspace, log, tell)
+    except BaseException:
+        log.close(clean=False)
+        if isinstance(storage, FileStorage):
+            storage.close()
+        raise
+    return storage, log, keyspace
+
+
+def _load(keyspace: Keyspace, log: Log, tell: Tell) -> None:
     """Apply every payload of the log. Raises LogRefused for one that makes no sense."""
     done = 0
     for number, payload in enumerate(log.replay(), 1):
@@ -37,6 +53,7 @@ def load(keyspace: Keyspace, log: Log, tell: Tell) -> None:
             replay(keyspace, payload)
         except (ValueError, LookupError, AssertionError) as error:
             raise LogRefused("log", f"payload {number} does not fit what is before it: {error!r}") from error
+        keyspace.free_some()
         if len(keyspace.cold) >= pack_texts_min:
             _pack(keyspace.cold)
             keyspace.cold.clear()
@@ -53,7 +70,7 @@ def packed(texts: Sequence[Text]) -> list[bytes]:
     return [text.packed(compressor) for text in texts]
 
 
-def storage_of(data: Path | Storage | None) -> Storage:
+def _storage_of(data: Path | Storage | None) -> Storage:
     """A directory's storage; None is memory."""
     if isinstance(data, Path):
         return FileStorage(data, create=True)

@@ -5,22 +5,33 @@ Knows: a thread, and what of a keyspace is cold. Must never know: commands, read
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
+from engine.clock import Clock
 from engine.keyspace import Keyspace
+from engine.nodes import Text
 from engine.runtime.loading import packed
+
+# After a failure, as for want of memory: by then somebody may have given some back.
+retry_s: Final = 10.0
 
 
 class Packer:
-    """A keyspace's one packer, on its event loop."""
+    """A keyspace's one packer, on its event loop. `failures` counts attempts, each of which is repeated."""
 
-    def __init__(self, keyspace: Keyspace) -> None:
+    def __init__(self, keyspace: Keyspace, clock: Clock) -> None:
+        self.failures = 0
         self._keyspace = keyspace
+        self._clock = clock
+        self._retry_at = 0.0
         self._thread = ThreadPoolExecutor(1, "weir-pack")
         self._packing: asyncio.Future[None] | None = None
 
     def begin(self, *, texts_min: int = 1) -> None:
         """Compress what is cold, if there is so much of it and none is being compressed."""
-        if len(self._keyspace.cold) >= texts_min and self._packing is None:
+        if len(self._keyspace.cold) < texts_min or self._packing is not None:
+            return
+        if self._clock.monotonic() >= self._retry_at:
             self._packing = asyncio.ensure_future(self._pack())
 
     async def close(self) -> None:
@@ -31,11 +42,18 @@ class Packer:
 
     async def _pack(self) -> None:
         """In a thread: the texts never change, so only the exchange is ours."""
+        loop, texts = asyncio.get_running_loop(), list[Text]()
         try:
             while self._keyspace.cold:
                 texts, self._keyspace.cold = self._keyspace.cold, []
-                small = await asyncio.get_running_loop().run_in_executor(self._thread, packed, texts)
+                small = await loop.run_in_executor(self._thread, packed, texts)
                 for text, one in zip(texts, small, strict=True):
                     text.keep_packed(one)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the texts are as good as before
+            self._keyspace.cold[:0] = texts
+            self.failures += 1
+            self._retry_at = self._clock.monotonic() + retry_s
+            told = {"message": "compressing failed, and is tried again later", "exception": error}
+            loop.call_exception_handler(told)
         finally:
             self._packing = None

@@ -18,7 +18,6 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
-from engine import errors
 from engine.clock import Clock
 from engine.keyspace import Keyspace
 from engine.log import BaseFile, LogPoisoned
@@ -70,6 +69,8 @@ class Rewriter:
     def __init__(self, keyspace: Keyspace, writer: Writer, clock: Clock, growth: Growth) -> None:
         self.last: Rewritten | None = None
         self.failure: str | None = None
+        # Told why a rewrite has failed, and in how many seconds the next one is tried.
+        self.on_failed: Callable[[str, float], None] | None = None
         self._keyspace = keyspace
         self._writer = writer
         self._log = writer.log
@@ -90,7 +91,7 @@ class Rewriter:
     def begin_if_due(self) -> None:
         """Begin a rewrite if the log has grown enough, unless the last one failed a short while ago."""
         growth, log = self._growth, self._log
-        if not growth.percent or self.running or log.poisoned is not None:
+        if not growth.percent or self.running or self._stopping or log.poisoned is not None:
             return
         grown = (log.total_bytes - log.base_bytes) * 100
         if log.total_bytes < growth.bytes_min or grown < log.base_bytes * growth.percent:
@@ -105,9 +106,13 @@ class Rewriter:
             self._running.add_done_callback(_look_at)
         return self._running
 
+    def stop(self) -> None:
+        """Let no further step of what is under way begin."""
+        self._stopping = True
+
     async def close(self) -> None:
         """Give up what is under way, and wait until no thread works on files any more."""
-        self._stopping = True
+        self.stop()
         if self._running is not None:
             await asyncio.wait((self._running,))
         self._thread.shutdown(wait=False)
@@ -117,13 +122,16 @@ class Rewriter:
         bytes_before = self._log.total_bytes
         try:
             await self._rewrite()
-        except (OSError, errors.EngineError, LogPoisoned) as error:
-            self.failure = str(error)
+        except _Stopping:
+            raise RewriteFailed("the engine is being closed") from None
+        except Exception as error:
+            # Whatever it is: nobody may be waiting for this rewrite, and the next one would fail alike.
+            self.failure = str(error) or repr(error)
+            if self.on_failed is not None:
+                self.on_failed(self.failure, self._retry_s)
             self._retry_at = self._clock.monotonic() + self._retry_s
             self._retry_s = min(2 * self._retry_s, _retry_s_max)
             raise RewriteFailed(f"the log was not rewritten, and is as it was: {error}") from error
-        except _Stopping:
-            raise RewriteFailed("the engine is being closed") from None
         finally:
             self._running = None
         self.failure, self._retry_at, self._retry_s = None, 0.0, _retry_s_min

@@ -56,6 +56,15 @@ class Serving(Generic[T]):
         self._unserved: dict[str, None] = {}
         self._behind: deque[asyncio.Future[None]] = deque()
         self._going_on = False
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Look at nothing any more, and run nothing: the keyspace cannot be trusted. Who comes behind is let
+        in.
+        """
+        self._stopped = True
+        self._unserved.clear()
+        self._late.clear()
 
     def serve(self, signalled: Mapping[str, None], now_ms: int) -> None:
         """Run the parked reads of the signalled streams again, in order of arrival, those that may find
@@ -64,7 +73,7 @@ class Serving(Generic[T]):
         Many of them are served a few at a time. Plain reads take nothing from each other; whoever comes to
         read from a group meanwhile comes behind those that waited.
         """
-        if signalled and self._waiters:
+        if signalled and self._waiters and not self._stopped:
             self._wake(signalled, now_ms)
             if self._unserved and not self._going_on:
                 self._serve_groups(now_ms)
@@ -92,6 +101,8 @@ class Serving(Generic[T]):
         room = 0 if self._late else answered_at_once_max
         for stream in signalled:
             for waiter in self._waiters.plain(stream):
+                if self._stopped:
+                    return
                 room -= _answering_costs(waiter.parked.command)
                 if room < 0:
                     self._put_off(waiter)
@@ -111,6 +122,8 @@ class Serving(Generic[T]):
             del self._unserved[stream]
             for waiter in self._waiters.in_turn(stream, ready):
                 self._wake(self._run(waiter, now_ms), now_ms)
+                if self._stopped:
+                    return
                 room -= 1
                 if not room:
                     self._unserved[stream] = None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from heapq import heappop, heappush
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from engine import errors
 from engine.errors import EngineError
@@ -39,6 +39,18 @@ R = TypeVar("R")
 # Hears of replies, or of one refusal in their place.
 Done = Callable[[Sequence[R | EngineError]], None]
 _Wait = tuple[int, int, Callable[[], None]]
+
+
+class LogFigures(NamedTuple):
+    """How a log is: its length and that of its base, what is not synced yet, how many answers wait for it,
+    and why it has failed, None while it has not.
+    """
+
+    bytes: int
+    base_bytes: int
+    unsynced_bytes: int
+    answers_waiting: int
+    failure: str | None
 
 
 class Writer:
@@ -69,6 +81,9 @@ class Writer:
         self.on_sync_begins: Callable[[], None] | None = None
         # Told of a position up to which everything is on disk by now.
         self.on_synced: Callable[[int], None] | None = None
+        # Whether the engine has failed: what is not safe by then never will be.
+        self._abandoned = False
+        self._tell_failure: Callable[[str], None] | None = None
         self._told_upto = log.durable_upto
         self._ticker: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, "weir-sync")
@@ -125,6 +140,21 @@ class Writer:
         """The position of everything staged so far."""
         return self.log.staged_upto
 
+    def tell_failure(self, tell: Callable[[str], None]) -> None:
+        """Tell once that the log has failed, and why."""
+        if self.log.poisoned is not None:
+            tell(self.log.poisoned)
+        else:
+            self._tell_failure = tell
+
+    def figures(self) -> LogFigures:
+        """How the log is."""
+        log = self.log
+        waiting = len(self._waiting) + len(self._waiting_for_sync)
+        return LogFigures(
+            log.total_bytes, log.base_bytes, log.staged_upto - log.durable_upto, waiting, log.poisoned
+        )
+
     @property
     def safe_upto(self) -> int:
         """What may leave: all frames up to here have reached the policy."""
@@ -138,11 +168,13 @@ class Writer:
 
     async def safe(self, position: int, *, synced: bool = False) -> None:
         """Wait until `position` has reached the policy, or (`synced`) the disk. Refuses once the log is
-        poisoned.
+        poisoned or abandoned.
         """
         while not self.is_safe(position, synced=synced):
             if self.log.poisoned is not None:
                 raise errors.storage_failed()
+            if self._abandoned:
+                raise errors.restarting()
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.call_when_safe(position, partial(_resolve, future), synced=synced)
             await future
@@ -153,6 +185,10 @@ class Writer:
 
     def call_when_safe(self, position: int, callback: Callable[[], None], *, synced: bool = False) -> None:
         """Call back once `position` may have become safe, or never will: ask `is_safe` then."""
+        if self.log.poisoned is not None or self._abandoned:
+            # Nothing is written or synced any more that would call.
+            asyncio.get_running_loop().call_soon(callback)
+            return
         self._serial += 1
         heappush(self._waiting_for_sync if synced else self._waiting, (position, self._serial, callback))
         if synced or self._fsync == "always":
@@ -257,6 +293,9 @@ class Writer:
 
     def _fail_all(self) -> None:
         """Nothing that waits can become safe any more: let everyone look again."""
+        if self.log.poisoned is not None and self._tell_failure is not None:
+            tell, self._tell_failure = self._tell_failure, None
+            tell(self.log.poisoned)
         _wake(self._waiting, never_safe)
         _wake(self._waiting_for_sync, never_safe)
 
@@ -294,6 +333,24 @@ class Writer:
         self._flush()
         self._want_sync(self._marked_upto)
 
+    async def finish_turns(self) -> None:
+        """After a fault: write what whole turns have staged, and sync it where an answer waits for that."""
+        self._flush()
+        if self._waiting or self._waiting_for_sync:
+            self._want_sync(self.log.staged_upto)
+        while self._syncing is not None:
+            await self._syncing
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._abandoned = self._closed = True
+        self._release()
+        self._fail_all()
+
+    async def abandon(self) -> None:
+        """Then: let go of the log's files as a crash would, the directory stays locked."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self.log.abandon)
+        self._thread.shutdown(wait=False)
+
     async def close(self) -> None:
         """Write and sync what is staged, with a clean mark behind it, and let go of the directory."""
         if self._ticker is not None:
@@ -314,12 +371,6 @@ class Writer:
         # A floor once in force stays so: what it stands for may have been shown and lost with a stream that
         # nobody has published to since.
         self.log.close(floor_ms=self.log.recovery.floor_ms)
-
-    def distrust(self, error: Exception) -> int:
-        """Poison the log: what a turn changed could not be put into words. A position that is never safe."""
-        self.log.distrust(error)
-        self._fail_all()
-        return never_safe
 
 
 def _wake(waiting: list[_Wait], upto: int) -> None:

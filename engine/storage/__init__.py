@@ -8,6 +8,7 @@ Two versions keep the same promises, checked by one test suite: `storage.file` o
 `OSError` with the system's errno; nothing here tries again, since a second fsync after a failed one may lie.
 """
 
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
@@ -25,6 +26,13 @@ class StorageLocked(Exception):  # noqa: N818 - a refusal, not an error
         by = "another process" if holder is None else f"process {holder}"
         super().__init__(f"{directory} is in use by {by}")
         self.holder = holder
+
+
+class NotAFileError(OSError):
+    """Something else than a regular file has the name: a pipe, a directory, a link. It was not used."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        super().__init__(errno.EINVAL, f"is {kind}, not a regular file", name)
 
 
 class Handle(ABC):
@@ -72,7 +80,10 @@ class Storage(ABC):
 
     @abstractmethod
     def lock(self) -> None:
-        """Keep every other process out until `unlock` or the end of this one, else raise `StorageLocked`."""
+        """Keep every other process out until `unlock` or the end of this one, else raise `StorageLocked`.
+
+        What this storage has locked stays locked.
+        """
 
     @abstractmethod
     def unlock(self) -> None:

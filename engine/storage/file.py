@@ -8,11 +8,12 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from engine.storage import Handle, Reader, Storage, StorageLocked, StorageRefused
+from engine.storage import Handle, NotAFileError, Reader, Storage, StorageLocked, StorageRefused
 
 FILE_MODE = 0o600  # payloads are other people's messages
 DIRECTORY_MODE = 0o700
@@ -21,6 +22,13 @@ LOCK_BYTES_MAX = 32  # a process id, which only goes into a message
 FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h; os.posix_fallocate would make the file longer
 
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
+_NOT_OPENED = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a pipe or a socket, a directory
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 def write_all(write: Callable[[memoryview], int], content: bytes) -> None:
@@ -110,6 +118,12 @@ def _fallocate(descriptor: int, offset: int, length: int) -> int:
     return 0
 
 
+def _check_regular(name: str, found: os.stat_result) -> None:
+    """Refuse what may block, or leads elsewhere."""
+    if not stat.S_ISREG(found.st_mode):
+        raise NotAFileError(name, _KINDS.get(stat.S_IFMT(found.st_mode), "a device"))
+
+
 def _make_directory(path: Path) -> None:
     """Make the directory, safe from a power cut like everything that will be promised inside it."""
     try:
@@ -154,13 +168,34 @@ class FileStorage(Storage):
             os.close(directory)
 
     def _open(self, name: str, flags: int) -> int:
-        flags |= os.O_CLOEXEC | os.O_NOFOLLOW
-        return os.open(name, flags, FILE_MODE, dir_fd=self._directory)
+        """Open a regular file. Without O_NONBLOCK a pipe would block until somebody writes to it."""
+        flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            descriptor = os.open(name, flags, FILE_MODE, dir_fd=self._directory)
+        except OSError as error:
+            if error.errno in _NOT_OPENED:
+                self._stat(name)
+            raise
+        try:
+            _check_regular(name, os.fstat(descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _stat(self, name: str) -> os.stat_result:
+        found = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
+        _check_regular(name, found)
+        return found
 
     def lock(self) -> None:
         """Take flock on the file `lock`; the kernel lets go of it when the process ends, however it ends."""
+        if self._lock is not None:
+            return
         try:
             descriptor = self._open(LOCK_NAME, os.O_RDWR | os.O_CREAT)
+        except NotAFileError as error:
+            raise self._refusal(f"{LOCK_NAME} {error.strerror}") from error
         except OSError as error:
             raise self._refusal(error.strerror) from error
         try:
@@ -194,7 +229,7 @@ class FileStorage(Storage):
 
     def size(self, name: str) -> int:
         """Return the length in bytes."""
-        return os.stat(name, dir_fd=self._directory, follow_symlinks=False).st_size
+        return self._stat(name).st_size
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Return a part of a file."""

@@ -194,7 +194,7 @@ class MemoryStorage(Storage):
 
     def lock(self) -> None:
         """Keep rivals out."""
-        if self._disk.locked:
+        if self._disk.locked and not self._holds_lock:
             raise StorageLocked("the directory in memory", None)
         self._disk.locked = self._holds_lock = True
 

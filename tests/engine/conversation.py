@@ -28,10 +28,23 @@ class SlowDisk(MemoryStorage):
         super().__init__()
         self._may_sync = threading.Event()
         self._may_sync.set()
+        self._holds_next = False
 
     def hold(self) -> None:
         """Let no sync end from now on."""
         self._may_sync.clear()
+
+    def let_one_go(self) -> None:
+        """Let the sync that waits end, and hold the next one."""
+        self._holds_next = True
+        self._may_sync.set()
+
+    def wait(self) -> None:
+        """Wait for leave to sync."""
+        self._may_sync.wait()
+        if self._holds_next:
+            self._holds_next = False
+            self.hold()
 
     def let_go(self) -> None:
         """Let syncs end."""
@@ -39,19 +52,19 @@ class SlowDisk(MemoryStorage):
 
     def open(self, name: str) -> "SlowHandle":
         """Open a file that exists."""
-        return SlowHandle(self, name, self._file(name), self._may_sync)
+        return SlowHandle(self, name, self._file(name))
 
 
 class SlowHandle(MemoryHandle):
     """A handle whose sync waits for leave."""
 
-    def __init__(self, storage: MemoryStorage, name: str, file: Any, may_sync: threading.Event) -> None:
+    def __init__(self, storage: SlowDisk, name: str, file: Any) -> None:
         super().__init__(storage, name, file)
-        self._may = may_sync
+        self._disk = storage
 
     def sync(self) -> None:
         """Wait, then sync."""
-        self._may.wait()
+        self._disk.wait()
         super().sync()
 
 

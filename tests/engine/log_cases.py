@@ -5,10 +5,12 @@ Must never know: what is being tested.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import count
 
 from engine.codec import Damage, Frame, scan
 from engine.log import Log
+from engine.log.manifest import MANIFEST, Seal, decode
 from engine.storage import Storage
 from engine.storage.memory import MemoryStorage
 
@@ -102,6 +104,17 @@ def recovered(storage: Storage) -> list[bytes]:
         return payloads
     finally:
         log.close(clean=False)
+
+
+def stop_of(storage: Storage) -> Seal | None:
+    """How the last clean stop left the last segment, as the manifest has it."""
+    return decode(storage.read(MANIFEST, 0, storage.size(MANIFEST))).segments[-1].stop
+
+
+def unstopped(manifest: bytes) -> bytes:
+    """The same manifest without the record of a clean stop, as a version wrote it that made none."""
+    *others, last = decode(manifest).segments
+    return replace(decode(manifest), segments=(*others, replace(last, stop=None))).encode()
 
 
 def torn_files(directory: Mapping[str, bytes]) -> dict[str, bytes]:

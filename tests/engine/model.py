@@ -1,4 +1,4 @@
-"""A naive model of the command family: plain dicts and lists, obviously right, made from semantics.md alone.
+"""A naive model of the command family: plain dicts and lists, made from docs/semantics.md alone.
 
 Knows: what each command does and answers, in RESP2 shapes; who waits, and who is served first.
 Must never know: the engine's code. Arguments are what words mean; malformed words are not its business.
@@ -9,6 +9,7 @@ from typing import Final
 
 from tests.engine.model_state import (
     COUNT_MAX,
+    ID_MAX,
     ZERO,
     Consumer,
     Entry,
@@ -19,6 +20,7 @@ from tests.engine.model_state import (
     Stream,
     Trim,
     after,
+    before,
     parse_id,
     show,
 )
@@ -28,6 +30,7 @@ KEY_REQUIRED: Final = (
     "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the "
     "MKSTREAM option to create an empty stream automatically."
 )
+EXHAUSTED: Final = "ERR The stream has exhausted the last possible ID, unable to add more items"
 TOP_ITEM: Final = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
 
 
@@ -75,6 +78,8 @@ class Model(Turns):
         return show(new_id)
 
     def _new_id(self, stream: Stream, words: str) -> Id:
+        if stream.last == ID_MAX:
+            raise Refusal(EXHAUSTED)
         ms, _, sequence = words.partition("-")
         if words == "*":
             return (self.now, 0) if self.now > stream.last[0] else after(stream.last)
@@ -180,8 +185,7 @@ class Model(Turns):
         stream = self.streams.get(key, Stream())
         if words == "$":
             return stream.last
-        ms, sequence = stream.top
-        return (ms, sequence - 1) if sequence else (max(ms - 1, 0), 2**64 - 1 if ms else 0)
+        return before(stream.top) if stream.top != ZERO else ZERO
 
     def _xread(self, cursors: list[tuple[str, Id]], count: int | None, *, block: bool) -> Reply:
         found: list[Reply] = []

@@ -1,4 +1,4 @@
-"""XINFO of the naive model: the flat maps of semantics.md 1.18, in their order.
+"""XINFO of the naive model: the flat maps of docs/semantics.md, in their order.
 
 Knows: which facts are shown. Must never know: the engine's code.
 """

@@ -1,4 +1,4 @@
-"""A stream as plain lists and dicts: what the naive model keeps, and the rules that semantics.md spells out.
+"""A stream as plain lists and dicts: what the naive model keeps, and the rules of docs/semantics.md.
 
 Knows: entries in nodes of so many, trimming, references, counters and lag, word for word.
 Must never know: the engine's code. Slow on purpose: everything is a walk over a list.
@@ -12,6 +12,7 @@ Id = tuple[int, int]
 ZERO: Final[Id] = (0, 0)
 SEQUENCE_MAX: Final = 2**64 - 1
 COUNT_MAX: Final = 2**63 - 1
+ID_MAX: Final[Id] = (SEQUENCE_MAX, SEQUENCE_MAX)
 INVALID_ID: Final = "ERR Invalid stream ID specified as stream command argument"
 
 
@@ -31,6 +32,11 @@ def show(entry_id: Id) -> str:
 def after(entry_id: Id) -> Id:
     ms, sequence = entry_id
     return (ms + 1, 0) if sequence == SEQUENCE_MAX else (ms, sequence + 1)
+
+
+def before(entry_id: Id) -> Id:
+    ms, sequence = entry_id
+    return (ms, sequence - 1) if sequence else (ms - 1, SEQUENCE_MAX)
 
 
 @dataclass
@@ -160,7 +166,7 @@ class Stream:
         for group in self.groups.values():
             group.pending.pop(entry_id, None)
 
-    # --- trimming: the steps of semantics.md 1.4 ------------------------------------------------------------
+    # --- trimming -----------------------------------------------------------------------------------------
 
     def trim(self, trim: Trim, refs: str, node_max: int) -> int:
         limit = self._limit(trim, node_max)
@@ -201,7 +207,7 @@ class Stream:
     def _kept(self, trim: Trim, entry: Entry) -> bool:
         return self._reached(trim) or (trim.kind == "MINID" and entry.id >= parse_id(trim.threshold))
 
-    # --- entries-read and lag: semantics.md 1.17 ------------------------------------------------------------
+    # --- entries-read and lag: docs/semantics.md, Lag ----------------------------------------------------
 
     def has_tombstone_from(self, entry_id: Id) -> bool:
         return self.length > 0 and self.max_deleted != ZERO and entry_id <= self.max_deleted

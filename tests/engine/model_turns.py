@@ -1,6 +1,6 @@
 """Turns of the naive model: commands one after the other, who waits meanwhile, and who is served first.
 
-Knows: the two clocks, first come first served, original deadlines (semantics.md 1.10).
+Knows: the two clocks, first come first served, original deadlines (docs/semantics.md).
 Must never know: the engine's code, and what any command does.
 """
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from tests.engine import model_info
 from tests.engine.model import Model
-from tests.engine.model_state import Id, Trim, parse_id, show
+from tests.engine.model_state import ID_MAX, Id, Trim, after, before, parse_id, show
 from tests.engine.model_turns import Play
 
 KEYS: Final = ("s", "t")
 GROUPS: Final = ("g", "h")
 CONSUMERS: Final = ("a", "b", "c")
 BLOCK: Final = ("BLOCK", "60000")
-EDGES: Final = {"-": (0, 0), "+": (2**64 - 1, 2**64 - 1)}
+EDGES: Final = {"-": (0, 0), "+": ID_MAX}
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,25 @@ keys = st.sampled_from([*KEYS[:1] * 4, *KEYS[1:]])
 groups = st.sampled_from([*GROUPS[:1] * 3, *GROUPS[1:]])
 consumers = st.sampled_from([*CONSUMERS[:1] * 2, *CONSUMERS[1:]])
 refs = st.sampled_from(["KEEPREF", "DELREF", "ACKED"])
-numbers: st.SearchStrategy[Id] = st.tuples(st.integers(1, 12), st.just(0))
+# Neighbours, so that a bound that is off by one meets another entry; seldom an ID at the edge of all.
+near: Final = [(ms, sequence) for ms in range(1, 6) for sequence in range(3)]
+edges: Final = [(0, 1), (ID_MAX[0], ID_MAX[1] - 1), ID_MAX]
+neighbours: st.SearchStrategy[Id] = st.sampled_from(near)
+numbers: st.SearchStrategy[Id] = st.sampled_from([*near * 3, *edges])
 id_lists = st.lists(numbers, min_size=1, max_size=4)
 few = st.none() | st.integers(0, 3)
 small = st.integers(0, 5)
-bounds = st.sampled_from(["-", "+"]) | numbers.map(show)
+bounds = st.sampled_from(["-", "+"]) | numbers.map(show) | neighbours.map(lambda one: f"({show(one)}")
 
 
-def _bound(words: str) -> Id:
-    return EDGES.get(words) or parse_id(words)
+def _low(words: str) -> Id:
+    """The first ID of a range that begins so."""
+    return after(parse_id(words[1:])) if words[0] == "(" else EDGES.get(words) or parse_id(words)
+
+
+def _high(words: str) -> Id:
+    """The last ID of a range that ends so."""
+    return before(parse_id(words[1:])) if words[0] == "(" else EDGES.get(words) or parse_id(words)
 
 
 @st.composite
@@ -89,16 +99,19 @@ fields = st.lists(st.sampled_from(["x", "y"]), min_size=2, max_size=4).map(
 
 @dataclass(frozen=True)
 class Adding:
-    """XADD, mostly with the ID after the last one: what that is comes out when the step is taken."""
+    """XADD, mostly with an ID after the last one, a neighbour or not: what that is comes out when the step is
+    taken.
+    """
 
     key: str
     entry_id: str | None
+    neighbour: bool
     values: tuple[str, ...]
     words: tuple[str, ...]
     options: Mapping[str, Any] = field(repr=False)
 
-    def after(self, last_ms: int) -> Step:
-        entry_id = self.entry_id or f"{last_ms + 1}-0"
+    def after(self, last: Id) -> Step:
+        entry_id = self.entry_id or show(next_id(last, neighbour=self.neighbour))
         play = _model("xadd", self.key, entry_id, self.values, **self.options)
         return _step("XADD", self.key, *self.words, entry_id, *self.values, play=play)
 
@@ -123,13 +136,20 @@ def xadd(draw: st.DrawFn, *, newest: bool) -> Adding:
             ["IDMPAUTO", production[0]] if production[1] is None else ["IDMP", production[0], production[1]]
         )
     options = {"mkstream": mkstream, "trim": trim, "refs": ref, "production": production}
-    return Adding(key, entry_id, tuple(values), tuple(words), options)
+    return Adding(key, entry_id, draw(st.integers(0, 3)) > 0, tuple(values), tuple(words), options)
+
+
+def next_id(last: Id, *, neighbour: bool) -> Id:
+    """An ID above the last one: the one beside it, for three times, or one of the next millisecond."""
+    if last >= edges[1]:
+        return ID_MAX
+    return after(last) if neighbour and last[1] < 2 else (last[0] + 1, 0)
 
 
 @st.composite
 def xrange(draw: st.DrawFn) -> Step:
     key, low, high, count, reverse = draw(keys), draw(bounds), draw(bounds), draw(few), draw(st.booleans())
-    play = _model("xrange", key, _bound(low), _bound(high), count=count, reverse=reverse)
+    play = _model("xrange", key, _low(low), _high(high), count=count, reverse=reverse)
     ends = (high, low) if reverse else (low, high)
     return _step("XREVRANGE" if reverse else "XRANGE", key, *ends, *_options(count=count), play=play)
 
@@ -186,7 +206,7 @@ def xread(draw: st.DrawFn, *, newest: bool, streams_max: int = 2) -> Step:
 def xreadgroup(draw: st.DrawFn, *, newest: bool, streams_max: int = 2) -> Step:
     group, consumer, noack = draw(groups), draw(consumers), draw(st.integers(0, 4)) == 0
     some = draw(st.lists(keys, min_size=1, max_size=streams_max, unique=True))
-    cursors = st.sampled_from([">", ">", ">", "0", "5"])
+    cursors = st.sampled_from([">"] * 15 + ["0"] * 5 + list(map(show, near)))
     streams = [(key, draw(cursors)) for key in some]
     count, claim = draw(few), draw(st.none() | small) if newest else None
     words = [group, consumer, *_options(count=count, claim=claim), *_flags(noack=noack)]
@@ -230,7 +250,7 @@ def xpending(draw: st.DrawFn, *, newest: bool) -> Step:
     idle, consumer = draw(st.none() | _idles(newest=newest)), draw(st.none() | consumers)
     words = [key, group, *_options(idle=idle), low, high, count, *([consumer] if consumer else [])]
     play = _model(
-        "xpending_range", key, group, _bound(low), _bound(high), count, consumer=consumer, idle=idle or 0
+        "xpending_range", key, group, _low(low), _high(high), count, consumer=consumer, idle=idle or 0
     )
     return _step("XPENDING", *words, play=play)
 

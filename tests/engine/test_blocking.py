@@ -1,6 +1,6 @@
 """Reads that wait: who is woken, in which order, with what, and until when.
 
-Edge cases 33 to 37, 40, 54 to 57 and 73 of semantics.md chapter 2, and its section 1.10.
+Edge cases 33 to 37, 40, 54 to 57 and 73 of docs/semantics.md.
 """
 
 import asyncio

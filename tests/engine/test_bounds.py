@@ -21,6 +21,7 @@ from engine import (
     StreamsRead,
     Trim,
     Trimmed,
+    XAck,
     XAckDel,
     XAdd,
     XAutoClaim,
@@ -36,6 +37,8 @@ from engine import (
 )
 from engine.commands import Parked, is_ready, read_streams_max, turn
 from engine.commands.deadletters import turn_letters_bytes_max
+from engine.commands.turn import TURN_LOOKUPS_MAX
+from engine.commands.types import Command
 from engine.log.log import RESERVE_BYTES
 from engine.records import Own, Release, Remove, Settle
 from engine.replies import AutoClaimed, PendingSummary
@@ -76,7 +79,7 @@ def given(house: House, command: XReadGroup) -> list[int]:
 def test_a_read_without_count_stops_below_the_reserve(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest stays undelivered, for the next read; so with the history, and what is taken over."""
     assert turn.turn_frame_bytes_max + turn_letters_bytes_max < RESERVE_BYTES
-    most = 1_000
+    most = 400
     monkeypatch.setattr(turn, "turn_frame_bytes_max", most * turn.id_frame_bytes)
     filled(house, most + 100)
     assert given(house, reading()) == [most]
@@ -133,7 +136,7 @@ def test_one_budget_of_bytes_is_for_all_streams(house: House) -> None:
 
 def test_many_ids_are_one_record(house: House) -> None:
     """The names of stream, group and consumer stand in the log once, not for each ID; in any order."""
-    found = filled(house, 1_000)
+    found = filled(house, TURN_LOOKUPS_MAX)
     back = found[::-1]
 
     def kinds() -> list[type]:
@@ -148,10 +151,41 @@ def test_many_ids_are_one_record(house: House) -> None:
     assert kinds() == [Own]
     house.run(XNack(stream="s", group="g", nack=Nack(ids=back, mode=NackMode.FAIL)))
     assert kinds() == [Release]
-    assert isinstance(house.run(XAckDel(stream="s", group="g", ids=back[:500], numids=500)), Deletions)
+    assert isinstance(house.run(XAckDel(stream="s", group="g", ids=back[:250], numids=250)), Deletions)
     assert kinds() == [Settle, Remove]
-    house.run(XDelEx(stream="s", ids=back[500:], numids=500))
+    house.run(XDelEx(stream="s", ids=back[250:], numids=250))
     assert kinds() == [Remove]
+
+
+@pytest.mark.parametrize("beyond", [-1, 0, 1])
+def test_ids_that_are_looked_for_are_as_many_as_a_turn_may_look_up(house: House, beyond: int) -> None:
+    """At the limit, one below and one above; a transaction shares it, and acknowledging is not concerned."""
+    named = filled(house, TURN_LOOKUPS_MAX + beyond)
+    given(house, reading())
+    commands: list[Command] = [
+        XNack(stream="s", group="g", nack=Nack(ids=named, mode=NackMode.FAIL)),
+        XClaim(stream="s", group="g", consumer="c", claim=Claim(ids=named, min_idle_ms=0)),
+        XDelEx(stream="s", ids=named, numids=len(named)),
+    ]
+    for command in commands:
+        if beyond > 0:
+            assert f"room for {TURN_LOOKUPS_MAX}" in house.refused(command).redis
+        else:
+            house.run(command)
+    assert house.run(XAck(stream="s", group="g", ids=named)) == len(named)
+
+
+@pytest.mark.parametrize("beyond", [-1, 0, 1])
+def test_autoclaim_and_history_end_at_what_a_turn_looks_up(house: House, beyond: int) -> None:
+    """COUNT is a maximum: the cursor leads on, none is left out."""
+    found = filled(house, TURN_LOOKUPS_MAX + beyond)
+    given(house, reading())
+    claim = XAutoClaim(stream="s", group="g", consumer="d", min_idle_ms=0, start=0, count=10_000)
+    claimed = house.of(AutoClaimed, claim)
+    assert [one.id for one in claimed.entries] == found[:TURN_LOOKUPS_MAX]
+    assert claimed.next_start == (found[-1] if beyond > 0 else 0)
+    history = given(house, reading(consumer="d", cursor=0))
+    assert history == [min(len(found), TURN_LOOKUPS_MAX)]
 
 
 def test_an_id_named_twice_counts_twice(house: House) -> None:

@@ -1,4 +1,4 @@
-"""What implementers get wrong about IDs, XADD and trimming: edge cases 1 to 19 of semantics.md chapter 2."""
+"""What implementers get wrong about IDs, XADD and trimming: edge cases 1 to 19 of docs/semantics.md."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What implementers get wrong about claiming: edge cases 61 to 75 of semantics.md chapter 2."""
+"""What implementers get wrong about claiming: edge cases 61 to 75 of docs/semantics.md."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What implementers get wrong about deletion and counters: edge cases 20 to 30 of semantics.md chapter 2."""
+"""What implementers get wrong about deletion and counters: edge cases 20 to 30 of docs/semantics.md."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""How far a group is behind, and what XPENDING shows: edge cases 58 to 60 of semantics.md chapter 2.
+"""How far a group is behind, and what XPENDING shows: edge cases 58 to 60 of docs/semantics.md.
 
-The histories are the worked examples of semantics.md 1.17.
+The histories are the worked examples of docs/semantics.md, Lag.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""What implementers get wrong about reads: edge cases 31 to 53 of semantics.md chapter 2.
+"""What implementers get wrong about reads: edge cases 31 to 53 of docs/semantics.md.
 
 Those that need a reader that waits (33, 35, 37, 54 to 57) are in `test_blocking`.
 """

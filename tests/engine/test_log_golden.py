@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from engine.log import Log
 from engine.log.manifest import decode
 from engine.storage.memory import MemoryStorage
 from tests.engine.log_cases import append, files, next_segment, open_log, write_base
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "log-v1"
+GOLDEN = Path(__file__).parents[1] / "golden" / "log-v1"  # from before a clean stop was recorded
+STOPPED = Path(__file__).parents[1] / "golden" / "log-v1-stopped"  # what differs since
 
 
 def write_golden() -> dict[str, bytes]:
@@ -29,15 +32,19 @@ def write_golden() -> dict[str, bytes]:
     return files(storage.crash())
 
 
+def golden(*folders: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for folder in folders for path in folder.iterdir()}
+
+
 def test_todays_bytes_are_the_golden_ones() -> None:
     """Whoever changes the format by accident learns it here; by intent, adds files of a new version."""
-    golden = {path.name: path.read_bytes() for path in GOLDEN.iterdir()}
-    assert write_golden() == golden
+    assert write_golden() == golden(GOLDEN, STOPPED)
 
 
-def test_the_golden_log_is_read() -> None:
+@pytest.mark.parametrize("folders", [(GOLDEN,), (GOLDEN, STOPPED)], ids=["v1", "v1-stopped"])
+def test_the_golden_log_is_read(folders: tuple[Path, ...]) -> None:
     """Base first, then the segments; with the highest reservation, and the clean stop."""
-    log = open_log(MemoryStorage({path.name: path.read_bytes() for path in GOLDEN.iterdir()}))
+    log = open_log(MemoryStorage(golden(*folders)))
     assert list(log.replay()) == [b"all of it", b"one", b"", bytes(range(256))]
     report = log.recovery
     assert (report.frames, report.bytes, report.torn_bytes, report.sequence) == (4, 149 + 183 + 430, 0, 9)

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,25 @@ class TestAFreshDirectory:
                 assert recovered(image) == []
                 assert recovered(image.crash()) == []
         assert steps > 10
+
+    def test_keeps_what_is_acknowledged_after_a_start_that_was_killed(self) -> None:
+        """Killed at any step, the first one may leave names that are not synced. The second one syncs them
+        before it promises anything, or a power cut would take the files that its frames are in.
+        """
+        steps = 0
+        for steps in range(100):
+            storage = MemoryStorage()
+            storage.stop_before(steps)
+            with suppress(Stopped):
+                open_log(storage)
+            second = storage.kill()
+            log = open_log(second)
+            append(log, b"acknowledged", synced=True)
+            for names in range(second.unsynced_name_changes() + 1):
+                assert recovered(second.crash(name_changes=names)) == [b"acknowledged"]
+            if not storage.stopped:
+                break
+        assert 10 < steps < 99
 
 
 class TestACutLog:

@@ -10,6 +10,7 @@ import pytest
 
 from engine.codec import FILE_FRAME_BYTES, Kind
 from engine.log import Log, LogPoisoned, LogRefused, StorageFull
+from engine.log.leftovers import remove_leftovers
 from engine.log.manifest import decode
 from engine.storage.file import FileStorage
 from engine.storage.memory import Fault, MemoryStorage, Stopped
@@ -447,12 +448,12 @@ class TestABase:
         log = open_log(storage)
         append(log, b"old", synced=True)
         next_segment(log)
-        log.create_base(log.staged_upto).append([b"half"])
+        log.create_base(decode(storage.content("manifest")).segments[1].position).append([b"half"])
         image = storage.kill()
         beside = MemoryStorage({**files(image), "segment-0.weir": b"", "base-x.weir": b"mine"})
         again = open_log(beside)
         assert "base-3.weir" in beside.names()
-        again.remove_leftovers()
+        assert remove_leftovers(beside, again.manifest) == []
         assert {"base-3.weir", "segment-0.weir"}.isdisjoint(beside.names())
         assert "base-x.weir" in beside.names()
 

@@ -32,6 +32,7 @@ from engine import (
     ids,
 )
 from engine.commands import Parked, execute
+from engine.commands.parting import TRANSFERRED_MAX
 from engine.commands.types import Command
 from engine.keyspace import Retention
 from tests.engine.house import House, adding, id_of
@@ -234,21 +235,21 @@ def test_transferred_entries_stay_as_they_are(shared: House, heir: str) -> None:
     assert consumers[heir].seen_time_ms == shared.now_ms
 
 
-def test_a_transfer_that_one_frame_would_not_hold_is_refused() -> None:
-    """A full disk is found before a command runs: so the frame of each has its limit."""
+def test_a_transfer_that_is_too_much_for_one_turn_is_refused() -> None:
+    """One at the limit is not, nor does its frame outgrow the log's reserve, however long the names."""
     house = House()
-    house.fill("s", 9_000)
+    house.fill("s", TRANSFERRED_MAX + 1)
     house.run(XGroupCreate(stream="s", group="g" * 400, start=0))
-    for _ in range(9_000):
+    for _ in range(TRANSFERRED_MAX + 1):
         house.pass_ms(1)
         house.run(XReadGroup(group="g" * 400, consumer="c", streams=[("s", Cursor.NEW)], count=1))
     removal = RemoveConsumer(stream="s", group="g" * 400, consumer="c", transfer_to="d")
     refusal = house.refused(removal)
-    assert (refusal.code, refusal.members) == ("invalid", {"pending": 9_000})
-    assert "claim a part of them" in refusal.detail
-    half = [id_of(f"{number}-0") for number in range(1, 5_001)]
-    house.run(XClaim(stream="s", group="g" * 400, consumer="d", claim=Claim(min_idle_ms=0, ids=half)))
-    assert house.run(removal) == 4_000
+    assert (refusal.code, refusal.members) == ("invalid", {"pending": TRANSFERRED_MAX + 1})
+    assert "too many for one turn" in refusal.detail
+    one = Claim(min_idle_ms=0, ids=[id_of("1-0")])
+    house.run(XClaim(stream="s", group="g" * 400, consumer="d", claim=one))
+    assert house.run(removal) == TRANSFERRED_MAX
 
 
 def test_released_entries_are_nobodys_to_give(shared: House) -> None:

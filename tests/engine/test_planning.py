@@ -201,8 +201,8 @@ def test_a_plan_costs_the_same_for_long_streams(counts: Sequence[int], *, holes:
     for count in counts:
         house = filled(count)
         if holes:
-            for low in range(1, count, 3_000):
-                house.run(XDel(stream="s", ids=[id_at(n) for n in range(low, min(low + 3_000, count), 3)]))
+            for low in range(1, count, 1_500):
+                house.run(XDel(stream="s", ids=[id_at(n) for n in range(low, min(low + 1_500, count), 3)]))
         pack(house)
         command = Plan(streams=[("s", id_at(count // 3))], max_entries=count // 2, max_bytes=10**7, parts=8)
         house.run(command)

@@ -171,6 +171,50 @@ class TestCrashes:
         async with Conversation(killed, fsync) as again:
             assert image(keyspace_of(again.engine)) == before
 
+    async def test_under_everysec_no_answer_leaves_while_older_ones_wait_for_a_disk_that_hangs(self) -> None:
+        """1.9 seconds after the oldest frame that is not synced, answers wait for the disk; not a moment
+        sooner, and only as long as it takes.
+        """
+        disk = SlowDisk()
+        async with Conversation(disk, "everysec") as talk:
+            await talk.add("other", "1-0")
+            await talk.call("XADD", "s", "5-0", "a", "1", synced=True)
+            disk.hold()
+            await talk.add("s", "5-1")
+            await talk.pass_ms(1_000)
+            await talk.pass_ms(899)
+            just_in_time = await talk.begin("XADD", "s", "5-2", "a", "1")
+            assert just_in_time.done()
+            await talk.pass_ms(2)
+            late = await talk.begin("XADD", "s", "5-3", "a", "1")
+            reading = await talk.begin("XLEN", "s")
+            assert not late.done()
+            assert not reading.done(), "it would show what waits"
+            assert await talk.call("XLEN", "other") == 1, "nothing of this stream waits"
+            disk.let_go()
+            assert await late == "5-3"
+            assert await reading == 4
+            assert (await talk.begin("XADD", "s", "5-4", "a", "1")).done()
+
+    async def test_under_everysec_what_was_written_during_a_sync_is_as_old_as_that_sync(self) -> None:
+        """The next sync is its own, so its second does not begin anew with that one."""
+        disk = SlowDisk()
+        async with Conversation(disk, "everysec") as talk:
+            disk.hold()
+            await talk.add("other", "5-0")
+            await talk.pass_ms(1_000)
+            await talk.add("s", "5-1")
+            await talk.pass_ms(500)
+            disk.let_one_go()
+            assert await talk.call("XLEN", "other", synced=True) == 1
+            await talk.pass_ms(1_399)
+            assert (await talk.begin("XADD", "s", "5-2", "a", "1")).done()
+            await talk.pass_ms(2)
+            late = await talk.begin("XADD", "s", "5-3", "a", "1")
+            assert not late.done()
+            disk.let_go()
+            assert await late == "5-3"
+
     async def test_under_everysec_a_second_is_at_risk(self) -> None:
         """What was answered more than a second ago survives a power cut."""
         storage = MemoryStorage()

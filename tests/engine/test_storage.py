@@ -3,20 +3,35 @@
 import errno
 import os
 import resource
+import socket
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from engine.storage import Storage, StorageLocked, StorageRefused
+from engine.storage import NotAFileError, Storage, StorageLocked, StorageRefused
 from engine.storage.file import FileStorage, write_all
 from engine.storage.memory import MemoryStorage, Stopped
 
 NOBODY = 65534
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as each:
+        each.bind(str(path))
+
+
+KINDS: Final = [
+    (Path.mkdir, "a directory"),
+    (os.mkfifo, "a named pipe"),
+    (lambda path: path.symlink_to("elsewhere"), "a symbolic link"),
+    (_socket, "a socket"),
+]
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -241,6 +256,28 @@ class TestFiles:
         with pytest.raises(StorageRefused):
             storage.lock()
         assert (tmp_path / "outside").read_bytes() == b"mine"
+        storage.close()
+
+    @pytest.mark.parametrize(("make", "kind"), KINDS, ids=[kind for _, kind in KINDS])
+    def test_what_is_no_regular_file_is_refused_at_once(
+        self, tmp_path: Path, make: Callable[[Path], object], kind: str
+    ) -> None:
+        """Opening a pipe blocks, a link leads elsewhere: each is named for what it is."""
+        make(tmp_path / "a")
+        storage = FileStorage(tmp_path)
+        uses: list[Callable[[], object]] = [
+            lambda: storage.size("a"),
+            lambda: storage.read("a", 0, 1),
+            lambda: storage.open("a"),
+            lambda: storage.truncate("a", 0),
+            lambda: storage.overwrite("a", 0, b"x"),
+        ]
+        for use in uses:
+            with pytest.raises(NotAFileError, match=f"is {kind}, not a regular file"):
+                use()
+        (tmp_path / "a").rename(tmp_path / "lock")
+        with pytest.raises(StorageRefused, match=f"lock is {kind}, not a regular file"):
+            storage.lock()
         storage.close()
 
     def test_an_unreadable_holder_is_still_a_holder(self, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import errno
 from collections.abc import Sequence
 
+import pytest
+
 from engine import (
     Added,
     ConsumerInfo,
@@ -16,6 +18,7 @@ from engine import (
     XAdd,
     XGroupCreate,
     XInfoConsumers,
+    XLen,
     XRead,
     XReadGroup,
 )
@@ -75,6 +78,35 @@ async def test_when_the_log_fails_everybody_is_told() -> None:
         (reply,) = await told.get()
         assert isinstance(reply, EngineError)
         assert reply.code == "storage_failed"
+    await engine.close()
+
+
+@pytest.mark.parametrize(("operation", "code"), [("sync", errno.EIO), ("append", errno.ENOSPC)])
+@pytest.mark.parametrize("fsync", ["always", "everysec"])
+async def test_once_the_log_has_failed_all_ways_refuse_alike(operation: str, code: int, fsync: Fsync) -> None:
+    """What shows the frame that was lost is refused, however it is asked for; what does not is answered."""
+    storage, told = MemoryStorage(), Told()
+    engine = Engine.open(storage, clock=HandClock(1_000), fsync=fsync)
+    await engine.start()
+    await engine.transaction([XGroupCreate(stream="other", group="g", start=0, mkstream=True)], synced=True)
+    storage.fail(operation, code)
+    engine.submit([publish("s", b"1")], told.put_nowait, synced=True)
+    assert [getattr(each, "code", each) for each in await told.get()] == ["storage_failed"]
+    for command in (XRead(streams=[("s", 0)]), XLen(stream="s"), publish("s", b"2"), reading("a")):
+        codes: list[object] = []
+        for way in (engine.execute(command), engine.transaction([command])):
+            with pytest.raises(EngineError) as refused:
+                await way
+            codes.append(refused.value.code)
+        engine.submit([command], told.put_nowait)
+        if isinstance(command, XReadGroup):
+            engine.read(command, told.put_nowait, asyncio.get_running_loop().create_future())
+            codes += [getattr(each, "code", each) for each in await told.get()]
+        codes += [getattr(each, "code", each) for each in await told.get()]
+        assert set(codes) == {"storage_failed"}, command
+    safe = XLen(stream="other")
+    engine.submit([safe], told.put_nowait)
+    assert [await engine.execute(safe), *await engine.transaction([safe]), *await told.get()] == [0, 0, 0]
     await engine.close()
 
 

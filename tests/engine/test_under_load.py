@@ -39,16 +39,16 @@ async def test_ids_ahead_of_the_clock_hold_nobody_back_for_ever() -> None:
 
 
 async def test_a_turn_that_cannot_be_logged_is_never_shown() -> None:
-    """What it changed is in memory alone: the log is distrusted, and the stream answers no more."""
+    """What it changed is in memory alone: nothing is answered from there any more."""
     storage = MemoryStorage()
     async with Conversation(storage, "everysec") as talk:
         await talk.add("s", "1-0")
         await talk.add("other", "1-0")
-        with pytest.raises(EngineError, match="storage_failed"):
+        with pytest.raises(EngineError, match="internal"):
             await talk.engine.execute(XSetId(stream="s", last_id=5 << 64, entries_added=1 << 70))
-        assert str(await talk.call("XINFO", "STREAM", "s")).startswith("-MISCONF")
-        assert await talk.call("XLEN", "other") == 1
-        assert str(await talk.call("XADD", "other", "2-0", "a", "1")).startswith("-MISCONF")
+        assert str(await talk.call("XINFO", "STREAM", "s")).startswith("-LOADING")
+        assert str(await talk.call("XLEN", "other")).startswith("-LOADING")
+        assert str(await talk.call("XADD", "other", "2-0", "a", "1")).startswith("-LOADING")
     async with Conversation(storage.crash(), "everysec") as again:
         assert await again.call("XADD", "s", "2-0", "a", "1") == "2-0"
 

@@ -93,6 +93,9 @@ class BesideALedger(RuleBasedStateMachine):
         assert [entry_id for entry_id, _ in group.in_order_of_delivery()] == [
             entry_id for entry_id, _ in in_order
         ]
+        for consumer in group.consumers.values():
+            others = [entry_id for entry_id, one in in_order if one.owner != consumer.name]
+            assert [entry_id for entry_id, _ in group.of_others(consumer)] == others
         assert group.released_count() == sum(one.owner is None for one in self.held.values())
         for name, consumer in group.consumers.items():
             mine = [entry_id for entry_id, one in sorted(self.held.items()) if one.owner == name]
@@ -112,6 +115,19 @@ def test_new_entries_are_owned_in_bulk() -> None:
     group.check()
     assert [entry_id for entry_id, _ in group.in_order_of_delivery()] == list(range(1, 2001))
     assert [len(block.keys) for block in group.pending.snapshot().blocks] == [512, 512, 512, 464]
+
+
+def test_what_a_consumer_holds_itself_is_walked_over_once() -> None:
+    """A look for what others hold ends behind thousands of its own, and the next one goes on there."""
+    group, mine, other = Group(0, None), Consumer("a", 0), Consumer("b", 0)
+    group.consumers |= {"a": mine, "b": other}
+    group.own_run(range(1, 10_001), mine, 5, [1] * 10_000)
+    group.own(10_001, other, 5, 1)
+    looks = [[entry_id for entry_id, _ in group.of_others(mine)] for _ in range(4)]
+    assert looks == [[], [], [10_001], [10_001]]
+    assert next(group.of_others(other))[0] == 1
+    group.own(10_002, other, 4, 1)
+    assert next(group.of_others(mine), None) is not None
 
 
 def test_idle_time_is_never_negative() -> None:

@@ -209,14 +209,16 @@ def test_a_node_half_dead_is_packed_anew() -> None:
     assert (before.deleted, half.deleted) == (0, 0b111110)
 
 
-def test_a_packed_node_stays_packed_when_it_shrinks() -> None:
+def test_a_packed_node_is_to_be_packed_again_when_it_shrinks() -> None:
     """It is cold: the plain form would be held for nobody."""
     stream, _ = filled(11, NodeLimits(10, 0), size=200)
     text = next(iter(stream.nodes.values())).text
     text.keep_packed(text.packed())
     stream.remove([1, 2, 3, 4, 5, 6], tombstone=True)
     shrunk = next(iter(stream.nodes.values()))
-    assert shrunk.text.is_packed
+    (cold,) = stream.take_cold()
+    assert cold is shrunk.text
+    cold.keep_packed(cold.packed())
     assert shrunk.text.held_bytes() < shrunk.size
     assert [entries.id_of(each) for each in shrunk.texts()] == [7, 8, 9, 10]
 

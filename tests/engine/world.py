@@ -7,7 +7,7 @@ Must never know: asyncio, disk, waiting: a read that would wait answers null, as
 from collections.abc import Sequence
 
 from app.redis import Resp, parse
-from engine import EngineError
+from engine import Command, EngineError, Reply
 from engine.commands import Parked, execute, execute_all
 from engine.keyspace import Keyspace
 from engine.records import Record, decode, encode, replay, snapshot
@@ -45,6 +45,8 @@ class World:
         self.now_ms = now_ms
         self.payloads: list[bytes] = []
         self.signalled: list[str] = []
+        # Of all commands that were run.
+        self.kinds: set[type[Command]] = set()
 
     def call(self, *words: Word) -> object:
         """The reply; what is refused as the text `-ERR …`."""
@@ -54,15 +56,21 @@ class World:
             return f"-{refusal.redis}"
         if request.command is None:
             return plain(request.immediate(self.now_ms * 1000))
-        outcome = execute(self.keyspace, request.command, self.now_ms)
-        self.signalled = list(outcome.turn.signalled)
-        self._log(outcome.turn.records, changed=not isinstance(outcome.reply, EngineError))
-        if isinstance(outcome.reply, Parked):
+        reply = self.execute(request.command)
+        if reply is None:
             return None
         try:
-            return plain(request.answer(outcome.reply))
+            return plain(request.answer(reply[0]))
         except EngineError as refusal:
             return f"-{refusal.redis}"
+
+    def execute(self, command: Command) -> tuple[Reply | EngineError] | None:
+        """Run a command of the engine; its reply in a tuple, None where it would wait."""
+        self.kinds.add(type(command))
+        outcome = execute(self.keyspace, command, self.now_ms)
+        self.signalled = list(outcome.turn.signalled)
+        self._log(outcome.turn.records, changed=not isinstance(outcome.reply, EngineError))
+        return None if isinstance(outcome.reply, Parked) else (outcome.reply,)
 
     def transaction(self, *commands: Sequence[Word]) -> list[object]:
         """The replies of commands that are one turn."""

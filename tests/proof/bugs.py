@@ -19,12 +19,15 @@ _FLIPS: Final = "tests.proof.test_damage:test_a_flipped_bit"
 _MOVED: Final = "tests.proof.test_damage:test_frames_that_moved"
 _DELETED: Final = "tests.engine.test_rewrite:TestARewrite.test_leaves_no_byte_of_what_was_deleted"
 _FOREIGN: Final = "tests.proof.test_damage:test_a_segment_of_another_time_is_not_adopted"
+_STOP: Final = "tests/engine/test_log_clean_stop.py"
+_FAULT: Final = "tests/engine/test_fault.py"
+_NEIGHBOURS: Final = "tests/engine/test_neighbours.py"
 _SECOND: Final = "tests.proof.test_real_files:test_a_second_process_is_refused"
 _SHORT: Final = "tests.proof.test_real_files:test_a_system_that_writes_a_little_at_a_time"
 
 
 class Bug(NamedTuple):
-    """`finder` is a test as `module:function`, called with `arguments`."""
+    """`finder` is a test as `module:function`, called with `arguments`, or `tests/file.py::test`."""
 
     edits: tuple[Edit, ...]
     finder: str
@@ -92,6 +95,10 @@ BUGS: Final[dict[str, Bug]] = {
     "failed log written again": _bug(
         LOG, "        if self.poisoned is not None:\n", "        if False:\n", _FAILING, fsync="always",
     ),
+    "waiting for a failed log": _bug(
+        WRITER, "        if self.log.poisoned is not None or self._abandoned:\n            # Nothing",
+        "        if False:\n            # Nothing", _FAILING, fsync="always",
+    ),
     "full disk found too late": _bug(
         LOG, "        if needed_upto <= self._reserved_upto:\n", "        if True:\n", _FULL, fsync="always",
     ),
@@ -111,6 +118,69 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "following segment adopted without its chain": _bug(
         RECOVERY, "        if _goes_on(storage, segment):\n", "        if True:\n", _FOREIGN,
+    ),
+    "length of the log not recorded at a clean stop": _bug(
+        LOG, "        self._record_stop()\n\n", "\n", f"{_STOP}::test_the_last_file_is_recorded",
+    ),
+    "length of the log recorded before it is synced": _bug(
+        LOG, "        self.sync()\n        self._record_stop()\n",
+        "        self._record_stop()\n        self.sync()\n", _CUTS, fsync="always",
+    ),
+    "log shorter than at a clean stop served": _bug(
+        RECOVERY, "        _check_stopped(file, surveys[file.name])\n", "",
+        f"{_STOP}::test_the_refusal_says_how_much_there_was",
+    ),
+    "names not synced at a start": _bug(
+        LOG, "        storage.sync_directory()\n        return cls", "        return cls",
+        "tests/engine/test_log_recovery.py::TestAFreshDirectory",
+    ),
+    "foreign file deleted at a start": _bug(
+        "engine/log/leftovers.py", "            if name in ours:\n", "            if True:\n",
+        "tests/engine/test_leftovers.py",
+    ),
+    "more than two seconds at risk": _bug(
+        WRITER, "since + risk_s_max, self._hold_if_late", "since + 10, self._hold_if_late",
+        "tests/engine/test_runtime.py::TestCrashes",
+    ),
+    "texts forgotten that were not compressed": _bug(
+        "engine/runtime/packing.py", "            self._keyspace.cold[:0] = texts\n", "",
+        "tests/engine/test_packing.py",
+    ),
+    "gap off by one": _bug(
+        "engine/commands/reading.py", "return 0 < cursor < stream.removed_upto",
+        "return 0 < cursor + 1 < stream.removed_upto", _NEIGHBOURS,
+    ),
+    "an entry trimmed that is not archived": _bug(
+        "engine/commands/retention.py", "min(kept_from, key.archived_up_to + 1)",
+        "min(kept_from, key.archived_up_to + 2)", _NEIGHBOURS,
+    ),
+    "exclusive end of a range off by one": _bug(
+        "app/wire/query.py", "parsed += -1 if upper else 1", "parsed += -2 if upper else 1",
+        "tests/app/test_neighbouring_ids.py",
+    ),
+    "cut above every ID not written": _bug(
+        "engine/records/changes.py", "    below: Bound\n", "    below: Id\n",
+        "tests/engine/test_ends_of_ranges.py::test_the_highest_entry_can_be_trimmed_away",
+    ),
+    "change remembered only once it is made": _bug(
+        "engine/commands/turn.py",
+        "        self.records.append(record)\n        record.apply(self.keyspace)\n",
+        "        record.apply(self.keyspace)\n        self.records.append(record)\n", _FAULT,
+    ),
+    "clean stop after a fault": _bug(
+        ENGINE, "        if self._shut is errors.restarting:\n            await self.finish_turns()",
+        "        if False:\n            await self.finish_turns()", _FAULT,
+    ),
+    "engine that goes on after a fault": _bug(
+        ENGINE, "            self._shut = errors.restarting\n", "", _FAULT,
+    ),
+    "entries taken without credit": _bug(
+        "app/session.py", "max(0, min(tail.credit - 1, tail.batch_max))",
+        "max(1, min(tail.credit - 1, tail.batch_max))", "tests/app/test_push_in_any_order.py",
+    ),
+    "conversation that goes on after its failure": _bug(
+        "app/push.py", "            push.fail(error)\n", "            pass\n",
+        "tests/app/test_push_failures.py",
     ),
     "directory not locked": _bug(
         DISK, "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n", "            pass\n",

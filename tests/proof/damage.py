@@ -42,8 +42,11 @@ class Directory(NamedTuple):
         return {**self.files, name: content}
 
 
-def directory(seed: int = 1, steps: int = 12) -> Directory:
-    """A base, a sealed segment and an open one, whose last frames no mark calls synced."""
+def directory(seed: int = 1, steps: int = 12, *, stopped: bool = False) -> Directory:
+    """A base, a sealed segment and an open one, whose last frames no mark calls synced.
+
+    With `stopped` after a clean stop.
+    """
     life = Living(seed, "everysec")
     life.rewrites_itself = False
     try:
@@ -54,6 +57,8 @@ def directory(seed: int = 1, steps: int = 12) -> Directory:
         life.live_on(steps)
         life.pass_ms(2_500)
         life.live_on(steps)
+        if stopped:
+            life.close()
         files = {name: life.storage.content(name) for name in life.storage.names()}
         return Directory(files, life.promises, log_end(life.engine))
     finally:

@@ -46,6 +46,10 @@ R = TypeVar("R")
 FAILED: Final = frozenset({"storage_failed", "storage_full", "draining"})
 _step_ms: Final = 100
 _turns_max: Final = 40
+# How many commands go the ways that call back.
+_by_callback: Final = 0.5
+# The longest wait of a read, and what its answer takes.
+_answered_ms_max: Final = 6_000
 _pauses_ms: Final = (0, 0, 0, 1, 10, 200, 900, 1_500, 3_000)
 
 
@@ -163,8 +167,16 @@ class Living:
         self.settle()
         if not self.refused_for_good:
             self._compare()
+        self._expect_answers()
         self._close_or_fail()
         self.check()
+
+    def _expect_answers(self) -> None:
+        """Whatever the disk did, nobody waits longer than was asked for."""
+        self.pass_ms(_answered_ms_max)
+        self.settle()
+        if self._tasks:
+            self.report(f"{len(self._tasks)} commands are never answered")
 
     def live_on(self, steps: int) -> None:
         """Some more operations, all of which are answered; the engine stays open."""
@@ -227,7 +239,7 @@ class Living:
         def told(reply: Reply, ends: tuple[int, int]) -> None:
             self._told(command, reply, ends, synced=synced)
 
-        await self._answer(self.engine.execute(command, synced=synced), told)
+        await self._answer(self._run(command, synced=synced), told)
 
     async def _transaction(self, commands: list[Command]) -> None:
         for command in commands:
@@ -238,7 +250,41 @@ class Living:
                 if not isinstance(reply, EngineError):
                     self._told(command, reply, ends)
 
-        await self._answer(self.engine.transaction(commands), told)
+        by_callback = self.chance.random() < _by_callback
+        turn = self._submit(commands) if by_callback else self.engine.transaction(commands)
+        await self._answer(turn, told)
+
+    def _run(self, command: Command, *, synced: bool) -> Coroutine[Any, Any, Reply]:
+        """The command in one of the ways that there are into the engine; HTTP uses them all."""
+        may_wait = getattr(command, "block_ms", None) is not None
+        if self.chance.random() >= _by_callback or (may_wait and not isinstance(command, XReadGroup)):
+            return self.engine.execute(command, synced=synced)
+        if isinstance(command, XReadGroup) and not synced:
+            return self._read(command)
+        return self._submit_one(command, synced=synced)
+
+    async def _submit_one(self, command: Command, *, synced: bool) -> Reply:
+        (reply,) = await self._submit([command], synced=synced)
+        if isinstance(reply, EngineError):
+            raise reply
+        return reply
+
+    async def _submit(self, commands: list[Command], *, synced: bool = False) -> list[Reply | EngineError]:
+        answered = _Answered(asyncio.get_running_loop())
+        self.engine.submit(commands, answered.take, synced=synced)
+        replies = list(await answered.replies)
+        if len(replies) < len(commands) and isinstance(replies[0], EngineError):
+            raise replies[0]
+        return replies
+
+    async def _read(self, command: XReadGroup) -> Reply:
+        loop = asyncio.get_running_loop()
+        answered = _Answered(loop)
+        self.engine.read(command, answered.take, loop.create_future(), going_on=self.chance.random() < 0.5)
+        (reply,) = await answered.replies
+        if isinstance(reply, EngineError):
+            raise reply
+        return reply
 
     async def _rewrite(self) -> None:
         try:
@@ -367,6 +413,17 @@ class Living:
         """Let go of the loop."""
         self._drop()
         self.loop.close()
+
+
+class _Answered:
+    """The replies that a callback brings, unless whoever waits for them was killed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.replies: asyncio.Future[Sequence[Reply | EngineError]] = loop.create_future()
+
+    def take(self, replies: Sequence[Reply | EngineError]) -> None:
+        if not self.replies.cancelled():
+            self.replies.set_result(replies)
 
 
 def _shown(command: Command, reply: Reply | None) -> list[tuple[str, tuple[str, str] | None, list[int]]]:

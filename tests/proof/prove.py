@@ -12,10 +12,16 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tests.proof.bugs import BUGS, controls
-from tests.proof.planting import FOUND, NOTHING_FOUND, ROOT
+from tests.proof.planting import FOUND, NOT_PLANTED, NOTHING_FOUND, ROOT
 
 child_s_max: Final = 120.0
-_WORDS: Final = {FOUND: "found", NOTHING_FOUND: "NOT FOUND"}
+TIMED_OUT: Final = -1
+_WORDS: Final = {
+    FOUND: "found",
+    NOTHING_FOUND: "NOT FOUND",
+    NOT_PLANTED: "NOT PLANTED",
+    TIMED_OUT: "TIMED OUT",
+}
 
 
 class Trial(NamedTuple):
@@ -27,18 +33,21 @@ class Trial(NamedTuple):
     words: str
 
 
-def trial(name: str) -> Trial:
-    """Run one child."""
+def trial(name: str, s_max: float = child_s_max) -> Trial:
+    """Run one child, for so many seconds at most."""
     begun = time.monotonic()
     command = [sys.executable, "-m", "tests.proof.planting", name]
     try:
-        child = subprocess.run(
-            command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=child_s_max
-        )
+        child = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=s_max)
     except subprocess.TimeoutExpired:
-        return Trial(name, -1, time.monotonic() - begun, f"it took longer than {child_s_max:.0f} s")
+        return Trial(name, TIMED_OUT, time.monotonic() - begun, f"it took longer than {s_max:g} s")
     lines = child.stderr.strip().splitlines()
     return Trial(name, child.returncode, time.monotonic() - begun, lines[-1] if lines else "")
+
+
+def word(code: int) -> str:
+    """What the code of a child means; that of one that was killed or crashed has no word of its own."""
+    return _WORDS.get(code, f"ENDED {code}")
 
 
 def main(names: Sequence[str]) -> int:
@@ -48,12 +57,12 @@ def main(names: Sequence[str]) -> int:
     for name in names or BUGS:
         one = trial(name)
         found += one.code == FOUND
-        tell(f"{_WORDS.get(one.code, 'NOT PLANTED'):<12}{one.seconds:6.1f} s  {name}\n")
+        tell(f"{word(one.code):<12}{one.seconds:6.1f} s  {name}\n")
         tell(f"                      {one.words[:150]}\n")
         sys.stdout.flush()
     wrong = [] if names else [one for one in map(trial, controls()) if one.code != NOTHING_FOUND]
     for one in wrong:
-        tell(f"without any bug {one.name} fails: {one.words}\n")
+        tell(f"without any bug {one.name}: {word(one.code)}, {one.words}\n")
     wanted = len(names or BUGS)
     tell(f"the proof found {found} of {wanted} planted bugs")
     passed = len(controls()) - len(wrong)

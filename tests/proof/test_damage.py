@@ -33,10 +33,26 @@ def whole() -> Directory:
     return directory()
 
 
-def synced_bytes(whole: Directory) -> int:
-    """How much of the open segment its frames say was synced."""
+@pytest.fixture(scope="module")
+def stopped() -> Directory:
+    """The same after a clean stop."""
+    return directory(steps=4, stopped=True)
+
+
+def synced_bytes(whole: Directory, without: range = range(0)) -> int:
+    """How much of the open segment its frames say was synced; those that touch the bytes `without` say
+    nothing any more.
+    """
     position = decode(whole.files[MANIFEST]).segments[-1].position
-    return max(frame.durable_upto for frame in frames_of(whole, whole.last)) - position
+    frames = frames_of(whole, whole.last)
+    left = [one for one in frames if one.end <= without.start or one.offset >= without.stop]
+    return max((frame.durable_upto for frame in left), default=0) - position
+
+
+def stopped_bytes(whole: Directory) -> int:
+    """How much of the open segment was there at the last clean stop."""
+    stop = decode(whole.files[MANIFEST]).segments[-1].stop
+    return stop.length if stop else 0
 
 
 def test_the_directory_has_everything_to_spoil(whole: Directory) -> None:
@@ -45,13 +61,38 @@ def test_the_directory_has_everything_to_spoil(whole: Directory) -> None:
     assert kinds == ["base", "manifest", "segment", "segment"]
     assert verdict(whole, whole.files) == "same"
     assert 100 < synced_bytes(whole) < len(whole.files[whole.last]) - 100
+    assert FILE_FRAME_BYTES < stopped_bytes(whole) < synced_bytes(whole)
 
 
 def test_a_file_cut_at_any_byte(whole: Directory) -> None:
-    """F5: the open segment gives every whole frame; whatever was sealed is refused, shorter by a byte."""
+    """F5: the open segment gives every whole frame; whatever was sealed is refused, shorter by a byte, and so
+    is what was there at the last clean stop.
+    """
     for name, files in cuts(whole):
-        torn = name == whole.last and len(files[name]) >= FILE_FRAME_BYTES
+        torn = name == whole.last and len(files[name]) >= stopped_bytes(whole)
         assert verdict(whole, files) == ("prefix" if torn else "refused"), (name, len(files[name]))
+
+
+def test_a_file_cut_at_any_byte_after_a_clean_stop(stopped: Directory) -> None:
+    """Refused, at the border of two frames too: nothing can have been torn."""
+    assert stopped_bytes(stopped) == len(stopped.files[stopped.last])
+    assert verdict(stopped, stopped.files) == "same"
+    for name, files in cuts(stopped):
+        assert verdict(stopped, files) == "refused", (name, len(files[name]))
+
+
+def test_any_damage_after_a_clean_stop(stopped: Directory) -> None:
+    """Refused, in the last frame too, before which nothing else says that it was synced."""
+    for name, at, files in flips(stopped, every=flips_every):
+        assert verdict(stopped, files) == "refused", (name, at)
+    last = frames_of(stopped, stopped.last)[-1]
+    content = stopped.files[stopped.last]
+    for at in range(last.offset, last.end):
+        flipped = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+        assert verdict(stopped, stopped.with_file(stopped.last, flipped)) == "refused", at
+    for name, what, files in moved_frames(stopped):
+        added = name == stopped.last and files[name].startswith(content)
+        assert verdict(stopped, files) == ("same" if added else "refused"), (name, what)
 
 
 def check_flips(whole: Directory, every: int) -> int:
@@ -71,9 +112,13 @@ def test_a_flipped_bit(whole: Directory) -> None:
 
 @pytest.mark.parametrize("size", [SECTOR, PAGE])
 def test_zeros_in_the_place_of_a_part(whole: Directory, size: int) -> None:
-    """F7, F33: in what was synced refused, in the torn part cut at the frame where they begin."""
+    """F7, F33: in what was synced refused, in the torn part cut at the frame where they begin.
+
+    What was synced is known from the frames that are left: without any behind it, a hole is like a torn tail.
+    """
     for name, start, files in holes(whole, size):
-        torn = name == whole.last and start >= synced_bytes(whole)
+        synced = max(synced_bytes(whole, range(start, start + size)), stopped_bytes(whole))
+        torn = name == whole.last and start >= synced
         assert verdict(whole, files) == ("prefix" if torn else "refused"), (name, start)
 
 

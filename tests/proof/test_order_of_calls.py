@@ -1,6 +1,7 @@
 """From outside, as the kernel saw it: no answer before its sync, no removal before a safe manifest."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,8 +17,13 @@ rounds: Final = 12
 rewrite_s: Final = 0.3
 
 
-def unsynced_answers(trace: list[Call]) -> list[Call]:
-    """The answers that were sent while a write to a segment had not been synced since."""
+def is_manifest(call: Call) -> bool:
+    """Whether a manifest takes the place of another one."""
+    return call.name.startswith("rename") and call.on("manifest")
+
+
+def unsynced(trace: list[Call], what: Callable[[Call], bool]) -> list[Call]:
+    """The calls of a kind that were made while a write to a segment had not been synced since."""
     found: list[Call] = []
     writes: list[int] = []
     for call in trace:
@@ -25,7 +31,7 @@ def unsynced_answers(trace: list[Call]) -> list[Call]:
             writes.append(call.ended)
         elif call.name == "fdatasync" and call.on("segment-") and call.result == 0:
             writes = [at for at in writes if at > call.begun]
-        elif call.is_answer and any(at < call.begun for at in writes):
+        elif what(call) and any(at < call.begun for at in writes):
             found.append(call)
     return found
 
@@ -35,7 +41,7 @@ def early_removals(trace: list[Call]) -> list[Call]:
     found: list[Call] = []
     renamed = False
     for call in trace:
-        if call.name.startswith("rename") and call.on("manifest"):
+        if is_manifest(call):
             renamed = True
         elif call.name == "fsync" and call.on("/data>") and call.result == 0:
             renamed = False
@@ -63,7 +69,11 @@ def test_no_answer_leaves_before_its_sync(tmp_path: Path) -> None:
     trace = list(calls(tmp_path / "trace"))
     assert sum(call.is_answer for call in trace) > 4 * rounds, "answers were seen"
     assert sum(call.name == "fdatasync" for call in trace) >= 4 * rounds, "each of them was synced"
-    assert not unsynced_answers(trace)
+    assert not unsynced(trace, lambda call: call.is_answer)
+    # What a clean stop records of the segment is on disk by then.
+    recorded = trace[max(at for at, call in enumerate(trace) if call.is_answer) :]
+    assert any(map(is_manifest, recorded))
+    assert not unsynced(trace, is_manifest)
 
 
 @needs(no_strace)
@@ -80,7 +90,7 @@ def test_no_file_goes_before_the_manifest_is_safe(tmp_path: Path) -> None:
                 time.sleep(rewrite_s)
         server.stop()
     trace = list(calls(tmp_path / "trace"))
-    assert sum(call.name.startswith("rename") and call.on("manifest") for call in trace) >= 4
+    assert sum(map(is_manifest, trace)) >= 4
     assert sum(call.name.startswith("unlink") and call.on("segment-") for call in trace) >= 1
     assert not early_removals(trace)
 
@@ -104,7 +114,7 @@ def test_an_answer_before_its_sync_would_be_seen(synced: bool) -> None:  # noqa:
         *([_call("fdatasync", "5</x/data/segment-1.weir>", 2, 0)] if synced else []),
         _call("sendto", '9<TCP:[1]>, "HTTP/1.1 201 Created', 3),
     ]
-    assert bool(unsynced_answers(trace)) != synced
+    assert bool(unsynced(trace, lambda call: call.is_answer)) != synced
 
 
 @pytest.mark.parametrize("synced", [True, False])

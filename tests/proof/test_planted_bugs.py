@@ -4,7 +4,7 @@ import pytest
 
 from tests.proof.bugs import BUGS, SUBSET
 from tests.proof.planting import FOUND, ROOT, Edit, NotPlanted, edited
-from tests.proof.prove import trial
+from tests.proof.prove import trial, word
 
 
 @pytest.mark.parametrize("name", SUBSET)
@@ -21,6 +21,13 @@ def test_every_bug_can_still_be_planted() -> None:
             text = (ROOT / edit.file).read_text(encoding="utf-8")
             assert edited(bug.edits, edit.file, text) != text, name
     assert len(BUGS) >= 12
+
+
+def test_a_test_that_takes_too_long_is_told_as_such() -> None:
+    """Nothing is known then: it was planted, and neither found nor missed."""
+    one = trial(SUBSET[0], s_max=0.01)
+    assert word(one.code) == "TIMED OUT"
+    assert one.words == "it took longer than 0.01 s"
 
 
 def test_a_bug_whose_place_is_gone_is_told() -> None:

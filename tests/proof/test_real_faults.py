@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import json
 import shutil
 import socket
 import statistics
@@ -66,10 +67,25 @@ def test_a_failing_sync_is_told_and_not_tried_again(fsync: str, tmp_path: Path) 
             assert status == 503
             assert call("POST", f"{STREAM}/entries", {"fields": {"n": "1"}})[0] == 503
             assert call("GET", f"{MISSING}?after=0-0")[0] == 200
+            _check_told(server, call)
         server.kill()
         server.wrapper = ()
         server.start()
         assert set(given) <= _ids(server)
+
+
+def _check_told(server: Server, call: Call) -> None:
+    """Whoever runs it learns of it: not ready, why, and one line that says what helps."""
+    status, health = call("GET", "/healthz/ready")
+    assert (status, health["status"]) == (503, "storage_failed")
+    status, told = call("GET", "/v1/status")
+    assert (status, told["status"]) == (200, "storage_failed")
+    assert "Input/output error" in told["log"]["failure"]
+    log = server.data.with_name(f"{server.data.name}.log").read_text()
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    (line,) = [line for line in lines if line["level"] == "critical"]
+    assert line["reason"] == told["log"]["failure"]
+    assert "restart" in line["remedy"]
 
 
 def _publish_some(call: Call) -> tuple[list[str], int]:

@@ -1,0 +1,172 @@
+"""Redrive: dead letters go back to the stream that they came from, in one turn.
+
+Knows: which entry is a dead letter of a group, and what its copy in the source holds.
+Must never know: how dead letters were selected, wire formats.
+
+    orders-dead   7-0 item=pear weir-source=orders weir-id=5-0 weir-group=billing …     is deleted
+    orders        9-0 item=pear weir-redriven-from=5-0                                  is appended
+
+The copy is a new entry: no group has read it, its delivery count begins at 0, and it stands in the stream for
+every group. Both changes, and the answer kept under an idempotency key, are in the same frame.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from engine import entries, errors, ids
+from engine.commands import own, types
+from engine.commands.deadletters import LETTER_FIELDS, turn_letters_bytes_max
+from engine.commands.entries import Prepared, prepare, store
+from engine.commands.turn import Turn
+from engine.entries import Pairs
+from engine.keyspace import Key
+from engine.records import RememberAnswer, Remove, answer_age_ms_max
+from engine.replies import DeadLettersFound, Redriven
+
+# The field of a copy that holds the ID of the entry that died. A copy that dies again keeps the first one.
+REDRIVEN_FROM: Final = "weir-redriven-from"
+# What one turn looks at. Where each stands in a cold node of its own, one takes 0.1 ms and more.
+turn_redriven_max: Final = 100
+# What one look for dead letters goes through: entries, and their bytes.
+turn_looks_max: Final = 500
+turn_looks_bytes_max: Final = 1 << 20
+# For each dead letter the log holds its ID in the deletion, and both IDs again under an idempotency key.
+_ids_logged: Final = 3
+
+
+class DeadLetter(NamedTuple):
+    """A dead letter taken apart: the entry's own fields, and what was noted beside them."""
+
+    fields: Pairs
+    source: bytes
+    source_id: bytes
+    group: bytes
+    consumer: bytes
+    reason: bytes
+
+
+def parse(text: bytes) -> DeadLetter | None:
+    """The dead letter that a stored entry is, None for any other entry.
+
+    A dead letter that was itself redriven, from the dead letters of a dead-letter stream, is one again.
+    """
+    if _MARK not in text:
+        return None
+    pairs = entries.pairs_of(text)
+    if pairs[-1][0] == REDRIVEN_FROM:
+        del pairs[-1]
+    noted = pairs[-len(LETTER_FIELDS) :]
+    if tuple(name for name, _ in noted) != LETTER_FIELDS:
+        return None
+    source, source_id, group, consumer, _, reason = (value for _, value in noted)
+    return DeadLetter(pairs[: -len(LETTER_FIELDS)], source, source_id, group, consumer, reason)
+
+
+# Most entries that are no dead letters are recognised without being decoded.
+_MARK: Final = b'"weir-deliveries"'
+
+
+def find_dead_letters(turn: Turn, command: own.FindDeadLetters) -> DeadLettersFound:
+    key = turn.keyspace.find(command.letters)
+    if key is None:
+        return DeadLettersFound([], None)
+    found: list[int] = []
+    last = ids.ID_MAX
+    for entry_id, text in key.stream.after(command.start - 1, turn_looks_max, turn_looks_bytes_max):
+        last = entry_id
+        if entry_id > command.end:
+            break
+        letter = parse(text)
+        if letter is not None and _is_wanted(letter, command):
+            found.append(entry_id)
+            if len(found) == command.count:
+                break
+    return DeadLettersFound(found, last if last < min(key.stream.top_id, command.end) else None)
+
+
+def _is_wanted(letter: DeadLetter, wanted: own.FindDeadLetters) -> bool:
+    return (
+        is_of(letter, wanted.stream, wanted.group)
+        and (wanted.consumer is None or letter.consumer == wanted.consumer.encode())
+        and (wanted.reason is None or letter.reason == wanted.reason.encode())
+    )
+
+
+def redrive(turn: Turn, command: own.Redrive) -> Redriven:
+    key, _ = turn.group(command.stream, command.group)
+    repeated = _repeated(turn, key, command)
+    if repeated is not None:
+        return repeated
+    found, upto = _found(turn, command)
+    if command.dry_run or not found:
+        _remember(turn, command, [], [], upto)
+        return Redriven([letter_id for letter_id, _ in found], [], upto)
+    prepared = prepare(turn, types.XAdd(stream=command.stream, bodies=[body for _, body in found]))
+    assert isinstance(prepared, Prepared), "the stream exists, and copies have no key of their own"
+    turn.ask_room(_ids_logged * len(found))
+    letter_ids = [letter_id for letter_id, _ in found]
+    # Deleted first: where a stream is its own dead-letter stream, its retention may remove them otherwise.
+    turn.emit(Remove(command.letters, letter_ids, tombstone=True))
+    copy_ids = list(store(turn, prepared).ids)
+    _remember(turn, command, letter_ids, copy_ids, upto)
+    return Redriven(letter_ids, copy_ids, upto)
+
+
+def _found(turn: Turn, command: own.Redrive) -> tuple[list[tuple[int, bytes]], int | None]:
+    """The dead letters of this group among the IDs, each with its copy's body, as far as one turn goes; and
+    the last ID that was looked at where some were left.
+    """
+    key = turn.keyspace.find(command.letters)
+    if key is None:
+        return [], command.upto
+    wanted = sorted(set(command.ids))
+    texts = key.stream.find_each(wanted[:turn_redriven_max], removing=not command.dry_run)
+    found: list[tuple[int, bytes]] = []
+    size = 0
+    for place, letter_id in enumerate(wanted[:turn_redriven_max]):
+        letter = parse(texts[letter_id]) if letter_id in texts else None
+        if letter is None or not is_of(letter, command.stream, command.group):
+            continue
+        body = _copy(letter)
+        size += len(body)
+        if found and size > turn_letters_bytes_max:
+            return found, wanted[place - 1]
+        found.append((letter_id, body))
+    return found, command.upto if len(wanted) <= turn_redriven_max else wanted[turn_redriven_max - 1]
+
+
+def is_of(letter: DeadLetter, stream: str, group: str) -> bool:
+    """Whether the entry died in this group of this stream."""
+    return (letter.source, letter.group) == (stream.encode(), group.encode())
+
+
+def _copy(letter: DeadLetter) -> bytes:
+    """The body of the new entry in the source."""
+    if any(name == REDRIVEN_FROM for name, _ in letter.fields):
+        return entries.body(letter.fields)
+    return entries.body([*letter.fields, (REDRIVEN_FROM, letter.source_id)])
+
+
+# --- idempotency: the answer is kept as one list of IDs: dead letters, copies, and `upto` (0 for None)
+
+
+def _repeated(turn: Turn, key: Key, command: own.Redrive) -> Redriven | None:
+    """The answer of the first time."""
+    if command.idempotency is None:
+        return None
+    answer = key.answers.get(command.idempotency.key)
+    if answer is None or turn.now_ms - answer.at_ms > answer_age_ms_max:
+        return None
+    if answer.digest != command.idempotency.digest:
+        raise errors.idempotency_mismatch()
+    *both, upto = answer.ids
+    half = len(both) // 2
+    return Redriven(both[:half], both[half:], upto or None, duplicate=True)
+
+
+def _remember(
+    turn: Turn, command: own.Redrive, letter_ids: Sequence[int], copy_ids: Sequence[int], upto: int | None
+) -> None:
+    if command.idempotency is not None:
+        key, kept = command.idempotency, [*letter_ids, *copy_ids, upto or ids.ID_MIN]
+        turn.emit(RememberAnswer(command.stream, key.key, key.digest, kept, turn.now_ms))

@@ -1,0 +1,63 @@
+"""What was removed and is not freed yet: freeing a million objects takes longer than one turn may.
+
+Knows: how a removed stream, group or dict of streams is taken apart, a block at a time.
+Must never know: why something was removed, when there is time.
+
+    removing    one reference moves here: as quick for a million pending entries as for one
+    free_some   takes the last thing apart: its parts take its place, a block of entries is freed at once
+"""
+
+from typing import Any, Final
+
+from engine.blocks import SortedMap
+from engine.groups import Consumer, Group
+
+# Steps of one turn: each frees a block of at most 512 entries, or an object with its small parts; some 5 ms.
+_steps_max: Final = 200
+
+
+class Garbage:
+    """Things to be freed. What is in here is used by nothing else."""
+
+    __slots__ = ("_things",)
+
+    def __init__(self) -> None:
+        self._things: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self._things)
+
+    def add(self, thing: object) -> None:
+        """Take a removed thing: a dict, a list, a group, or what has `garbage()`."""
+        self._things.append(thing)
+
+    def free_some(self) -> bool:
+        """Free as much as one turn may; whether there is more."""
+        things = self._things
+        for _ in range(_steps_max):
+            if not things:
+                break
+            last = things[-1]
+            if isinstance(last, dict | list):
+                if last:
+                    part = last.popitem()[1] if isinstance(last, dict) else last.pop()
+                    things += _parts(part)
+                else:
+                    things.pop()
+            else:
+                things.pop()
+                things += _parts(last)
+        return bool(things)
+
+
+def _parts(thing: Any) -> list[Any]:  # noqa: ANN401 - whatever was removed
+    """What is large in it; the rest is freed with it."""
+    if isinstance(thing, dict | list):
+        return [thing]
+    if isinstance(thing, SortedMap):
+        return [thing.dismantle()]
+    if isinstance(thing, Consumer):
+        return _parts(thing.pending) if thing.pending else []
+    if isinstance(thing, Group):
+        return [thing.consumers, *_parts(thing.pending), *_parts(thing.by_delivery)]
+    return thing.garbage() if hasattr(thing, "garbage") else []

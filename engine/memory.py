@@ -1,0 +1,121 @@
+"""How much memory the data takes, and whether there is room for more.
+
+Knows: an estimate that is kept by adding and subtracting, never by a walk; how much the process really holds.
+Must never know: streams, commands, where the figures of the process come from.
+
+    estimate    bytes of the data by the constants below; the process confirms them within a fifth, for three
+                shapes of data (tests/engine/test_memory.py)
+    resident    what the operating system counts for the process, looked at once a second
+    beside      what is resident and not data: interpreter, buffers, memory that the allocator cannot use
+    used        estimate + beside
+
+Neither figure will do alone. The estimate knows nothing of buffers and fragments. The resident size does not
+fall when data is deleted, for the allocator keeps freed memory for what comes next: a limit on that alone
+would never let writes in again. So `beside` grows where the resident size grows by more than the estimate,
+and never exceeds what is resident beyond the estimate. Deleting makes room at once, and `used` never exceeds
+the larger of the two.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+# Measured with CPython 3.11 on 64-bit Linux: objects with their headers, rounded as the allocator rounds,
+# their slots in lists at their usual filling, and the integers and names that belong to nothing else.
+STREAM_BYTES: Final = 1_900
+OPEN_NODE_BYTES: Final = 450
+# An entry of an open node, beside its text.
+ENTRY_BYTES: Final = 112
+# A sealed node, beside its text.
+NODE_BYTES: Final = 480
+GROUP_BYTES: Final = 900
+CONSUMER_BYTES: Final = 800
+PENDING_BYTES: Final = 215
+# What is remembered of an idempotent publication: its key and digest, and each of its IDs.
+ANSWER_BYTES: Final = 460
+ANSWER_ID_BYTES: Final = 56
+PRODUCER_BYTES: Final = 620
+# An idempotent ID of a producer, a chunk of a producer.
+PRODUCTION_BYTES: Final = 300
+CHUNK_BYTES: Final = 250
+# Consumers may take entries, which makes them pending, until the limit is exceeded by a tenth: only what is
+# delivered can be worked off, and that makes room.
+_DELIVERY_PART: Final = 10
+
+
+class Footprint:
+    """The estimated bytes of something. What it joins holds the sum."""
+
+    __slots__ = ("_whole", "bytes")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._whole: Footprint | None = None
+
+    def add(self, size: int) -> None:
+        """So many bytes more, or fewer."""
+        self.bytes += size
+        if self._whole is not None:
+            self._whole.bytes += size
+
+    def join(self, whole: "Footprint") -> None:
+        """Be a part of `whole` from here on."""
+        assert self._whole is None, "a part of one whole alone"
+        self._whole = whole
+        whole.bytes += self.bytes
+
+    def leave(self) -> None:
+        """Be a part of nothing: what it counts is to be freed."""
+        assert self._whole is not None, "it has joined one"
+        self._whole.bytes -= self.bytes
+        self._whole = None
+
+
+class Memory:
+    """The data's memory beside its limit, `bytes_max`; None is no limit."""
+
+    def __init__(self, bytes_max: int | None = None) -> None:
+        self.bytes_max = bytes_max
+        self._full_at = float("inf") if bytes_max is None else bytes_max
+        self._over_at = self._full_at + self._full_at // _DELIVERY_PART if bytes_max else self._full_at
+        # Of all streams together; a new one where all are removed at once. And of what belongs to none.
+        self.streams = Footprint()
+        self.shared = Footprint()
+        self.resident_bytes = 0
+        self._beside_bytes = 0
+        self._seen_bytes = 0
+        self._was_full = False
+        # Called with whether it is full, when that has changed.
+        self.on_change: Callable[[bool], None] | None = None
+
+    @property
+    def estimated_bytes(self) -> int:
+        """The data, by its parts."""
+        return self.streams.bytes + self.shared.bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """What the limit is compared with."""
+        return self.streams.bytes + self.shared.bytes + self._beside_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing may be added."""
+        return self.used_bytes >= self._full_at
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing may be delivered to consumers either."""
+        return self.used_bytes >= self._over_at
+
+    def observe(self, resident_bytes: int | None) -> None:
+        """Take in what the process holds; None where that cannot be known."""
+        if resident_bytes is not None:
+            estimated = self.estimated_bytes
+            explained = max(0, estimated - self._seen_bytes)
+            grown = resident_bytes - self.resident_bytes - explained
+            self._beside_bytes = max(0, min(self._beside_bytes + max(0, grown), resident_bytes - estimated))
+            self.resident_bytes, self._seen_bytes = resident_bytes, estimated
+        if self.is_full != self._was_full:
+            self._was_full = self.is_full
+            if self.on_change is not None:
+                self.on_change(self._was_full)

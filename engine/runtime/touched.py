@@ -1,0 +1,50 @@
+"""On which frame an answer about a stream depends: the last one that touched it.
+
+Knows: positions of frames, by stream, as long as they may not be safe. Must never know: commands, waiting.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from engine.records import Record, RemoveAll
+
+# Positions are forgotten, once safe, when there are more than this.
+_positions_max: Final = 1024
+
+
+class Touched:
+    """Told of each frame. What touches no stream by its name has the name ""."""
+
+    __slots__ = ("_by_stream", "_else", "_many")
+
+    def __init__(self) -> None:
+        self._by_stream: dict[str, int] = {}
+        # That of all streams of which none is kept: of the last frame that removed them all.
+        self._else = 0
+        self._many = _positions_max
+
+    def note(self, records: Sequence[Record], position: int) -> None:
+        """A frame of these records ends at `position`."""
+        for record in records:
+            self._by_stream[getattr(record, "stream", "")] = position
+            if type(record) is RemoveAll:
+                self._by_stream, self._else = {"": position}, position
+
+    @property
+    def are_many(self) -> bool:
+        """Whether it is time to forget."""
+        return len(self._by_stream) > self._many
+
+    def forget(self, safe_upto: int) -> None:
+        """What is safe need not be known."""
+        self._by_stream = {name: upto for name, upto in self._by_stream.items() if upto > safe_upto}
+        self._many = max(_positions_max, 2 * len(self._by_stream))
+
+    def upto(self, streams: Iterable[str] | None) -> int:
+        """The position on which an answer about these streams depends; None is about all of them.
+
+        What is forgotten is safe, and frames that touch no stream are shown by nothing.
+        """
+        if streams is None:
+            return max(self._by_stream.values(), default=0)
+        return max([self._by_stream.get(stream, self._else) for stream in streams], default=0)

@@ -1,0 +1,117 @@
+"""kill -9 among redrives that are tried again until they are answered: each dead letter goes back once."""
+
+import contextlib
+import http.client
+import json
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.crash.test_kill import REWRITING
+from tests.server import Server
+
+letters: Final = 900
+kills: Final = 4
+count: Final = 7
+GROUP: Final = "/v1/streams/s/groups/g"
+
+
+def call(port: int, method: str, path: str, body: object = None, **headers: str) -> Any:
+    """The answer, None where there was none or the gateway could not give one yet."""
+    with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        with contextlib.closing(connection):
+            given = None if body is None else json.dumps(body)
+            connection.request(method, path, given, {"content-type": "application/json", **headers})
+            answer = connection.getresponse()
+            told = json.loads(answer.read())
+        if answer.status != 503:
+            assert answer.status < 300, told
+            return told
+    return None
+
+
+def entries(port: int, stream: str) -> list[Any]:
+    path = f"/v1/streams/{stream}/entries?count=10000"
+    found: list[Any] = call(port, "GET", path)["entries"]
+    return found
+
+
+def bury(port: int) -> None:
+    """Entries with neighbouring IDs, all of them dead letters."""
+    rows = [{"id": f"5-{number}", "fields": {"n": str(number)}} for number in range(letters)]
+    call(port, "POST", "/v1/streams/s/entries", {"entries": rows})
+    call(port, "PUT", GROUP, {"start": "0", "dead_letter": {"stream": "dead"}})
+    call(port, "POST", f"{GROUP}/consumers/c/read", {"count": letters})
+    call(port, "POST", f"{GROUP}/dead-letter", {"ids": [row["id"] for row in rows]})
+    assert len(entries(port, "dead")) == letters
+
+
+class Operator:
+    """Redrives a few at a time; each call as often as it takes until it is answered, under its key."""
+
+    def __init__(self, name: str, port: int) -> None:
+        self.name = name
+        self.port = port
+        self.answers: dict[str, Any] = {}
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        number = 0
+        while not self.over.is_set():
+            key = f"{self.name}-{number}"
+            answer = self.attempt(key)
+            if answer is None:
+                time.sleep(0.02)
+                continue
+            self.answers[key] = answer["entries"]
+            if not answer["entries"]:
+                return
+            number += 1
+            time.sleep(0.01)
+
+    def attempt(self, key: str) -> Any:
+        path = f"{GROUP}/dead-letters/redrive"
+        return call(self.port, "POST", path, {"count": count}, **{"idempotency-key": key})
+
+
+@pytest.mark.parametrize(("fsync", "options"), [("always", ()), ("everysec", REWRITING)])
+def test_redriven_once_through_kills(fsync: str, options: tuple[str, ...], tmp_path: Path) -> None:
+    """An entry is a dead letter or back in its stream; what was answered is what is there."""
+    with Server(tmp_path / "data", "--fsync", fsync, *options) as server:
+        bury(server.port)
+        operators = [Operator(name, server.port) for name in ("a", "b")]
+        for operator in operators:
+            operator.thread.start()
+        try:
+            for _ in range(kills):
+                time.sleep(random.uniform(0.1, 0.4))
+                server.kill()
+                server.start()
+            time.sleep(0.2)
+        finally:
+            for operator in operators:
+                operator.over.set()
+            for operator in operators:
+                operator.thread.join(60)
+        for operator in operators:
+            key = max(operator.answers, key=lambda one: int(one.split("-")[1]))
+            assert operator.attempt(key)["entries"] == operator.answers[key], "remembered through the kills"
+        dead, alive = entries(server.port, "dead"), entries(server.port, "s")
+        assert server.stop() == 0
+    back = {one["id"]: one["fields"] for one in alive[letters:]}
+    froms = [one["weir-redriven-from"] for one in back.values()]
+    everything = froms + [one["fields"]["weir-id"] for one in dead]
+    assert sorted(everything) == sorted(f"5-{number}" for number in range(letters)), "each once"
+    answered = [row for operator in operators for rows in operator.answers.values() for row in rows]
+    assert len(answered) > 10 * count, "there was a load"
+    gone = {row["dead_letter_id"] for row in answered}
+    assert len(gone) == len(answered), "none was answered twice"
+    assert not gone & {one["id"] for one in dead}
+    assert {row["id"] for row in answered} <= back.keys()
+    assert len(back) <= len(answered) + 2 * count, "beside them at most the calls under way"

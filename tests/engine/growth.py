@@ -1,0 +1,86 @@
+"""Fills an engine with data of one shape, in a process of its own, and prints by how much it has grown.
+
+Knows: shapes of data, how much the operating system counts for this process.
+Must never know: what the engine makes of it.
+
+    python -m tests.engine.growth entries DIRECTORY  →  estimated_bytes resident_bytes
+"""
+
+import asyncio
+import gc
+import secrets
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from engine import Cursor, Engine, SystemClock, XAdd, XGroupCreate, XRead, XReadGroup, entries
+from engine.runtime.resident import resident_bytes
+
+BATCH: Final = 10_000
+
+
+def bodies(count: int) -> list[bytes]:
+    return [entries.body([("v", secrets.token_hex(16))]) for _ in range(count)]
+
+
+async def many_entries(engine: Engine) -> None:
+    """A million tiny entries in one stream."""
+    for _ in range(100):
+        await engine.execute(XAdd(stream="s", bodies=bodies(BATCH)))
+        await asyncio.sleep(0)
+
+
+async def many_streams(engine: Engine) -> None:
+    """20,000 streams of three entries, each with a group."""
+    for number in range(20_000):
+        await engine.execute(XAdd(stream=f"stream-{number}", bodies=bodies(3)))
+        await engine.execute(XGroupCreate(stream=f"stream-{number}", group="workers", start=0))
+
+
+async def much_pending(engine: Engine) -> None:
+    """200,000 entries pending in two groups, of 2,000 consumers."""
+    for _ in range(20):
+        await engine.execute(XAdd(stream="s", bodies=bodies(BATCH)))
+    for group in ("a", "b"):
+        await engine.execute(XGroupCreate(stream="s", group=group, start=0))
+        for number in range(2_000):
+            read = XReadGroup(
+                group=group, consumer=f"worker-{number}", count=100, streams=[("s", Cursor.NEW)]
+            )
+            await engine.execute(read)
+
+
+SHAPES: Final[dict[str, Callable[[Engine], Awaitable[None]]]] = {
+    "entries": many_entries,
+    "streams": many_streams,
+    "pending": much_pending,
+}
+
+
+async def grow(shape: str, directory: Path) -> tuple[int, int]:
+    """By how many bytes the data grows: as estimated, and as the process does."""
+    engine = Engine.open(directory, clock=SystemClock(), fsync="no")
+    await engine.start()
+    await engine.execute(XAdd(stream="warm", bodies=bodies(2 * BATCH)))
+    await engine.execute(XRead(streams=[("warm", 0)]))
+    await engine.execute(XGroupCreate(stream="warm", group="g", start=0))
+    await engine.execute(XReadGroup(group="g", consumer="c", streams=[("warm", Cursor.NEW)]))
+    gc.collect()
+    before = engine.memory.estimated_bytes, settled()
+    await SHAPES[shape](engine)
+    await asyncio.sleep(0.2)
+    gc.collect()
+    after = engine.memory.estimated_bytes, settled()
+    await engine.close()
+    return after[0] - before[0], after[1] - before[1]
+
+
+def settled() -> int:
+    found = resident_bytes()
+    assert found is not None, "this is Linux"
+    return found
+
+
+if __name__ == "__main__":
+    print(*asyncio.run(grow(sys.argv[1], Path(sys.argv[2]))))  # noqa: T201 - the answer of this program

@@ -1,0 +1,68 @@
+"""Compressing that fails costs nothing: the texts stay as they were, and it is tried again."""
+
+import asyncio
+
+import zstandard
+
+from engine.keyspace import Keyspace
+from engine.nodes import Text
+from engine.runtime.packing import Packer, retry_s
+from tests.engine.clocks import HandClock
+
+
+class NeedsMemory(Text):
+    """A text that cannot be compressed while memory is short."""
+
+    __slots__ = ()
+    short = True
+
+    def packed(self, compressor: zstandard.ZstdCompressor | None = None) -> bytes:
+        if self.short:
+            raise MemoryError
+        return super().packed(compressor)
+
+
+async def test_compressing_is_tried_again_when_memory_was_short() -> None:
+    """Not at once; and each failure is told and counted, none is lost."""
+    told: list[object] = []
+    loop = asyncio.get_running_loop()
+    failed = asyncio.Event()
+
+    def tell(_: object, context: dict[str, object]) -> None:
+        told.append(context["exception"])
+        failed.set()
+
+    loop.set_exception_handler(tell)
+    keyspace, clock = Keyspace(), HandClock()
+    texts: list[Text] = [Text(b"one" * 99), NeedsMemory(b"two" * 99), Text(b"three" * 99)]
+    keyspace.cold.extend(texts)
+    packer = Packer(keyspace, clock)
+    packer.begin()
+    later = Text(b"four" * 99)
+    await failed.wait()
+    keyspace.cold.append(later)
+    assert packer.failures == len(told) == 1
+    assert isinstance(told[0], MemoryError)
+    assert keyspace.cold == [*texts, later], "none is forgotten"
+    clock.pass_ms(int(retry_s * 1000) - 1)
+    packer.begin()
+    assert not any(text.is_packed for text in texts), "too early"
+    NeedsMemory.short = False
+    clock.pass_ms(2)
+    packer.begin()
+    await packer.close()
+    assert all(text.is_packed for text in [*texts, later])
+    assert texts[1].plain() == b"two" * 99
+    assert (keyspace.cold, packer.failures) == ([], 1)
+
+
+async def test_a_stop_waits_for_what_is_under_way_and_survives_its_failure() -> None:
+    """The log has to be closed whatever becomes of this."""
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    NeedsMemory.short = True
+    keyspace = Keyspace()
+    keyspace.cold.append(NeedsMemory(b"text"))
+    packer = Packer(keyspace, HandClock())
+    packer.begin()
+    await packer.close()
+    assert packer.failures == 1
