@@ -49,6 +49,8 @@ def document(settings: Settings) -> bytes:
     """The whole description as JSON."""
     kinds = (*frames.CLIENT_FRAMES, *frames.SERVER_FRAMES)
     _, schemas = msgspec.json.schema_components([*kinds, Place], ref_template="#/components/schemas/{name}")
+    schemas["Ack"]["properties"]["ids"]["maxItems"] = settings.ids_max
+    schemas["Nack"]["properties"]["ids"]["maxItems"] = settings.lookups_max
     names = [_name(kind) for kind in kinds]
     described = {
         "asyncapi": "3.0.0",

@@ -11,14 +11,15 @@ from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
 
-from app import auth
+from app import auth, held
 from app.auth import Action, Principal
 from app.errors import Refusal, problem, problem_headers
 from app.gateway import ClientLeft, Gateway, Receive, left
+from app.guard import gone_extension
 from app.wire import media, members, query
 from app.wire.media import MediaType, Preferences
 from app.wire.members import Members
-from engine import Command, Engine, EngineError, Reply
+from engine import Command, Engine, EngineError, Reply, XReadGroup
 
 T = TypeVar("T")
 Scope = MutableMapping[str, Any]
@@ -28,13 +29,22 @@ Header = tuple[bytes, bytes]
 JSON: Final = b"application/json"
 PROBLEM: Final = b"application/problem+json"
 HTML: Final = b"text/html; charset=utf-8"
+# In a request's state: its Host is not served here, so that it is answered no more than whether all is well.
+stranger: Final = "stranger"
+# In a request's state: the `unsent` of its answer, for code that waits before it writes the answer.
+unsent_state: Final = "unsent"
 
 # A body of this size takes about ten milliseconds to read: beyond it, others are served meanwhile.
 _inline_bytes_max: Final = 1 << 20
+# Values of a body beside its lists of IDs and of streams.
+_other_values_max: Final = 1_000
 
 
 class Answer(Response):
     """A whole answer. Made without Starlette's header handling, which costs more than the rest of a route."""
+
+    # Called where the client is gone before the answer could be written.
+    unsent: Callable[[], None] | None = None
 
     def __init__(
         self, status: int, body: bytes = b"", headers: Sequence[Header] = (), *, media_type: bytes = JSON
@@ -48,6 +58,12 @@ class Answer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it; HEAD gets the head alone."""
+        gone = scope.get("extensions", {}).get(gone_extension)
+        if self.unsent is not None and gone is not None and gone():
+            self.unsent()
+            return
+        if self.unsent is not None:
+            scope["state"][unsent_state] = self.unsent
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         body = b"" if scope["method"] == "HEAD" else self.body
         await send({"type": "http.response.body", "body": body})
@@ -140,11 +156,20 @@ class Call:
         return request_id
 
     @property
+    def is_stranger(self) -> bool:
+        """Whether it came under a Host that is not served here, as probes may."""
+        return stranger in self.scope["state"]
+
+    @property
     def media_type(self) -> MediaType:
         """The body's. Raises `unsupported_media_type`."""
         return media.content_type(
             self.headers.get(b"content-type", b""), self.headers.get(b"content-encoding", b"")
         )
+
+    def asks_for_events(self, offered: Sequence[str]) -> bool:
+        """Whether it is an EventSource that asks, of a route with these media types."""
+        return bool(offered) and media.asks_for_events(self.headers.get(b"accept", b""), offered)
 
     def require(self, action: Action, stream: str | None) -> None:
         """Raise `forbidden` unless whoever calls may do this."""
@@ -184,8 +209,11 @@ class Call:
         """The members of a JSON object; there are no query parameters beside it."""
         members.check_is_json(self.media_type.name)
         query.parse(self.query, ())
-        depth_max = self.gateway.settings.json_depth_max
-        return await self.read(partial(members.parse, known=known, depth_max=depth_max))
+        settings = self.gateway.settings
+        # A call has two lists or objects of its clients' making at most, with two values an item.
+        values_max = 4 * max(settings.ids_max, settings.request_streams_max) + _other_values_max
+        reader = partial(members.parse, known=known, depth_max=settings.json_depth_max, values_max=values_max)
+        return await self.read(reader)
 
     @property
     def wishes(self) -> Preferences:
@@ -211,10 +239,20 @@ class Call:
 
     async def execute(self, command: Command, *, synced: bool = False) -> Reply:
         """Run one command. A read that waits ends when the client leaves."""
-        work = self.engine.execute(command, synced=synced)
         if getattr(command, "block_ms", None) is None:
-            return await work
-        return await self.gateway.wait(work, self.receive)
+            return await self.engine.execute(command, synced=synced)
+        if not isinstance(command, XReadGroup):
+            return await self.gateway.wait(self.engine.execute(command, synced=synced), self.receive)
+        until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        work = self.engine.execute(command, synced=synced, until=until)
+        return await self.gateway.wait(work, self.receive, until, partial(self.give_back, command))
+
+    def give_back(self, command: XReadGroup, reply: Reply) -> None:
+        """Return new entries that the client never gets: it has left."""
+        if commands := held.give_back(command, reply):
+            self.engine.submit(commands, lambda _: None)
+            for stream, _ in command.streams:
+                self.gateway.consumers.settled(stream)
 
     async def run(self, commands: Sequence[Command]) -> list[Reply]:
         """One command, which may wait, or several as one turn."""

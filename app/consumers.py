@@ -70,7 +70,8 @@ class Consumers:
 
     def __init__(self) -> None:
         self._places: dict[str, dict[Consumer, Place]] = {}
-        self._watching: dict[str, set[asyncio.Event]] = {}
+        # In the order in which they came, so that the first is woken first.
+        self._watching: dict[str, dict[asyncio.Event, None]] = {}
 
     def take(self, consumer: Consumer, replaced: Callable[[], None]) -> Place:
         """Have the consumer, once whoever has it is gone, who is told; `replaced` is called when another
@@ -121,11 +122,11 @@ class Consumers:
     def watch(self, stream: str) -> Iterator[asyncio.Event]:
         """An event that is set each time that something may have been settled."""
         event = asyncio.Event()
-        self._watching.setdefault(stream, set()).add(event)
+        self._watching.setdefault(stream, {})[event] = None
         try:
             yield event
         finally:
             watching = self._watching[stream]
-            watching.discard(event)
+            del watching[event]
             if not watching:
                 del self._watching[stream]

@@ -117,6 +117,7 @@ class Consuming:
             count=min(room, _piece_count_max),
             block_ms=block_ms if new else None,
             claim_min_idle_ms=asked.claim_min_idle_ms if new else None,
+            claims_own=False,
             bytes_max=_piece_bytes_max,
         )
         reply = await self._engine.execute(command, until=self._place.until)
@@ -126,18 +127,14 @@ class Consuming:
     async def _give(self, found: StreamDeliveries, put: Put) -> None:
         """Send entries; those that the client did not take go back, if they were new to this consumer."""
         text = b"" if found.gap is None else wire.group_gap(found.gap)
-        # What it holds too long it claims from itself: its client has that.
-        fresh = [one for one in found.entries if not (one.own and one.id in self._in_flight)]
-        text += b"".join([_event(one) for one in fresh])
-        if not text:
-            return
+        text += b"".join([_event(one) for one in found.entries])
         taken = False
         try:
             if not self._place.until.done():
                 await put(text)
                 taken = self._replaced or not self._place.until.done()
         finally:
-            given = [one.id for one in fresh]
+            given = [one.id for one in found.entries]
             if taken:
                 self._in_flight.update(given)
                 self._silent_since = self._clock.monotonic()

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from app import (
     examples,
     examples_bulk,
+    examples_gateway,
     examples_groups,
     operations,
     operations_bulk,
@@ -30,7 +31,12 @@ from app.wire.media import JSON, idempotency_key_bytes_max, integer_max
 _PROBLEM: Final = "application/problem+json"
 _REF: Final = "#/components/schemas/{name}"
 
-_EXAMPLES: Final = {**examples.EXAMPLES, **examples_groups.EXAMPLES, **examples_bulk.EXAMPLES}
+_EXAMPLES: Final = {
+    **examples.EXAMPLES,
+    **examples_groups.EXAMPLES,
+    **examples_bulk.EXAMPLES,
+    **examples_gateway.EXAMPLES,
+}
 _OPERATIONS: Final[Mapping[str, Operation]] = {
     name: msgspec.structs.replace(told, examples=_EXAMPLES.get(name, {}))
     for room in (operations, operations_groups, operations_bulk)
@@ -86,13 +92,15 @@ _SET_LIMITS: Final = (
     ("limit", "maximum", "count_max"),
     ("max_bytes", "maximum", "answer_bytes_max"),
     ("ids", "maxItems", "ids_max"),
+    ("ids", "maxItems", "lookups_max"),
     ("entries", "maxItems", "batch_entries_max"),
     ("streams", "maxProperties", "request_streams_max"),
 )
+_DEFAULTS: Final = Settings.model_construct()
 _ANYWHERE: Final = ("unknown_parameter", "invalid_name", "unauthenticated", "forbidden", "origin_refused")
 _WITH_BODY: Final = ("malformed_json", "body_too_large", "unsupported_media_type", "invalid")
-_WITH_ENGINE: Final = ("starting", "draining", "storage_failed")
-_WITH_WRITES: Final = ("storage_full",)
+_WITH_ENGINE: Final = ("starting", "restarting", "draining", "storage_failed")
+_WITH_WRITES: Final = ("storage_full", "memory_full")
 _ALWAYS_OPEN: Final = ("gateway",)
 
 _TAGS: Final = (
@@ -167,7 +175,7 @@ def _named_schemas(described: Json) -> Iterator[tuple[str, Json]]:
 def _set_limits(name: str, schema: Json, settings: Settings) -> None:
     for limited, keyword, setting in _SET_LIMITS:
         # Lists of streams, for one, have a limit of their own under the same name.
-        if name == limited and schema.get(keyword) == Settings.model_fields[setting].default:
+        if name == limited and schema.get(keyword) == getattr(_DEFAULTS, setting):
             schema[keyword] = getattr(settings, setting)
 
 

@@ -91,10 +91,13 @@ Effects = list[Effect]
 
 
 class SessionLimits(msgspec.Struct, frozen=True):
-    """What a conversation may ask for: subscriptions, streams of all of them, IDs, entries of one frame."""
+    """What a conversation may ask for: subscriptions, streams of all of them, IDs, IDs of entries
+    that are looked up, entries of one frame.
+    """
 
     subscriptions_max: int
     streams_max: int
     ids_max: int
+    lookups_max: int
     batch_max: int
     entries: EntryLimits

@@ -4,14 +4,18 @@ Knows: every code of the public contract and how a refusal becomes a problem (RF
 Must never know: routes, and what a refusal was about.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from engine import EngineError
 
 Member = str | int | bool | None
+
+_PARAMETER: Final = re.compile("[a-z_]+")
+_step_chars_max: Final = 128
 
 
 class Code(NamedTuple):
@@ -27,7 +31,11 @@ class Code(NamedTuple):
 
 
 CODES: Final[dict[str, Code]] = {
+    "malformed_request": Code(400, "The request is not HTTP as RFC 9112 has it"),
+    "headers_too_large": Code(431, "The request's line and headers are larger than the limit"),
+    "request_timeout": Code(408, "The request did not arrive in time"),
     "malformed_json": Code(400, "The body is not JSON as RFC 8259 has it", close=4501),
+    "malformed_encoding": Code(400, "Text is not encoded as it should be"),
     "malformed_id": Code(400, "An ID is malformed"),
     "invalid_name": Code(400, "A name is malformed"),
     "unknown_parameter": Code(400, "The query is malformed or has an unknown parameter"),
@@ -64,8 +72,9 @@ CODES: Final[dict[str, Code]] = {
     "too_many_waiters": Code(429, "Too many reads are waiting", retry_after_s=1),
     "internal": Code(500, "Something went wrong in the gateway", close=4000),
     "not_implemented": Code(501, "This part of the contract is not built yet"),
-    "not_configured": Code(501, "A setting of the gateway is needed for this"),
+    "not_configured": Code(409, "A setting of the gateway is needed for this"),
     "starting": Code(503, "The gateway is starting", retry_after_s=1, close=4000),
+    "restarting": Code(503, "The engine is being restarted after a fault", retry_after_s=1, close=4000),
     "draining": Code(503, "The gateway is shutting down", retry_after_s=1, close=4001),
     "storage_failed": Code(503, "The log cannot be written", retry_after_s=30),
     "storage_full": Code(507, "The disk is full", retry_after_s=30),
@@ -73,10 +82,18 @@ CODES: Final[dict[str, Code]] = {
 }
 
 
+class Place(NamedTuple):
+    """Where something is wrong, and what: `name` is a JSON pointer into the body, a parameter or a header."""
+
+    kind: Literal["pointer", "parameter", "header"]
+    name: str
+    detail: str
+
+
 class Refusal(Exception):  # noqa: N818 - the house says "a refusal", and most are nobody's error
     """A request that is not served. `code` is one of `CODES`, `detail` a sentence for people.
 
-    `places` are (JSON pointer, what is wrong there); `members` further facts for programs.
+    `places` say where it is wrong; `members` are further facts for programs.
     """
 
     def __init__(
@@ -84,7 +101,7 @@ class Refusal(Exception):  # noqa: N818 - the house says "a refusal", and most a
         code: str,
         detail: str,
         *,
-        places: Sequence[tuple[str, str]] = (),
+        places: Sequence[Place] = (),
         members: Mapping[str, Member] | None = None,
     ) -> None:
         super().__init__(code, detail)
@@ -99,15 +116,42 @@ class Refusal(Exception):  # noqa: N818 - the house says "a refusal", and most a
         """The registry's line."""
         return CODES[self.code]
 
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may work later."""
+        return self.kind.retry_after_s is not None
+
 
 def of_engine(error: EngineError) -> Refusal:
     """The engine's refusal as one of the doors; Redis's sentence goes along."""
     return Refusal(error.code, error.detail, members={"redis_error": error.redis, **error.members})
 
 
-def invalid(pointer: str, detail: str) -> Refusal:
-    """422: what stands at `pointer` (a JSON pointer, or a parameter's or header's name) is wrong."""
-    return Refusal("invalid", f"{pointer or 'the body'}: {detail}", places=[(pointer, detail)])
+def invalid(name: str, detail: str) -> Refusal:
+    """422: what stands at `name` (a JSON pointer, or a parameter's or header's name) is wrong."""
+    return Refusal("invalid", f"{name or 'the body'}: {detail}", places=[place_of(name, detail)])
+
+
+def place_of(name: str, detail: str) -> Place:
+    """The place of this name: pointers begin with a slash or are empty, for all of the body; parameters are
+    lower-case words, headers are neither.
+    """
+    if not name or name.startswith("/"):
+        return Place("pointer", name, detail)
+    return Place("parameter" if _PARAMETER.fullmatch(name) else "header", name, detail)
+
+
+def in_frame(place: Place) -> Place:
+    """The same place where there are neither parameters nor headers: a member of the frame."""
+    if place.kind == "pointer":
+        return place
+    return Place("pointer", "/" + place.name.lower().replace("-", "_"), place.detail)
+
+
+def step(name: str) -> str:
+    """A name as one step of a JSON pointer (RFC 6901), cut where a program would not read on."""
+    # In this order: the other way round, the tilde of `~1` would be escaped again.
+    return name[:_step_chars_max].replace("~", "~0").replace("/", "~1")
 
 
 def not_implemented(what: str) -> Refusal:
@@ -129,12 +173,12 @@ def problem(refusal: Refusal, request_id: str) -> bytes:
         "status": kind.status,
         "code": refusal.code,
         "detail": refusal.detail,
-        "retryable": kind.retry_after_s is not None,
+        "retryable": refusal.retryable,
         "request_id": request_id,
         **refusal.members,
     }
     if refusal.places:
-        members["errors"] = [{"pointer": pointer, "detail": detail} for pointer, detail in refusal.places]
+        members["errors"] = [{kind: name, "detail": detail} for kind, name, detail in refusal.places]
     return msgspec.json.encode(members)
 
 

@@ -282,4 +282,28 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Example]]] = {
             answer={"stream": "orders:dead", "ids": ["1526919030474-0"]},
         ),
     },
+    "redriveDeadLetters": {
+        "fixed": Example(
+            summary="What one worker could not do, now that it can",
+            body={"filter": {"consumer": "worker-1", "reason": "max_deliveries"}},
+            answer={
+                "stream": "orders:dead",
+                "redriven": 1,
+                "entries": [{"dead_letter_id": "1526919032000-0", "id": "1526919040000-0"}],
+                "next": None,
+                "duplicate": False,
+            },
+        ),
+        "one": Example(
+            summary="Would this one go back?",
+            body={"ids": ["1526919032000-0"], "dry_run": True},
+            answer={
+                "stream": "orders:dead",
+                "redriven": 1,
+                "entries": [{"dead_letter_id": "1526919032000-0", "id": None}],
+                "next": None,
+                "duplicate": False,
+            },
+        ),
+    },
 }

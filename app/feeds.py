@@ -147,10 +147,10 @@ class Feeds:
             feed = self._feeds[stream] = _Feed(self, stream, latest)
         return Tail(feed, cursor)
 
-    def close(self) -> None:
-        """Stop reading, and tell all tails `draining`."""
+    def close(self, failure: EngineError | None = None) -> None:
+        """Stop reading, and tell all tails why: `draining` if nothing else is said."""
         for feed in list(self._feeds.values()):
-            feed.stop(errors.closing())
+            feed.stop(failure or errors.closing())
 
     def forget(self, feed: "_Feed") -> None:
         """A feed without tails, or one that failed, is no longer anybody's."""
@@ -352,8 +352,9 @@ class Tail:
 
     def take(self, count_max: int, bytes_max: int) -> Page | Gap | None:
         """The shared page, or the gap, that begins at the cursor, which moves behind it. None if there is
-        none at hand, or it has more than so many entries or bytes: then `next` has it.
+        none at hand, or it has more than so many entries (at least one) or bytes: then `next` has it.
         """
+        assert count_max > 0, "who has no room takes nothing"
         feed = self._feed
         if self.joined:
             item = feed.at(self.cursor)
@@ -362,9 +363,13 @@ class Tail:
                 return item
             if self.cursor != feed.position:
                 feed.part(self)
-        elif self.cursor == feed.position:
-            feed.join(self)
+        self._join()
         return None
+
+    def _join(self) -> None:
+        """At the feed's position pages are kept for it from now on."""
+        if not self.joined and self.cursor == self._feed.position:
+            self._feed.join(self)
 
     async def next(self, count_max: int, bytes_max: int) -> Page | Gap:
         """What comes behind the cursor, which moves behind it; waits for it. A page has at least one entry,
@@ -397,13 +402,14 @@ class Tail:
         if self.ready():
             asyncio.get_running_loop().call_soon(callback)
             return
-        self.take(0, 0)
+        self._join()
         self._feed.wait(self, callback)
 
     def take_live(self, count_max: int, bytes_max: int, callback: Callback) -> Page | None:
         """The shared page at the cursor, if that is all there is, with `callback` registered for what comes
         next: the short way for those who wait at the end. None, with nothing done, for everything else.
         """
+        assert count_max > 0, "who has no room takes nothing"
         feed, cursor = self._feed, self.cursor
         if not self.joined or feed.failure is not None:
             return None
@@ -474,7 +480,7 @@ async def _turn(engine: Engine, commands: Sequence[Command]) -> list[Reply]:
 def _fits(item: Page | Gap, count_max: int, bytes_max: int) -> bool:
     if isinstance(item, Gap):
         return True
-    return item.count <= max(count_max, 1) and (item.count == 1 or len(item.entries) <= bytes_max)
+    return item.count <= count_max and (item.count == 1 or len(item.entries) <= bytes_max)
 
 
 def _again(failure: Exception) -> Exception:

@@ -109,9 +109,17 @@ class Events(Answer):
         await send({"type": "http.response.body", "body": b""})
 
     def _last(self, refusal: Refusal) -> bytes:
-        if refusal.code == "draining":
-            return wire.end("draining", retry_ms())
+        if refusal.retryable:
+            return wire.end(refusal.code, retry_ms())
         return wire.error(refusal, self._request_id)
+
+
+def ended(refusal: Refusal) -> Answer:
+    """A refusal for an EventSource, which gives up for good at any status but 200: the end, and when to come
+    back. It has no ID, so that the client keeps the one it has.
+    """
+    headers = [one for one in sse.HEADERS if one[0] != b"content-type"]
+    return Answer(200, wire.end(refusal.code, retry_ms()), headers, media_type=sse.MEDIA_TYPE)
 
 
 def retry_ms() -> int:

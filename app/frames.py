@@ -1,6 +1,6 @@
 """The frames of `weir.v1`: what a client may send, what it is sent, and how both are written.
 
-Knows: each frame's members, reading them strictly, the bytes of what is pushed.
+Knows: each frame's members, what they ask for, the bytes of what is pushed.
 Must never know: subscriptions, credit, sockets, what a frame brings about.
 
 A frame is a JSON object with `op`. The same types read the clients' frames, write the server's, and describe
@@ -8,7 +8,7 @@ both (`app.asyncapi`).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -16,10 +16,9 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from app import errors, names
 from app.errors import Refusal, invalid
 from app.held import claim_min_idle_ms_min
-from app.wire import claims, media, options, publish, query, strict
+from app.wire import claims, media, options, publish, query
 from app.wire.options import XAddOptions
 from app.wire.publish import EntryLimits, Published
-from app.wire.strict import Object
 from engine import Cursor, Delivered, NackMode, Refs, ids
 
 SUBPROTOCOL: Final = "weir.v1"
@@ -159,7 +158,9 @@ class Consume(ClientFrame, frozen=True, kw_only=True, tag="consume"):
 
 
 class Ack(ClientFrame, frozen=True, kw_only=True, tag="ack"):
-    """These entries are done; with `delete` they leave the stream too (XACKDEL)."""
+    """These entries are done; with `delete` they leave the stream too (XACKDEL), `hello.limits.lookups_max`
+    a frame.
+    """
 
     sub: Sub
     ids: Annotated[list[Id], Meta(min_length=1)]
@@ -219,7 +220,9 @@ class ServerFrame(Frame, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one socket may ask for."""
+    """What one socket may ask for: `ids_max` IDs of an `ack`, `lookups_max` of a `nack` or an `ack` with
+    `delete`.
+    """
 
     frame_bytes_max: int
     entry_bytes_max: int
@@ -227,6 +230,7 @@ class Limits(msgspec.Struct, frozen=True):
     subscriptions_max: int
     streams_max: int
     ids_max: int
+    lookups_max: int
     credit_max: int
 
 
@@ -338,106 +342,10 @@ SERVER_FRAMES: Final = (
 )
 
 
-# ---- reading
+# ---- what a frame asks for
 
 
-class _Lenient(msgspec.Struct):
-    ref: Any = UNSET
-
-
-_decode: Final = msgspec.json.Decoder(Sent).decode
-_decode_lenient: Final = msgspec.json.Decoder(_Lenient).decode
 _encode: Final = msgspec.json.Encoder().encode
-# Of a frame that does nothing but count, or list IDs, so much can be said of its strings.
-_NAMES: Final = {kind: [(field, f"/{field}") for field in kind.__struct_fields__] for kind in CLIENT_FRAMES}
-
-
-class Malformed(Exception):  # noqa: N818 - the end of a conversation, told with its refusal
-    """What came is no frame: the conversation cannot go on."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal)
-        self.refusal = refusal
-
-
-class Refused(Exception):  # noqa: N818 - the same for one frame
-    """A frame that is refused; the conversation goes on."""
-
-    def __init__(self, refusal: Refusal, ref: str | int | UnsetType) -> None:
-        super().__init__(refusal)
-        self.refusal = refusal
-        self.ref = ref
-
-
-def read(text: bytes, depth_max: int) -> Sent:
-    """The frame that `text` is. Raises Malformed for what is no JSON object, Refused for one that is no
-    frame.
-    """
-    try:
-        frame: Sent = _decode(text)
-    except msgspec.ValidationError as error:
-        _refuse(text, str(error), depth_max)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(strict.malformed(str(error))) from None
-    if text.count(b'"') != 2 * _strings(frame):
-        _check_members(text, frame, depth_max)
-    return frame
-
-
-def _strings(frame: Sent) -> int:
-    """How many strings the text of the frame has, if no name stands twice and nothing is escaped."""
-    count = 2
-    for name, _ in _NAMES[type(frame)]:
-        value = getattr(frame, name)
-        if value is UNSET:
-            continue
-        count += 1
-        if isinstance(value, str):
-            count += 1
-        elif isinstance(value, Raw):
-            count += bytes(value).count(b'"') // 2
-        elif isinstance(value, list):
-            # Lists of a frame are of IDs alone.
-            count += len(value)
-        elif isinstance(value, dict):
-            count += 2 * len(value)
-    return count
-
-
-def _check_members(text: bytes, frame: Sent, depth_max: int) -> None:
-    """Refuse members that stand twice."""
-    try:
-        value = strict.parse(text, depth_max=depth_max)
-    except Refusal as refusal:
-        raise Malformed(refusal) from None
-    assert isinstance(value, Object), "it was read as a frame"
-    inner = dict(value).get("streams")
-    for where, members in (("", value), ("/streams", inner)):
-        twice = strict.repeated_name(members) if isinstance(members, Object) else None
-        if twice is not None:
-            raise Refused(invalid(f"{where}/{twice[:128]}", "the member stands twice"), frame.ref)
-
-
-def _refuse(text: bytes, sentence: str, depth_max: int) -> NoReturn:
-    try:
-        ref = _decode_lenient(text).ref
-        # What is no JSON further on is told so.
-        strict.parse(text, depth_max=depth_max)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(strict.malformed(f"a frame is a JSON object ({error})")) from None
-    except Refusal as refusal:
-        raise Malformed(refusal) from None
-    what, _, place = sentence.partition(" - at `$")
-    pointer = place.rstrip("`").replace("[...]", "").replace("[", "/").replace("]", "").replace(".", "/")
-    raise Refused(invalid(pointer, what.replace("`", "")), _usable(ref)) from None
-
-
-def _usable(ref: object) -> str | int | UnsetType:
-    try:
-        known: str | int = msgspec.convert(ref, Ref)
-    except msgspec.ValidationError:
-        return UNSET
-    return known
 
 
 def published(frame: Publish, limits: EntryLimits) -> tuple[XAddOptions, Published, int | None]:
@@ -502,7 +410,7 @@ def name(text: str, what: str) -> str:
 def entry_ids(frame: Ack | Nack, ids_max: int) -> list[int]:
     """The IDs of a frame, each once."""
     if len(frame.ids) > ids_max:
-        raise invalid("/ids", f"one frame names at most {ids_max} IDs")
+        raise invalid("/ids", f"one frame names at most {ids_max} IDs: send several")
     return list(dict.fromkeys(query.entry_id(text, "/ids") for text in frame.ids))
 
 
@@ -580,4 +488,5 @@ def ok_with(ref: str | int | UnsetType, rest: bytes) -> bytes:
 def error(ref: str | int | UnsetType, refusal: Refusal, request_id: str) -> bytes:
     """An `error` frame."""
     known = b"" if ref is UNSET else b',"ref":%b' % _encode(ref)
+    refusal.places = [errors.in_frame(place) for place in refusal.places]
     return on_wire(b'{"op":"error"%b,"problem":%b}' % (known, errors.problem(refusal, request_id)))

@@ -1,4 +1,4 @@
-"""The gateway's state: starting, ready, draining; its engine, and the reads that wait on it.
+"""The gateway's state: starting, ready, restarting, draining; its engine, and the reads that wait on it.
 
 Knows: when the engine may be used, how a waiting read ends early. Must never know: routes, bytes on the wire.
 """
@@ -8,18 +8,20 @@ from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
+from app import logs
 from app.auth import OpenPolicy, Policy
 from app.backups import Backups
 from app.consumers import Consumers
-from app.errors import Refusal
+from app.errors import Refusal, of_engine
 from app.feeds import Feeds
 from app.letters import DeadLetters
+from app.memory_limit import MemoryLog
 from app.redis import Limits as CommandLimits
 from app.settings import Settings
 from app.wire.columns import ColumnsLimits
 from app.wire.publish import EntryLimits
 from app.wire.read import ReadLimits
-from engine import Clock, Engine, EngineError
+from engine import Clock, Engine, EngineError, errors
 
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -30,6 +32,7 @@ class Phase(Enum):
 
     STARTING = "starting"
     READY = "ready"
+    RESTARTING = "restarting"
     DRAINING = "draining"
 
 
@@ -71,6 +74,7 @@ class Gateway:
             entry_bytes_max=settings.entry_bytes_max,
             entry_fields_max=settings.entry_fields_max,
             ids_max=settings.ids_max,
+            lookups_max=settings.lookups_max,
             request_streams_max=settings.request_streams_max,
             rows_max=settings.count_max,
             answer_bytes_max=settings.answer_bytes_max,
@@ -80,18 +84,29 @@ class Gateway:
         self._engine: Engine | None = None
         self._feeds: Feeds | None = None
         self._waits = 0
+        # Conversations that an unexpected exception has ended since the gateway started.
+        self.failed_conversations = 0
+        self._started_at = clock.monotonic()
+        # How many connections there are: the server's to say.
+        self.connections: Callable[[], int] = lambda: 0
         self.consumers = Consumers()
         # Who is told when it stops.
-        self.on_drain: list[Callable[[], None]] = [self.consumers.wake]
+        self.on_drain: list[Callable[[], None]] = []
+        # Who drops what it has of an engine that is given up.
+        self.on_restart: list[Callable[[], None]] = []
+        # Called to replace a faulty engine; without it, a fault refuses every request until the process ends.
+        self.on_fault: Callable[[], None] = lambda: None
 
     @property
     def engine(self) -> Engine:
         """The engine, while requests may use it; else the refusal that tells why not."""
+        if self._engine is not None and self.phase is Phase.READY:
+            return self._engine
         if self.phase is Phase.DRAINING:
             raise draining()
-        if self._engine is None:
-            raise Refusal("starting", "the log is being read: try again in a moment")
-        return self._engine
+        if self.phase is Phase.RESTARTING:
+            raise of_engine(errors.restarting())
+        raise Refusal("starting", "the log is being read: try again in a moment")
 
     @property
     def feeds(self) -> Feeds:
@@ -104,18 +119,64 @@ class Gateway:
         """From now on requests are served by this engine."""
         self._engine = engine
         self._feeds = Feeds(engine)
+        MemoryLog(engine.memory, self.clock.monotonic)
         engine.on_buried = self.dead_letters.note
+        engine.when_log_fails(_log_failed)
+        engine.rewriting.on_failed = _rewrite_failed
         engine.attended = self.consumers.attended
-        if self.phase is Phase.STARTING:
+        if self.phase is not Phase.DRAINING:
             self.phase = Phase.READY
+        # Last: its first turns have run, and one of them may have failed.
+        engine.when_faulty(self._fault)
+
+    def _fault(self, error: BaseException) -> None:
+        """The engine has failed within a turn: nothing is served from its memory any more."""
+        if self.phase is Phase.READY:
+            self.phase = Phase.RESTARTING
+        logs.get().critical(
+            "a fault inside the engine",
+            error=repr(error),
+            trace=logs.trace(error),
+            remedy="the engine is restarted from its log, nothing acknowledged is lost; report this line",
+        )
+        self.on_fault()
+
+    def drop(self) -> None:
+        """Drop the engine: end its readers and followers with a retry, and release all consumer leases."""
+        feeds, self._engine, self._feeds = self._feeds, None, None
+        for restarting in self.on_restart:
+            restarting()
+        if feeds is not None:
+            feeds.close(errors.restarting())
+        self.consumers.wake()
+        self.consumers = Consumers()
 
     def drain(self) -> None:
         """From now on nothing new is begun; reads that wait end at once, with nothing delivered to them."""
         self.phase = Phase.DRAINING
+        self.consumers.wake()
         for told in self.on_drain:
             told()
         if self._engine is not None:
             self._engine.end_waits()
+
+    @property
+    def state(self) -> str:
+        """What it can do: its phase, but `storage_failed` where the log takes no writes any more."""
+        engine = self._engine
+        if self.phase is Phase.READY and engine is not None and engine.log_figures().failure is not None:
+            return "storage_failed"
+        return self.phase.value
+
+    @property
+    def uptime_ms(self) -> int:
+        """How long it has been there."""
+        return round((self.clock.monotonic() - self._started_at) * 1000)
+
+    @property
+    def followers(self) -> int:
+        """How many reads wait, and connections follow streams."""
+        return self._waits
 
     def follow(self) -> None:
         """Count one more read that waits, or connection that follows streams, until `unfollow`.
@@ -130,10 +191,17 @@ class Gateway:
         """One less."""
         self._waits -= 1
 
-    async def wait(self, work: Coroutine[Any, Any, T], receive: Receive) -> T:
+    async def wait(
+        self,
+        work: Coroutine[Any, Any, T],
+        receive: Receive,
+        until: asyncio.Future[None] | None = None,
+        give_back: Callable[[T], None] | None = None,
+    ) -> T:
         """Run a read that may wait. It ends with the client's connection and with the gateway's drain.
 
-        Raises ClientLeft, `draining`, `too_many_waiters`.
+        A read that takes entries from others ends by `until`, never by being cancelled, and `give_back`
+        returns what came for a client that has left. Raises ClientLeft, `draining`, `too_many_waiters`.
         """
         try:
             self.follow()
@@ -144,8 +212,11 @@ class Gateway:
         leaving = asyncio.ensure_future(left(receive))
         try:
             await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.done():
-                await _ended(waiting)
+            if leaving.done():
+                await _ended(waiting, until)
+                failed = waiting.cancelled() or waiting.exception() is not None
+                if give_back is not None and not failed:
+                    give_back(waiting.result())
                 raise ClientLeft
         finally:
             self.unfollow()
@@ -159,6 +230,17 @@ class Gateway:
             raise
 
 
+def _log_failed(reason: str) -> None:
+    """Log that the gateway is read-only, and the remedy."""
+    remedy = "check the disk, then restart the gateway: until then it takes no writes and answers 503"
+    logs.get().critical("the log has failed", reason=reason, remedy=remedy)
+
+
+def _rewrite_failed(reason: str, retry_s: float) -> None:
+    remedy = "the log goes on as it was: make room for a second copy of it, or check the disk"
+    logs.get().error("a rewrite has failed", reason=reason, again_in_s=retry_s, remedy=remedy)
+
+
 def draining() -> Refusal:
     """503: the gateway is about to stop."""
     return Refusal("draining", "the gateway is shutting down: try again in a moment, here or elsewhere")
@@ -170,7 +252,10 @@ async def left(receive: Receive) -> None:
         pass
 
 
-async def _ended(task: asyncio.Future[Any]) -> None:
-    """Cancel, and wait until the engine has taken the read off its list."""
-    task.cancel()
+async def _ended(task: asyncio.Future[Any], until: asyncio.Future[None] | None) -> None:
+    """End the read, and wait until the engine has taken it off its list."""
+    if until is None:
+        task.cancel()
+    elif not until.done():
+        until.set_result(None)
     await asyncio.wait((task,))

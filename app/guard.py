@@ -2,9 +2,8 @@
 
 Knows: bytes of a request's head, the time it may take to arrive, how long a peer may take nothing of its
 answer; and tells whoever answers whether what it writes still leaves.
-Must never know: ASGI, routes. It leans on private parts of the very version of uvicorn that is pinned; the
-tests of
-slow and oversized requests are its alarm.
+Must never know: ASGI, routes, what a refusal looks like. It leans on private parts of the very version of
+uvicorn that is pinned; the tests of slow and oversized requests are its alarm.
 
 Measured without it (uvicorn 0.54): httptools takes heads of 200 MB; a silent peer, half a head, half a body
 and a
@@ -13,21 +12,25 @@ reader that never reads stay for ever.
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-_STATUS_LINES: Final = {
-    408: b"HTTP/1.1 408 Request Timeout\r\n",
-    431: b"HTTP/1.1 431 Request Header Fields Too Large\r\n",
-}
+from app.descriptors import Descriptors
+from app.errors import Refusal
 
-
+# Makes the answer of a refusal: its request ID is in the log.
+Refuse = Callable[[Refusal], Response]
 # The extension of a request's scope that tells, by a call, whether nothing that is written leaves any more.
 gone_extension: Final = "weir.gone"
 # Where a request may be meant: a path, everything, or a whole URL, whose place has to be the Host's.
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?]*)(?:[/?].*)?", re.IGNORECASE | re.DOTALL)
+
+
+# Of the whole process, as they are.
+_descriptors: Final = Descriptors()
 
 
 class _HeadTooLargeError(Exception):
@@ -50,9 +53,13 @@ class GuardedProtocol(HttpToolsProtocol):
     """One connection. Subclassed with the limits in force, see `guarded`."""
 
     limits: Limits
+    # A plain function: `guarded` keeps it from becoming a method.
+    refuse: Refuse
 
     def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
         super().__init__(*arguments, **named)
+        # Nothing that comes is looked at any more; what was asked before is still answered.
+        self._refused = False
         self._head_bytes = 0
         self._begun = 0
         self._complete = True
@@ -65,6 +72,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        _descriptors.taken(transport.get_extra_info("socket").fileno(), self.loop.time())
         # A peer that says nothing at all has the time of a request.
         self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
 
@@ -74,6 +82,8 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         before, was_idle = self._head_bytes, self._complete
         awaits_body = self._head_over and not was_idle
         self._begun, self._body_came = 0, False
@@ -86,7 +96,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._void_bytes = 0 if self._body_came or self._complete else self._void_bytes + len(data)
         longest = max(self._head_bytes, self._void_bytes)
         if longest > self.limits.head_bytes_max and not self.transport.is_closing():
-            self._refuse(431)
+            self._refuse("headers_too_large", self._too_large)
         cycle: RequestResponseCycle | None = self.cycle
         if self._complete and (self._begun or not was_idle):
             self._end_deadline()
@@ -147,9 +157,13 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         if self._head_bytes > self.limits.head_bytes_max:
-            self._refuse(431)
+            self._refuse("headers_too_large", self._too_large)
         else:
-            super().send_400_response(msg)
+            self._refuse("malformed_request", "it cannot be read as HTTP/1.1, or it can be read in two ways")
+
+    @property
+    def _too_large(self) -> str:
+        return f"a request's line and headers have at most {self.limits.head_bytes_max} bytes"
 
     def _count(self, length: int) -> None:
         self._head_bytes += length
@@ -164,15 +178,31 @@ class GuardedProtocol(HttpToolsProtocol):
             # Nothing came, or nothing but blank lines, which the parser passes over.
             self.transport.close()
         else:
-            self._refuse(408)
+            self._refuse("request_timeout", f"a request arrives within {self.limits.request_s_max} seconds")
 
-    def _refuse(self, status: int) -> None:
-        """Say why, where no answer has begun, and close."""
+    def _refuse(self, code: str, detail: str) -> None:
+        """Say why, where no answer has begun, and close. Where requests before this one are still to be
+        answered, that would be taken for the answer of the first: they are answered, then it ends.
+        """
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused = True
+        self._end_deadline()
         cycle: RequestResponseCycle | None = self.cycle
-        if cycle is None or cycle.response_complete or not cycle.response_started:
-            head = _STATUS_LINES[status] + b"content-length: 0\r\nconnection: close\r\n\r\n"
-            self.transport.write(head)
+        answered = cycle is None or cycle.response_complete
+        is_its_own = self._head_over and not self._complete
+        if cycle is not None and not answered and not is_its_own:
+            cycle.keep_alive = False
+            self.flow.pause_reading()
+            return
+        if answered or (cycle is not None and not cycle.response_started):
+            self._write_refusal(self.refuse(Refusal(code, detail)))
         self.transport.close()
+
+    def _write_refusal(self, answer: Response) -> None:
+        headers = [*self.server_state.default_headers, *answer.raw_headers, (b"connection", b"close")]
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        self.transport.write(STATUS_LINE[answer.status_code] + lines + b"\r\n" + bytes(answer.body))
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:
@@ -194,6 +224,6 @@ def _is_ambiguous(version: str, url: bytes, headers: Sequence[tuple[bytes, bytes
     return absolute is None or b"#" in url or hosts != [absolute[1].lower()]
 
 
-def guarded(limits: Limits) -> type[GuardedProtocol]:
+def guarded(limits: Limits, refuse: Refuse) -> type[GuardedProtocol]:
     """The protocol class with these limits, for uvicorn's `http`."""
-    return type("Guarded", (GuardedProtocol,), {"limits": limits})
+    return type("Guarded", (GuardedProtocol,), {"limits": limits, "refuse": staticmethod(refuse)})

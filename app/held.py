@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from engine import EndWait, GiveBack, PendingList, XPendingRange, ids
+from engine import Command, EndWait, GiveBack, GroupRead, PendingList, Reply, XPendingRange, XReadGroup, ids
 
 # No age makes an entry that somebody owns claimable: only released ones are taken.
 released_only_ms: Final = (1 << 53) - 1
@@ -34,6 +34,17 @@ class Consumer(NamedTuple):
     def leave(self) -> EndWait:
         """It was read as until now, though its reader may have waited for room all the time."""
         return EndWait(streams=[self.stream], group=self.group, consumer=self.name)
+
+
+def give_back(command: XReadGroup, reply: Reply) -> list[Command]:
+    """What returns new entries that a read was given and its client never got: they go back as they were."""
+    if not isinstance(reply, GroupRead) or command.noack:
+        return []
+    return [
+        Consumer(found.stream, command.group, command.consumer).give_back([one.id for one in found.entries])
+        for found in reply.streams
+        if found.entries and not found.history
+    ]
 
 
 class Look:

@@ -18,6 +18,7 @@ from app.auth import Policy
 from app.calls import Answer, Call, Scope, Send, refused
 from app.errors import Refusal
 from app.gateway import Gateway, Receive
+from app.middleware.codings import Codings
 from app.middleware.envelope import Envelope
 from app.middleware.origins import Origins
 from app.middleware.paths import Paths
@@ -27,6 +28,7 @@ from app.routes import (
     commands,
     console,
     consumers,
+    dead_letters,
     docs,
     entries,
     future,
@@ -59,10 +61,16 @@ ROUTES: Final[Sequence[Route]] = [
     *groups.routes.all,
     *consumers.routes.all,
     *pending.routes.all,
+    *dead_letters.routes.all,
     *admin.routes.all,
     *socket.routes.all,
     *future.routes.all,
 ]
+# What there is anywhere: the answer to `OPTIONS *`, which asks about the server (RFC 9110, 9.3.7).
+_ALLOW: Final = (
+    b"allow",
+    ", ".join(sorted({"HEAD", "OPTIONS", *(route.method for route in ROUTES)})).encode(),
+)
 # A process has one application; its tests have thousands, with a few settings between them.
 _apis_max: Final = 8
 
@@ -75,7 +83,7 @@ class App:
         self.api = _api(gateway.settings)
         self._sockets = socket.Sockets(gateway)
         self._hot = HotRoutes(ROUTES if thin else ())
-        origins = Origins(Paths(self._inside), gateway.settings)
+        origins = Origins(Codings(Paths(self._inside)), gateway.settings)
         self._outermost = Envelope(origins, gateway)
         # For the server's connections, None where nothing may be served in front of this application.
         self.thin_ways = ThinWays(gateway, self._hot, origins, self._outermost) if thin else None
@@ -88,6 +96,10 @@ class App:
             scope["method"] = "GET"
             await self._outermost(scope, receive, socket.upgrading(send))
 
+    def refuse(self, refusal: Refusal) -> Answer:
+        """The answer to what the server could not read as a request."""
+        return self._outermost.refuse(refusal)
+
     def flush_logs(self) -> None:
         """Write the lines of requests that are not written yet."""
         self._outermost.flush()
@@ -95,6 +107,9 @@ class App:
     async def _inside(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await self._sockets(scope, receive, send)
+            return
+        if scope["method"] == "OPTIONS" and scope["raw_path"] == b"*":
+            await Answer(204, headers=[_ALLOW])(scope, receive, send)
             return
         found = self._hot.find(scope["method"], scope["state"]["segments"])
         if found is None:

@@ -78,6 +78,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "getVersion": Operation(tag="gateway", answer=schemas.About),
     "isLive": Operation(tag="gateway", answer=schemas.Health),
     "isReady": Operation(tag="gateway", answer=schemas.Health),
+    "getStatus": Operation(tag="gateway", answer=schemas.GatewayStatus, refusals=_CLOSED),
     "startRewrite": Operation(
         tag="gateway",
         status=202,

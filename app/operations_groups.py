@@ -125,7 +125,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         description=(
             "Server-sent events: first what the consumer holds and has not acknowledged, then what was given "
             "back, and new entries as they come. Acknowledge by `ackEntries`, which makes room for more. A "
-            "second connection of the same consumer ends the first (`end` with the reason `replaced`)."
+            "second connection of the same consumer ends the first (`end` with the reason `replaced`). "
+            "It needs `Accept: text/event-stream`, which browsers do not send for images and links."
         ),
         refusals=(*_NO_GROUP, "too_many_waiters", "not_acceptable"),
     ),
@@ -169,5 +170,24 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         headers=WRITES,
         refusals=_IDS,
         writes=True,
+    ),
+    "redriveDeadLetters": Operation(
+        tag="groups",
+        answer=shapes.Redriven,
+        body=shapes.Redrive,
+        body_required=False,
+        headers={
+            "Idempotency-Key": "a repeated request with the same key and body answers as the first time",
+            **WRITES,
+        },
+        refusals=(*_IDS, "stream_exhausted", "idempotency_mismatch"),
+        writes=True,
+        description=(
+            "Each copy is a new entry with the fields of the one that died, and `weir-redriven-from`, the "
+            "ID of that one; its delivery count begins at 0, and every group of the stream reads it. The "
+            "copies are appended and the dead letters deleted at once, so that none is lost or doubled. A "
+            "call takes at most 100 dead letters and 4 MiB: where `next` is not null, call again with "
+            "`filter.start` `(<next>`. Dead letters of other groups and streams are passed over."
+        ),
     ),
 }

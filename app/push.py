@@ -9,8 +9,8 @@ does what was asked for before, where much waits by the time it comes.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, Protocol
+from functools import partial, wraps
+from typing import Any, Concatenate, Final, ParamSpec, Protocol
 
 from app import commands, frames
 from app.calls import Call
@@ -23,7 +23,7 @@ from app.held import look_s
 from app.middleware.envelope import as_refusal
 from app.session import Session
 from app.subscriptions import page_bytes_max
-from engine import Engine, EngineError, GroupRead, Reply
+from engine import Engine, EngineError, GroupRead, Reply, errors
 
 # What a socket may have asked for without an answer before it is no longer listened to.
 _unanswered_max: Final = 256
@@ -31,6 +31,9 @@ _unanswered_max: Final = 256
 _goaway_ms_max: Final = 2_000
 # A command's answer, as its only copy, waits for who reads slowly.
 _command_bytes_max: Final = 1 << 20
+
+
+P = ParamSpec("P")
 
 
 class Link(Protocol):
@@ -52,16 +55,23 @@ class Hub:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self.open: set[Push] = set()
-        self.working: set[Push] = set()
+        # Dicts for their order: who came first is first told, and looks first.
+        self.open: dict[Push, None] = {}
+        self.working: dict[Push, None] = {}
         self._looking: asyncio.TimerHandle | None = None
         gateway.on_drain.append(self.drain)
+        gateway.on_restart.append(self.restart)
 
     def drain(self) -> None:
         """Tell every conversation that the gateway stops."""
         after_ms = min(_goaway_ms_max, self.gateway.settings.drain_s_max * 500)
         for push in list(self.open):
             push.drain(after_ms)
+
+    def restart(self) -> None:
+        """End every conversation: the engine that it talks to is given up."""
+        for push in list(self.open):
+            push.fail(errors.restarting())
 
     def look_now_and_then(self) -> None:
         """As long as anybody works."""
@@ -75,8 +85,25 @@ class Hub:
         self.look_now_and_then()
 
 
+def _event(handle: "Callable[Concatenate[Push, P], None]") -> "Callable[Concatenate[Push, P], None]":
+    """An entry point of a `Push`: an exception ends its conversation, and no event reaches it after that."""
+
+    @wraps(handle)
+    def guarded(push: "Push", /, *arguments: P.args, **named: P.kwargs) -> None:
+        if push.failed:
+            return
+        try:
+            handle(push, *arguments, **named)
+        except Exception as error:  # noqa: BLE001 - logged, counted, and the end of the conversation
+            push.fail(error)
+
+    return guarded
+
+
 class Push:
-    """One socket's pump. `begin` once it is accepted; `closed` when it is gone."""
+    """One socket's pump. `begin` once it is accepted; `closed` when it is gone; `failed` when an exception
+    has ended it: something may be lost by then, so nothing is sent behind that.
+    """
 
     def __init__(self, hub: Hub, link: Link, call: Call, session: Session) -> None:
         self._hub = hub
@@ -87,6 +114,7 @@ class Push:
         self._feeds: Feeds = call.gateway.feeds
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.failed = False
         # Lists, though their heads are taken: they are short, and each empty deque takes 0.7 KB of a socket.
         self._effects: list[Effect] = []
         self._running = False
@@ -115,10 +143,11 @@ class Push:
 
     def begin(self, hello: frames.Hello) -> None:
         """Say hello."""
-        self._hub.open.add(self)
+        self._hub.open[self] = None
         self._link.write_frame(frames.written(hello))
         self._heartbeat(hello.heartbeat_ms / 1000, first=True)
 
+    @_event
     def received(self, text: bytes) -> None:
         """A text message."""
         if self._asking:
@@ -126,38 +155,57 @@ class Push:
         else:
             self._do(self._session.receive(text))
 
+    @_event
     def received_binary(self) -> None:
         """A binary message."""
         self._do(self._session.receive_binary())
 
+    @_event
     def resumed(self) -> None:
         """The socket takes something again."""
         self._wake_writers()
         self._take_again()
 
+    @_event
     def drain(self, after_ms: int) -> None:
         """The gateway stops."""
         self._do(self._session.drain(after_ms))
         if self._end is None and not self.closed.done():
-            self._end = self._loop.call_later(after_ms / 1000, lambda: self._do(self._session.drained()))
+            self._end = self._loop.call_later(after_ms / 1000, self._drained)
 
+    @_event
+    def _drained(self) -> None:
+        self._do(self._session.drained())
+
+    @_event
     def look(self) -> None:
         """Now and then."""
         self._do(self._session.tick())
 
     def lost(self, sent_bytes: int) -> None:
         """The connection is gone."""
-        self._hub.open.discard(self)
+        self._hub.open.pop(self, None)
         for timer in (self._beat, self._end):
             if timer is not None:
                 timer.cancel()
         unwritten = [(sent.key, sent.entry_ids) for end, sent in self._unsure if end > sent_bytes]
         self._unsure.clear()
         self._texts.clear()
-        self._do(self._session.lost(unwritten))
+        try:
+            self._end_all(unwritten)
+        finally:
+            if not self.closed.done():
+                self.closed.set_result(None)
+
+    def _end_all(self, unwritten: Sequence[tuple[int, Sequence[int]]]) -> None:
+        try:
+            self._do(self._session.lost(unwritten))
+        except Exception as error:  # noqa: BLE001 - logged and counted; the connection is gone in any case
+            self.fail(error)
+        # What a session that has failed did not end.
+        for key in {*self._opening, *self._tails, *self._places}:
+            self._leave(Leave(key))
         self._wake_writers()
-        if not self.closed.done():
-            self.closed.set_result(None)
 
     def _heartbeat(self, every_s: float, *, first: bool = False) -> None:
         self._beat = self._loop.call_later(every_s, self._heartbeat, every_s)
@@ -187,7 +235,13 @@ class Push:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._spawned)
+
+    def _spawned(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self.fail(error)
 
     def _send(self, effect: Send) -> None:
         end = self._link.write_frame(effect.data)
@@ -205,6 +259,7 @@ class Push:
             self._hold()
         self._engine.submit(effect.commands, partial(self._submitted, effect.token), synced=effect.synced)
 
+    @_event
     def _submitted(self, token: int, replies: Any) -> None:  # noqa: ANN401 - the engine's, passed on
         self._unanswered -= 1
         if self._unanswered == _unanswered_max - 1:
@@ -217,11 +272,22 @@ class Push:
     def _close(self, effect: Close) -> None:
         self._link.close_with(effect.code, effect.reason)
 
-    def _fail(self, error: Exception) -> None:
-        """What nobody expected ends the conversation, and is logged."""
+    def fail(self, error: Exception) -> None:
+        """End the conversation for an exception, which is logged if it was not expected."""
         refusal = as_refusal(error, self._call.request_id)
-        if refusal.code != "draining":
-            self._link.close_with(refusal.kind.close or _internal_close, refusal.code)
+        if self.failed or refusal.code == "draining":
+            # A conversation that drains ends by itself.
+            return
+        self.failed = True
+        if refusal.code == "internal":
+            self._hub.gateway.failed_conversations += 1
+        for waiting in (self._effects, self._later, self._texts):
+            waiting.clear()
+        for tails in self._tails.values():
+            _close_all(tails)
+        self._opening.clear()
+        self._tails.clear()
+        self._link.close_with(refusal.kind.close or _internal_close, refusal.code)
 
     # ---- commands
 
@@ -273,6 +339,7 @@ class Push:
         if tail is not None:
             tail.call_when_ready(partial(self._ready, key, stream))
 
+    @_event
     def _ready(self, key: int, stream: str) -> None:
         tail = self._tails.get(key, {}).get(stream)
         if tail is None or self._take_live(key, stream, tail):
@@ -284,7 +351,7 @@ class Push:
 
     def _take_live(self, key: int, stream: str, tail: Tail) -> bool:
         """The short way of a page that all wait for, with nothing else to do: one write. Whether it was."""
-        if self._running or self._link.paused or not (room := self._session.live_room(key)):
+        if self._running or self._link.paused or (room := self._session.live_room(key)) < 1:
             return False
         page = tail.take_live(room, page_bytes_max, partial(self._ready, key, stream))
         if page is None:
@@ -319,8 +386,6 @@ class Push:
             item = await tail.look(effect.count_max, effect.bytes_max)
             # What the subscription takes next waits for its turn, like what others take.
             self._took(effect, tail, item)
-        except Exception as error:  # noqa: BLE001 - told and logged
-            self._fail(error)
         finally:
             self._looking_behind = False
         self._take_again()
@@ -342,13 +407,18 @@ class Push:
     def _claim(self, effect: Claim) -> None:
         place = self._call.gateway.consumers.take(effect.consumer, partial(self._replaced, effect.key))
         self._places[effect.key] = place
-        self._hub.working.add(self)
+        self._hub.working[self] = None
         self._hub.look_now_and_then()
         if place.alone.done():
-            self._do(self._session.owned(effect.key))
+            self._owned(effect.key)
         else:
-            place.alone.add_done_callback(lambda _: self._do(self._session.owned(effect.key)))
+            place.alone.add_done_callback(lambda _: self._owned(effect.key))
 
+    @_event
+    def _owned(self, key: int) -> None:
+        self._do(self._session.owned(key))
+
+    @_event
     def _replaced(self, key: int) -> None:
         """Somebody else reads as this consumer now."""
         self._do(self._session.revoke(key, "replaced"))
@@ -371,9 +441,29 @@ class Push:
 
     def _delivered(self, key: int, place: Place, replies: Sequence[Reply | EngineError]) -> None:
         (reply,) = replies
-        found = as_refusal(reply, self._call.request_id) if isinstance(reply, EngineError) else reply
-        self._do(self._session.delivered(key, found, room=not self._link.full))
+        effects: Effects | None = None
+        try:
+            if not self.failed:
+                found = as_refusal(reply, self._call.request_id) if isinstance(reply, EngineError) else reply
+                effects = self._session.delivered(key, found, room=not self._link.full)
+        except Exception as error:  # noqa: BLE001 - logged, counted, and the end of the conversation
+            self.fail(error)
+        if effects is None:
+            self._give_back(place, reply)
+        else:
+            self._perform(effects)
         place.end()
+
+    @_event
+    def _perform(self, effects: Effects) -> None:
+        self._do(effects)
+
+    def _give_back(self, place: Place, reply: Reply | EngineError) -> None:
+        """Return entries that arrived for a conversation that has failed: they were not sent."""
+        given = reply.streams if isinstance(reply, GroupRead) else ()
+        for one in given:
+            unsent = [entry.id for entry in one.entries]
+            self._engine.submit([place.consumer.give_back(unsent)], lambda _: None)
 
     def _leave(self, effect: Leave) -> None:
         key = effect.key
@@ -384,7 +474,7 @@ class Push:
             _close_all(tails)
         elif place is not None:
             if not self._places:
-                self._hub.working.discard(self)
+                self._hub.working.pop(self, None)
             self._engine.submit([place.consumer.leave()], lambda _: None)
             place.leave()
             self._wake_writers()

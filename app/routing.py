@@ -15,6 +15,8 @@ from starlette.requests import Request
 from app import description
 from app.auth import Access, Action, Rule
 from app.calls import Answer, Call, Nothing, refused
+from app.errors import Refusal
+from app.following import ended
 from app.gateway import ClientLeft, Gateway
 from app.middleware.envelope import as_refusal
 
@@ -23,7 +25,7 @@ Handler = Callable[[Call], Awaitable[Answer]]
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """One method of one path. `hot` routes are also served without FastAPI, `hidden` ones are not
-    described.
+    described. `offers` are the media types of its answers, where server-sent events are among them.
     """
 
     method: str
@@ -33,6 +35,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     operation_id: str
     hot: bool = False
     hidden: bool = False
+    offers: Sequence[str] = ()
 
 
 class Routes:
@@ -42,10 +45,17 @@ class Routes:
         self.all: list[Route] = []
 
     def get(
-        self, path: str, rule: Rule, operation_id: str, *, hot: bool = False, hidden: bool = False
+        self,
+        path: str,
+        rule: Rule,
+        operation_id: str,
+        *,
+        hot: bool = False,
+        hidden: bool = False,
+        offers: Sequence[str] = (),
     ) -> Callable[[Handler], Handler]:
         """Serve GET and HEAD of `path`."""
-        return self._add("GET", path, rule, operation_id, hot=hot, hidden=hidden)
+        return self._add("GET", path, rule, operation_id, hot=hot, hidden=hidden, offers=offers)
 
     def post(
         self, path: str, rule: Rule, operation_id: str, *, hot: bool = False, hidden: bool = False
@@ -94,6 +104,7 @@ class Routes:
         *,
         hot: bool,
         hidden: bool,
+        offers: Sequence[str] = (),
     ) -> Callable[[Handler], Handler]:
         def added(handler: Handler) -> Handler:
             route = Route(
@@ -104,6 +115,7 @@ class Routes:
                 operation_id=operation_id,
                 hot=hot,
                 hidden=hidden,
+                offers=offers,
             )
             self.all.append(route)
             return handler
@@ -113,6 +125,7 @@ class Routes:
 
 async def answer(route: Route, called: Callable[[], Call], request_id: str) -> Answer:
     """Authorise, run the handler, and turn whatever it raises into an answer."""
+    call = None
     try:
         call = called()
         if isinstance(route.rule, Action):
@@ -124,11 +137,12 @@ async def answer(route: Route, called: Callable[[], Call], request_id: str) -> A
     except ClientLeft:
         return Nothing()
     except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
-        return _refused(route, error, request_id)
+        return _refused(route, call, as_refusal(error, request_id), request_id)
 
 
-def _refused(route: Route, error: Exception, request_id: str) -> Answer:
-    refusal = as_refusal(error, request_id)
+def _refused(route: Route, call: Call | None, refusal: Refusal, request_id: str) -> Answer:
+    if refusal.retryable and call is not None and call.asks_for_events(route.offers):
+        return ended(refusal)
     if route.rule is Access.PER_COMMAND:
         # SDKs of the command door look for `error`.
         refusal.members["error"] = refusal.members.get("redis_error") or f"ERR {refusal.detail}"

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from engine import TURN_LOOKUPS_MAX
+
 NAME_CHARACTERS: Final = r"[^/\u0000-\u001f\u007f-\u009f]"
 NOT_DOTS: Final = r"(?!\.{1,2}$)"
 
@@ -46,6 +48,8 @@ Count = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
 Milliseconds = Count
 Limit = Count | None
 Ids = Annotated[list[EntryId], Meta(min_length=1, max_length=10_000)]
+# Of entries that are looked up one by one.
+LookedUpIds = Annotated[list[EntryId], Meta(min_length=1, max_length=TURN_LOOKUPS_MAX)]
 # A string, number or boolean, said without a union: generated clients take the value instead of a wrapper.
 SCALAR: Final = {"not": {"type": ["null", "array", "object"]}}
 Value = Annotated[Any, Meta(extra_json_schema=SCALAR)]
@@ -165,7 +169,13 @@ class Acknowledgement(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """
 
     ids: Ids
-    delete: Literal["keep", "delete", "acked"] | UnsetType | None = UNSET
+    delete: (
+        Annotated[
+            Literal["keep", "delete", "acked"] | None,
+            Meta(description=f"with it `ids` are at most {TURN_LOOKUPS_MAX}"),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class Acknowledged(Struct):
@@ -201,7 +211,7 @@ class LoadProgress(Struct):
 class Health(Struct):
     """How the gateway is."""
 
-    status: Literal["live", "starting", "ready", "draining"]
+    status: Literal["live", "starting", "ready", "restarting", "draining", "storage_failed", "unavailable"]
     progress: LoadProgress | UnsetType = UNSET
 
 
@@ -234,8 +244,63 @@ class BackupState(Struct):
     error: str | None
 
 
-class Place(Struct):
-    """Where a value is wrong: a JSON pointer, or a parameter's or header's name."""
+class Durability(Struct):
+    """When the log is synced, and what an answer promises."""
 
-    pointer: str
+    fsync: Literal["always", "everysec", "no"]
+    answers: Annotated[Literal["fsync", "os"], Meta(description="as `Weir-Durability`")]
+
+
+class LogState(Struct):
+    """How the log is. `failure` says why it takes no writes until a restart, null while it does."""
+
+    bytes: Count
+    base_bytes: Annotated[Count, Meta(description="how much of it a rewrite has left")]
+    unsynced_bytes: Annotated[Count, Meta(description="what a power cut would take")]
+    answers_waiting: Annotated[Count, Meta(description="for a write or a sync")]
+    failure: str | None
+
+
+class MemoryState(Struct):
+    """The gateway's memory: at `bytes_max` it is full and takes no more data; null is no limit."""
+
+    used_bytes: Annotated[Count, Meta(description="what is compared with the limit")]
+    data_bytes: Annotated[Count, Meta(description="what streams and groups take, by estimate")]
+    resident_bytes: Annotated[Count, Meta(description="what the system counts for the process")]
+    bytes_max: Limit
+    full: bool
+
+
+class Connections(Struct):
+    """Who is there. `following` counts reads that wait and connections that follow streams. `failed` counts
+    WebSockets that a fault of the gateway has ended since it began: its log has a line for each.
+    """
+
+    open: Count
+    following: Count
+    waiting_reads: Count
+    failed: Count
+
+
+class GatewayStatus(Struct):
+    """How the gateway is."""
+
+    status: Literal["ready", "storage_failed"]
+    version: str
+    uptime_ms: Milliseconds
+    durability: Durability
+    log: LogState
+    memory: MemoryState
+    streams: Count
+    connections: Connections
+    rewrite: RewriteState
+    backup: BackupState
+
+
+class Place(Struct):
+    """Where a value is wrong: in the body, by a JSON pointer (RFC 6901), in a parameter or in a header."""
+
     detail: str
+    pointer: str | UnsetType = UNSET
+    parameter: str | UnsetType = UNSET
+    header: str | UnsetType = UNSET

@@ -13,8 +13,8 @@ from app.schemas import (
     Entry,
     EntryId,
     Gap,
-    Ids,
     Limit,
+    LookedUpIds,
     Milliseconds,
     Name,
     NewEntry,
@@ -129,7 +129,7 @@ class StreamPage(Struct):
 class Deletion(Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Entries to delete."""
 
-    ids: Ids
+    ids: LookedUpIds
     refs: Refs = "keep"
 
 

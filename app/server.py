@@ -11,6 +11,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import uvicorn
@@ -20,17 +21,29 @@ from app import logs
 from app.gateway import Progress
 from app.guard import Limits, guarded
 from app.main import App, create_app
+from app.memory_limit import default_bytes
 from app.routes.socket import frame_overhead_bytes
 from app.settings import Settings
 from app.sockets import SocketLimits, guarded_socket
 from app.thin import thin
-from engine import Caps, Clock, Engine, Growth, LogRefused, StorageLocked, StorageRefused
+from engine import (
+    Caps,
+    Clock,
+    Engine,
+    Growth,
+    LogPoisoned,
+    LogRefused,
+    Storage,
+    StorageLocked,
+    StorageRefused,
+)
 
 FINE: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
 DATA_REFUSED: Final = 3
 LOCKED: Final = 4
+FAULT: Final = 5
 
 _backlog: Final = 2_048
 # While the log is read, its own log hears of it so often.
@@ -39,6 +52,11 @@ _tell_s: Final = 5.0
 socket_stall_s_max: Final = 10.0
 # A peer that is gone without a word is noticed after this long, while something waits to be sent to it.
 _user_timeout_ms: Final = 10_000
+
+# A fault inside the engine that comes again so soon is not cured by reading the log.
+_fault_again_s: Final = 600.0
+# After a fault, what threads still do with files is waited for so long.
+_joined_s_max: Final = 10.0
 
 Say = Callable[[str], None]
 
@@ -66,26 +84,41 @@ class Place(NamedTuple):
 
 def run(settings: Settings, clock: Clock, say: Say) -> None:
     """Serve until SIGTERM or SIGINT. Raises Stopped for every end but that."""
-    _check_exposure(settings)
+    check_exposure(settings)
     listener = _listen(settings)
     uvloop.run(_Process(settings, clock, listener).run(say))
 
 
-def _tell(settings: Settings, place: Place, say: Say) -> None:
-    say(f"API      {place.url}/v1")
-    say(f"console  {place.url}/console")
-    say(f"docs     {place.url}/docs")
+def _say_data(settings: Settings, say: Say) -> None:
+    """What is opened, before that: it may take a while, and may be refused."""
     say(f"data     {settings.data} (fsync {settings.fsync})")
     if not settings.is_loopback:
         say("WARNING: anybody who reaches this address may read, write and delete everything (--insecure)")
 
 
-def _check_exposure(settings: Settings) -> None:
-    if not settings.is_loopback and not settings.insecure:
+def _say_urls(place: Place, say: Say) -> None:
+    """Where everything is, once it can be used."""
+    say(f"API      {place.url}/v1")
+    say(f"console  {place.url}/console")
+    say(f"docs     {place.url}/docs")
+
+
+def check_exposure(settings: Settings) -> None:
+    """Raise Stopped unless the settings say that strangers may reach it, and under which names."""
+    if settings.is_loopback:
+        return
+    if not settings.insecure:
         raise Stopped(
             USAGE,
             f"listening on {settings.host} would let everybody who reaches it read, write and delete "
             "everything: stay on 127.0.0.1, or say --insecure",
+        )
+    if not settings.allowed_hosts:
+        raise Stopped(
+            USAGE,
+            f"listening on {settings.host} with --insecure needs allowed_hosts, the names that clients use "
+            "for this gateway: without them any web page could call it by its own name (DNS rebinding). Say "
+            "--set allowed_hosts=weir.example or WEIR_ALLOWED_HOSTS; loopback names are always allowed",
         )
 
 
@@ -123,7 +156,13 @@ class _Process:
         self._listener = listener
         self._app: App = create_app(settings, clock)
         self._server = _Server(config(settings, self._app))
+        self._app.gateway.connections = lambda: len(self._server.server_state.connections)
+        self._app.gateway.on_fault = self._fault
         self._stopping = asyncio.Event()
+        self._broken = False
+        # Set with either.
+        self._wake = asyncio.Event()
+        self._fault_at: float | None = None
         self._tell_at = clock.monotonic() + _tell_s
 
     async def run(self, say: Say) -> None:
@@ -131,17 +170,22 @@ class _Process:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
-        # Whoever reads this may connect, and may send a signal.
-        _tell(self._settings, Place(*self._listener.getsockname()[:2]), say)
+        _say_data(self._settings, say)
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
-        opening = asyncio.create_task(self._open())
+        opening = asyncio.create_task(self._open(self._settings.data))
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((serving, opening, stopping), return_when=asyncio.FIRST_COMPLETED)
         engine, refusal = None, None
         try:
             # A thread cannot be stopped: what is being read is read to the end, then closed.
             engine = await opening
-            await stopping
+            if not self._stopping.is_set():
+                _say_urls(Place(*self._listener.getsockname()[:2]), say)
+            while not self._stopping.is_set():
+                await self._wake.wait()
+                if self._broken and not self._stopping.is_set():
+                    broken, engine = engine, None
+                    engine = await self._replace(broken)
         except Stopped as error:
             refusal = error
         self._app.gateway.drain()
@@ -149,7 +193,7 @@ class _Process:
         await serving
         self._app.flush_logs()
         if engine is not None:
-            await engine.close()
+            await _close(engine)
         if refusal is not None:
             raise refusal
 
@@ -157,12 +201,43 @@ class _Process:
         if self._stopping.is_set():
             self._server.force_exit = True
         self._stopping.set()
+        self._wake.set()
         self._app.gateway.drain()
 
-    async def _open(self) -> Engine:
+    def _fault(self) -> None:
+        self._broken = True
+        self._wake.set()
+
+    async def _replace(self, broken: Engine) -> Engine:
+        """Give up an engine that has failed within a turn, and open another one on its log. Raises Stopped
+        where that happened a short while ago too.
+        """
+        self._broken = False
+        self._wake.clear()
+        now, before = self._clock.monotonic(), self._fault_at
+        self._fault_at = now
+        try:
+            async with asyncio.timeout(_joined_s_max):
+                await broken.finish_turns()
+                self._app.gateway.drop()
+                storage = await broken.abandon()
+        except TimeoutError:
+            logs.get().critical("a disk does not come back", remedy="check the disk: the process ends here")
+            self._app.flush_logs()
+            # A thread that hangs in the kernel would keep an orderly end from ever coming.
+            os._exit(FAULT)
+        if before is not None and now - before < _fault_again_s:
+            storage.unlock()
+            raise Stopped(FAULT, f"a second fault inside the engine within {_fault_again_s / 60:.0f} minutes")
+        await broken.free()
+        gc.unfreeze()
+        await asyncio.to_thread(gc.collect)
+        return await self._open(storage)
+
+    async def _open(self, data: Path | Storage) -> Engine:
         log, began_s = logs.get(), self._clock.monotonic()
         try:
-            engine = await asyncio.to_thread(self._recover)
+            engine = await asyncio.to_thread(self._recover, data)
         except Stopped as stopped:
             log.critical("refused", reason=str(stopped))
             raise
@@ -177,6 +252,8 @@ class _Process:
         )
         if found.torn_bytes:
             log.warning("torn tail cut", bytes=found.torn_bytes, kept_in=found.torn_file)
+        for name in engine.set_aside:
+            log.warning("a file that the log does not know was set aside", file=name)
         return engine
 
     def _tell(self, step: str, done_bytes: int, total_bytes: int) -> None:
@@ -187,14 +264,19 @@ class _Process:
             self._tell_at = now + _tell_s
             logs.get().info("reading the log", step=step, bytes=done_bytes, of=total_bytes)
 
-    def _recover(self) -> Engine:
+    def _recover(self, data: Path | Storage) -> Engine:
         kept = self._settings
         try:
             return Engine.open(
-                kept.data,
+                data,
                 clock=self._clock,
                 fsync=kept.fsync,
-                caps=Caps(kept.streams_max, kept.groups_max, kept.consumers_max),
+                caps=Caps(
+                    kept.streams_max,
+                    kept.groups_max,
+                    kept.consumers_max,
+                    kept.memory_bytes_max or default_bytes(),
+                ),
                 growth=Growth(kept.rewrite_growth_percent, kept.rewrite_bytes_min),
                 tell=self._tell,
             )
@@ -206,10 +288,18 @@ class _Process:
             raise Stopped(FAILED, f"{self._settings.data}: {error.strerror or error}") from None
 
 
+async def _close(engine: Engine) -> None:
+    try:
+        await engine.close()
+    except LogPoisoned as error:
+        # Told in the log by now, with the remedy.
+        raise Stopped(FAILED, f"the log could not be brought to its end: {error}") from None
+
+
 def config(settings: Settings, app: App) -> uvicorn.Config:
     """How uvicorn serves the application: under the guard, with the thin ways if the application has them."""
     limits = Limits(settings.head_bytes_max, settings.request_s_max, settings.stall_s_max)
-    protocol = guarded(limits) if app.thin_ways is None else thin(app.thin_ways, limits)
+    protocol = guarded(limits, app.refuse) if app.thin_ways is None else thin(app.thin_ways, limits)
     return uvicorn.Config(
         app,
         http=protocol,

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from app import frames
+from app import frame_reader, frames
 from app.auth import Action
 from app.effects import Ask, Claim, Close, Effects, Leave, Open, Read, Ref, Send, SessionLimits, Submit, Take
 from app.errors import Refusal, invalid, of_engine
@@ -33,9 +33,7 @@ from engine import (
     Added,
     Command,
     Cursor,
-    DescribeGroup,
     EngineError,
-    EnsureGroup,
     Exists,
     GroupInfo,
     GroupRead,
@@ -45,7 +43,6 @@ from engine import (
     StreamDeliveries,
     XAck,
     XAckDel,
-    XGroupCreateConsumer,
     XNack,
     ids,
 )
@@ -97,10 +94,10 @@ class Session:
         if self._closed:
             return []
         try:
-            frame = frames.read(text, self._depth_max)
-        except frames.Malformed as error:
+            frame = frame_reader.read(text, self._depth_max)
+        except frame_reader.Malformed as error:
             return self._broken(error.refusal)
-        except frames.Refused as error:
+        except frame_reader.Refused as error:
             return [self._error(error.ref, error.refusal)]
         try:
             return self._handle(frame)
@@ -115,9 +112,13 @@ class Session:
 
     def _broken(self, refusal: Refusal) -> Effects:
         self._closed = True
-        return [self._error(UNSET, refusal), Close(protocol_error_close, refusal.code)]
+        told = Send(frames.error(UNSET, refusal, self._request_id))
+        return [told, Close(protocol_error_close, refusal.code)]
 
     def _error(self, ref: Ref, refusal: Refusal) -> Send:
+        if refusal.code == "malformed_json":
+            # The frame was JSON: a value in it is what cannot be taken.
+            refusal = invalid("", refusal.detail)
         return Send(frames.error(ref, refusal, self._request_id))
 
     def _handle(self, frame: frames.Sent) -> Effects:
@@ -307,7 +308,8 @@ class Session:
         tail = self._by_key.get(key)
         if not isinstance(tail, Following) or tail.taking or tail.ready or tail.behind or self._draining:
             return 0
-        return tail.batch_max if tail.credit is None else min(tail.credit - 1, tail.batch_max)
+        # The last of the credit is spent with `paused` behind it, which is not the short way.
+        return tail.batch_max if tail.credit is None else max(0, min(tail.credit - 1, tail.batch_max))
 
     def live(self, key: int, page: Page) -> bytes:
         """The frame for a page of at most `live_room` entries, which is sent at once."""
@@ -391,16 +393,11 @@ class Session:
 
     def _beginning(self, work: Working, frame: frames.Consume) -> Sequence[Command]:
         """Make the group if that is wanted, and the consumer; look where the group is."""
-        stream, group = work.stream, work.group
-        commands: list[Command] = [
-            XGroupCreateConsumer(stream=stream, group=group, consumer=work.consumer),
-            DescribeGroup(stream=stream, group=group),
-        ]
         if frame.create is UNSET or frame.create is False:
-            return commands
-        self._require(Action.MANAGE, stream)
+            return work.begin_commands(None)
+        self._require(Action.MANAGE, work.stream)
         start = Cursor.LATEST if frame.create is True else frames.place(frame.create, "/create")
-        return [EnsureGroup(stream=stream, group=group, start=start, mkstream=True), *commands]
+        return work.begin_commands(start)
 
     def owned(self, key: int) -> Effects:
         """Nobody else reads as this consumer."""
@@ -447,19 +444,17 @@ class Session:
     def _hand_over(self, work: Working, found: StreamDeliveries) -> Effects:
         effects = self._told_gap(work, found)
         following = found.last_delivered_id
-        if found.history and found.entries:
+        if not found.entries:
+            return effects
+        if found.history:
             following = work.history = found.entries[-1].id
         # What was released behind its back, or taken by another, and is given to it again: held once.
-        work.release(one.id for one in found.entries if not one.own)
-        # What it holds too long it claims from itself: it has that, and needs no credit for it.
-        fresh = [one for one in found.entries if one.id not in work.held]
-        if not fresh:
-            return effects
-        given = [one.id for one in fresh]
+        given = [one.id for one in found.entries]
+        work.release(given)
         work.spend(len(given))
         if not work.noack:
             work.held.update(dict.fromkeys(given))
-        texts = b",".join(map(frames.delivered, fresh))
+        texts = b",".join(map(frames.delivered, found.entries))
         data = frames.entries(work.name, work.stream, texts, following)
         return [*effects, Send(data, work.key, () if work.noack else given)]
 
@@ -469,8 +464,10 @@ class Session:
         return [Send(gap(work.name, work.stream, *msgspec.structs.astuple(found.gap)))]
 
     def _decline(self, work: Working, found: StreamDeliveries) -> Effects:
-        """What it holds already has left, and stays its own."""
-        return self._give_back(work, [one.id for one in found.entries if one.id not in work.held])
+        """What comes again was released behind its back: it holds that no more."""
+        given = [one.id for one in found.entries]
+        work.release(given)
+        return self._give_back(work, given)
 
     def _failed(self, work: Working, refusal: Refusal) -> Effects:
         if work.ended or refusal.code == "draining":
@@ -496,7 +493,9 @@ class Session:
     # ---- settling
 
     def _ack(self, frame: frames.Ack) -> Effects:
-        work, wanted, refs = self._work(frame.sub), self._ids(frame), frames.refs(frame)
+        work, refs = self._work(frame.sub), frames.refs(frame)
+        most = self._limits.ids_max if refs is None else self._limits.lookups_max
+        wanted = frames.entry_ids(frame, most)
         where = {"stream": work.stream, "group": work.group}
         if refs is None:
             return self._settle(work, frame, wanted, XAck(**where, ids=wanted), "acknowledged")
@@ -504,13 +503,10 @@ class Session:
         return self._settle(work, frame, wanted, command, "acknowledged")
 
     def _nack(self, frame: frames.Nack) -> Effects:
-        work, wanted = self._work(frame.sub), self._ids(frame)
+        work, wanted = self._work(frame.sub), frames.entry_ids(frame, self._limits.lookups_max)
         nack = Nack(ids=wanted, mode=frames.nack_mode(frame))
         command = XNack(stream=work.stream, group=work.group, nack=nack)
         return self._settle(work, frame, wanted, command, "released")
-
-    def _ids(self, frame: frames.Ack | frames.Nack) -> list[int]:
-        return frames.entry_ids(frame, self._limits.ids_max)
 
     def _settle(
         self, work: Working, frame: frames.Ack | frames.Nack, wanted: list[int], command: Command, word: str

@@ -6,23 +6,38 @@ Must never know: the engine's inside, routes.
 
 import json
 import os
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
 
+from engine import TURN_LOOKUPS_MAX
+
 PREFIX: Final = "WEIR_"
 CONFIG_VARIABLE: Final = "WEIR_CONFIG"
+
+# How alike two names are, from 0 to 1, for one to be meant by the other.
+_nearness_min: Final = 0.6
+# Variables that are no settings of a server: which gateway and which Java the other commands use.
+_OTHER_VARIABLES: Final = ("CONFIG", "URL", "JAVA")
+# Kubernetes gives every container these for a service that is called `weir`.
+_SERVICE_VARIABLE: Final = re.compile(r"SERVICE_.*|PORT_\d+_.*")
+# Among them one that is named like a setting; it holds a URL, as in tcp://10.0.0.1:8080.
+_SERVICE_PORT: Final = f"{PREFIX}PORT"
+_SERVICE_SCHEMES: Final = ("tcp://", "udp://", "sctp://")
 
 Fsync = Literal["always", "everysec", "no"]
 
@@ -38,11 +53,32 @@ def _split(value: object) -> object:
     )
 
 
-def _lower(words: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(word.lower() for word in words)
+_HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#*]+)(:[0-9]{1,5})?")
+_ORIGIN: Final = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#*]+")
 
 
-Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_lower)]
+def _hosts(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Hosts as a header has them: what could never match is refused."""
+    lower = tuple(word.lower() for word in words)
+    for word in lower:
+        if not _HOST.fullmatch(word):
+            raise ValueError(
+                f"{word!r} is no host: give names or addresses, as in weir.example or [::1]:8080"
+            )
+    return lower
+
+
+def _origins(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The same of origins."""
+    lower = tuple(word.lower() for word in words)
+    for word in lower:
+        if not _ORIGIN.fullmatch(word):
+            raise ValueError(f"{word!r} is no origin: give scheme and host, as in https://app.example, or *")
+    return lower
+
+
+Hosts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_hosts)]
+Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_origins)]
 
 
 class Settings(BaseSettings):
@@ -58,14 +94,14 @@ class Settings(BaseSettings):
     backup_dir: str = Field(
         "", description="directory for the backups of POST /v1/admin/backup; empty: none are made"
     )
-    fsync: Fsync = Field("everysec", description="when the log is synced: always | everysec | no")
+    fsync: Fsync = Field("everysec", description="when the log is synced")
     insecure: bool = Field(
         default=False, description="listen beyond loopback though nobody has to authenticate"
     )
-    allowed_hosts: Words = Field(
-        (), description="names, besides loopback, that Host may have; empty elsewhere: any"
+    allowed_hosts: Hosts = Field(
+        (), description="names, besides loopback, that Host may have; `insecure` beyond loopback needs them"
     )
-    allowed_origins: Words = Field(
+    allowed_origins: Origins = Field(
         (), description="origins of web pages that may call, or *; own pages always may"
     )
 
@@ -79,6 +115,13 @@ class Settings(BaseSettings):
     )
     groups_max: int = Field(1_000, ge=1, le=1_000_000, description="groups that a stream may have")
     consumers_max: int = Field(10_000, ge=1, le=1_000_000, description="consumers that a group may have")
+    memory_bytes_max: int = Field(
+        0,
+        ge=0,
+        le=1 << 50,
+        description="bytes of memory from which on writes are refused; 0: three quarters of what the "
+        "container, or the machine, has",
+    )
     pipeline_bytes_max: int = Field(
         64 << 20, ge=1 << 10, le=1 << 32, description="bytes that several commands are answered together"
     )
@@ -130,11 +173,18 @@ class Settings(BaseSettings):
         "info", description="least level that is logged"
     )
     log_format: Literal["json", "console"] = Field(
-        "json", description="json for programs, console for people"
+        "json", description="form of the log; json for programs, console for people"
     )
     log_requests: Literal["all", "failed", "none"] = Field(
         "all", description="requests that get a line in the log"
     )
+
+    @property
+    def lookups_max(self) -> int:
+        """IDs named in one request whose entries are looked up: to delete, claim or release them. `ids_max`,
+        as far as one turn of the engine has time for them.
+        """
+        return min(self.ids_max, TURN_LOOKUPS_MAX)
 
     @property
     def is_loopback(self) -> bool:
@@ -151,6 +201,10 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the same
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags, then the environment, then the file."""
+        assert isinstance(env_settings, EnvSettingsSource), "the base class has made it"
+        env_settings.env_vars = {
+            name: value for name, value in env_settings.env_vars.items() if not _is_of_service(name, value)
+        }
         return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))
 
 
@@ -182,6 +236,28 @@ def load(flags: Mapping[str, object], config: Path | None = None) -> tuple[Setti
         raise SettingsError("\n".join(_sentence(line, sources) for line in error.errors())) from None
 
 
+def unknown_variables(environment: Iterable[str]) -> list[tuple[str, str | None]]:
+    """The variables that are named like a setting and are none, each with the nearest right name, None where
+    nothing is near. A typing error would otherwise leave a default in force without a word.
+    """
+    known = [name.upper() for name in Settings.model_fields] + [*_OTHER_VARIABLES]
+    found: list[tuple[str, str | None]] = []
+    for variable in sorted(environment):
+        name = variable.upper().removeprefix(PREFIX)
+        if name == variable.upper() or name in known or _SERVICE_VARIABLE.fullmatch(name):
+            continue
+        nearest = get_close_matches(name, known, n=1, cutoff=_nearness_min)
+        found.append((variable, PREFIX + nearest[0] if nearest else None))
+    return found
+
+
+def describe(name: str) -> str:
+    """What a setting is for, with the words that it may be where it is one of a few."""
+    field = Settings.model_fields[name]
+    words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    return f"{field.description}: {' | '.join(words)}" if words else str(field.description)
+
+
 def toml_line(name: str, value: object) -> str:
     """A setting as a line of the file."""
     if isinstance(value, tuple):
@@ -191,8 +267,13 @@ def toml_line(name: str, value: object) -> str:
 
 def _environment() -> list[str]:
     """The settings that the environment has."""
-    variables = {variable.upper() for variable in os.environ}
+    variables = {name.upper() for name, value in os.environ.items() if not _is_of_service(name, value)}
     return [name for name in Settings.model_fields if PREFIX + name.upper() in variables]
+
+
+def _is_of_service(variable: str, value: str | None) -> bool:
+    """Whether Kubernetes has set a variable, and no operator."""
+    return variable.upper() == _SERVICE_PORT and value is not None and value.startswith(_SERVICE_SCHEMES)
 
 
 def _path(text: str | None) -> Path | None:

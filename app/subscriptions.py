@@ -12,7 +12,7 @@ from msgspec import UNSET
 from app import frames
 from app.effects import Ref
 from app.held import Consumer, released_only_ms
-from engine import Cursor, XReadGroup, ids
+from engine import Command, Cursor, DescribeGroup, EnsureGroup, XGroupCreateConsumer, XReadGroup, ids
 
 consume_credit_default: Final = 100
 # A frame's bytes: what one reader that stalls may cost, and what others wait for while it is written.
@@ -101,6 +101,17 @@ class Working(Subscription):
         """Whose entries these are."""
         return Consumer(self.stream, self.group, self.consumer)
 
+    def begin_commands(self, start: int | Cursor | None) -> list[Command]:
+        """Make the group if it is to begin somewhere, and the consumer; look where the group is."""
+        stream, group = self.stream, self.group
+        commands: list[Command] = [
+            XGroupCreateConsumer(stream=stream, group=group, consumer=self.consumer),
+            DescribeGroup(stream=stream, group=group),
+        ]
+        if start is not None:
+            commands.insert(0, EnsureGroup(stream=stream, group=group, start=start, mkstream=True))
+        return commands
+
     def next_read(self) -> XReadGroup:
         """The read that comes next: of its own entries, then of new ones."""
         history = self.history is not None
@@ -112,6 +123,7 @@ class Working(Subscription):
             block_ms=None if history else read_wait_ms,
             noack=self.noack,
             claim_min_idle_ms=None if history else self.claim_min_idle_ms,
+            claims_own=False,
             bytes_max=page_bytes_max,
         )
 

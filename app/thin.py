@@ -24,8 +24,9 @@ from urllib.parse import quote
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from app import coding
 from app.calls import Answer, refused
-from app.errors import Refusal
+from app.errors import Refusal, of_engine
 from app.exchange import CallInHand, Exchange, Replies
 from app.gateway import Gateway, Phase
 from app.guard import GuardedProtocol, Limits
@@ -303,7 +304,9 @@ class Gathering:
             return
         command = XAdd(stream=stream, bodies=published.bodies)
         try:
-            gateway.engine.submit((command,), partial(self._published, stream, dues))
+            # Before it is submitted: when the answer comes the gateway may drain.
+            place = self._ways.place(stream)
+            gateway.engine.submit((command,), partial(self._published, place, dues))
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
             for due in dues:
                 due.connection.finish(refused(as_refusal(error, due.request_id), due.request_id))
@@ -317,12 +320,16 @@ class Gathering:
             return None
         return published if len(published.bodies) == len(dues) and not published.ids else None
 
-    def _published(self, stream: str, dues: Sequence[Due], replies: Replies) -> None:
+    def _published(self, place: bytes, dues: Sequence[Due], replies: Replies) -> None:
         (reply,) = replies
+        if isinstance(reply, EngineError) and reply.code == "internal":
+            # Whichever of them it was that is poison, none is tried again.
+            for due in dues:
+                due.connection.finish(refused(of_engine(reply), due.request_id))
+            return
         if not isinstance(reply, Added):
             self._each_alone(dues)
             return
-        place = self._ways.place(stream)
         for due, entry_id in zip(dues, reply.ids, strict=True):
             due.connection.finish_published(due, place, b"%d-%d" % divmod(entry_id, 1 << ids.SEQUENCE_BITS))
 
@@ -417,12 +424,37 @@ class ThinProtocol(GuardedProtocol):
                 super().shutdown()
             self._catch_up_soon()
 
+    @property
+    def _is_last(self) -> bool:
+        """Whether the answer that is due is the connection's last one: the server or the gateway stops."""
+        return self._leaving or self.ways.gateway.phase is Phase.DRAINING
+
     def finish(self, answer: Answer) -> None:
-        """Send the answer that is due."""
+        """Send the answer that is due; a large one in the coding that its client accepts."""
         due = self._answering
         assert due is not None, "an exchange ends once"
+        if len(answer.body) >= coding.coded_bytes_min and coding.gains(answer.raw_headers):
+            chosen = coding.accepted(due.request.head.headers.get(b"accept-encoding", b""))
+            if chosen is not None:
+                making = self.loop.run_in_executor(None, coding.compressed, bytes(answer.body), chosen)
+                making.add_done_callback(partial(self._finish_coded, due, answer, chosen))
+                return
+            answer.raw_headers = coding.varied(answer.raw_headers)
+        self._finish(due, answer)
+
+    def _finish_coded(
+        self, due: Due, answer: Answer, chosen: coding.Coding, made: asyncio.Future[bytes]
+    ) -> None:
+        if made.exception() is None:
+            answer.body = made.result()
+            answer.raw_headers = coding.coded(answer.raw_headers, chosen, len(answer.body))
+        self._finish(due, answer)
+
+    def _finish(self, due: Due, answer: Answer) -> None:
         if not self.transport.is_closing():
             self._write(answer, due.request_id)
+        elif answer.unsent is not None:
+            answer.unsent()
         self._ended(due, answer.status_code, len(answer.body))
 
     def finish_published(self, due: Due, place: bytes, written_id: bytes) -> None:
@@ -440,11 +472,11 @@ class ThinProtocol(GuardedProtocol):
                     len(content),
                     due.request_id.encode(),
                     _SAFETY,
-                    _GOODBYE if self._leaving else b"",
+                    _GOODBYE if self._is_last else b"",
                     content,
                 )
             )
-            if self._leaving:
+            if self._is_last:
                 self.transport.close()
         self._ended(due, 201, len(content))
 
@@ -466,13 +498,13 @@ class ThinProtocol(GuardedProtocol):
         self._catch_up_soon()
 
     def _write(self, answer: Answer, request_id: str) -> None:
-        closing = self._leaving or _CLOSE in answer.raw_headers
+        closing = self._is_last or _CLOSE in answer.raw_headers
         head = b"%b%bweir-request-id: %b\r\n%b%b\r\n" % (
             self.ways.start(answer.status_code, self.server_state.default_headers),
             _lines(answer.raw_headers),
             request_id.encode(),
             _SAFETY,
-            _GOODBYE if self._leaving and _CLOSE not in answer.raw_headers else b"",
+            _GOODBYE if self._is_last and _CLOSE not in answer.raw_headers else b"",
         )
         if len(answer.body) <= _joined_bytes_max:
             self.transport.write(head + answer.body)
@@ -561,4 +593,8 @@ class ThinProtocol(GuardedProtocol):
 
 def thin(ways: ThinWays, limits: Limits) -> type[ThinProtocol]:
     """The protocol class with these ways and the guard's limits, for uvicorn's `http`."""
-    return type("Thin", (ThinProtocol,), {"ways": ways, "limits": limits})
+    return type(
+        "Thin",
+        (ThinProtocol,),
+        {"ways": ways, "limits": limits, "refuse": staticmethod(ways.envelope.refuse)},
+    )

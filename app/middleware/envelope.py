@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any, Final
 
 from app import logs
-from app.calls import Scope, Send, refused
+from app.calls import Answer, Scope, Send, refused
 from app.errors import Refusal, of_engine
 from app.gateway import Gateway, Phase, Receive
 from engine import EngineError
@@ -47,7 +47,7 @@ class Envelope:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = self._request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
-        sending = _Sending(send, request_id, closing=self._gateway.phase is Phase.DRAINING)
+        sending = _Sending(send, request_id, self._gateway)
         began_s = self._gateway.clock.monotonic()
         try:
             await self._app(scope, receive, sending)
@@ -81,6 +81,15 @@ class Envelope:
         """The ID of a request that brought none."""
         return f"{self._prefix}-{next(self._serials):x}"
 
+    def refuse(self, refusal: Refusal) -> Answer:
+        """The answer to what is no request yet, and that goes no further than the parser."""
+        request_id = self.new_id()
+        answer = refused(refusal, request_id)
+        answer.raw_headers += [(b"weir-request-id", request_id.encode()), *SAFETY]
+        now_s, length = self._gateway.clock.monotonic(), len(answer.body)
+        self.note(request_id, "-", "-", status=answer.status_code, sent_bytes=length, began_s=now_s)
+        return answer
+
     def note(
         self, request_id: str, method: str, path: str, *, status: int, sent_bytes: int, began_s: float
     ) -> None:
@@ -104,12 +113,12 @@ class Envelope:
 class _Sending:
     """Adds the headers to the answer's head; knows afterwards what was sent."""
 
-    __slots__ = ("_closing", "_request_id", "_send", "bytes", "status")
+    __slots__ = ("_gateway", "_request_id", "_send", "bytes", "status")
 
-    def __init__(self, send: Send, request_id: str, *, closing: bool) -> None:
+    def __init__(self, send: Send, request_id: str, gateway: Gateway) -> None:
         self._send = send
         self._request_id = request_id
-        self._closing = closing
+        self._gateway = gateway
         self.status = 0
         self.bytes = 0
 
@@ -125,7 +134,7 @@ class _Sending:
         given = {name for name, _ in headers}
         headers.append((b"weir-request-id", self._request_id.encode()))
         headers += [header for header in SAFETY if header[0] not in given]
-        if self._closing and b"connection" not in given:
+        if self._gateway.phase is Phase.DRAINING and b"connection" not in given:
             headers.append((b"connection", b"close"))
         return headers
 

@@ -27,6 +27,11 @@ class Paths:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         raw_path: bytes = scope["raw_path"]
+        if raw_path == b"*" and scope["method"] == "OPTIONS":
+            # About the server: the one request whose target is no path.
+            scope["state"]["segments"] = ()
+            await self._app(scope, receive, send)
+            return
         found = _remembered(raw_path) if len(raw_path) <= _cached_bytes_max else segments(raw_path)
         scope["state"]["segments"] = found
         # No segment holds a slash: what Starlette finds between them in this path is exactly the segments.

@@ -1,5 +1,6 @@
 """Consumers of one group: listing, making, removing them, and reading as one of them."""
 
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
@@ -68,7 +69,9 @@ async def read_group(call: Call) -> Answer:
     command = wire.read(**call.names, given=given, limits=call.gateway.read_limits, wait_s=call.wishes.wait_s)
     (reply,) = await call.write(command)
     if isinstance(reply, GroupRead) and reply.streams:
-        return call.written(200, wire.deliveries(reply.streams[0]))
+        answer = call.written(200, wire.deliveries(reply.streams[0]))
+        answer.unsent = partial(call.give_back, command, reply)
+        return answer
     info = await call.execute(DescribeGroup(stream=call.names["stream"], group=command.group))
     more = isinstance(reply, GroupRead) and bool(reply.unfinished)
     return call.written(200, wire.nothing_delivered(info, more=more))

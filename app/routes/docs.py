@@ -29,6 +29,10 @@ window.addEventListener("load", () => {
   SwaggerUIBundle({ url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null });
 });
 """
+_LINKS: Final = (
+    '<p>This page as data: <a href="/openapi.json">OpenAPI</a>. The WebSocket, <code>/v1/ws</code>: '
+    '<a href="/asyncapi.json">AsyncAPI</a>. In a browser: <a href="/console">the console</a>.'
+)
 _STYLE: Final = b"""
 body { font: 1rem/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 code { font-family: ui-monospace, monospace }
@@ -48,7 +52,9 @@ async def docs(call: Call) -> Answer:
     head = (
         '<link rel=stylesheet href="/docs/swagger-ui.css"><script src="/docs/swagger-ui-bundle.js"></script>'
     )
-    return _page("Weir's API", f'{head}<script src="/docs/start.js"></script>', '<div id="swagger-ui"></div>')
+    return _page(
+        "Weir's API", f'{head}<script src="/docs/start.js"></script>', _LINKS + '<div id="swagger-ui"></div>'
+    )
 
 
 @routes.get("/docs/start.js", Access.OPEN, "getStart", hidden=True)

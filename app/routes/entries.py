@@ -50,7 +50,9 @@ async def add_entries(call: Call) -> Answer:
 def _wishes(call: Call) -> Preferences:
     for name in _PRODUCER_HEADERS:
         if name in call.headers:
-            raise invalid(name.decode(), "chunks of a producer are published to /v1/publish, one stream too")
+            raise invalid(
+                name.decode().title(), "chunks of a producer are published to /v1/publish, one stream too"
+            )
     return media.preferences(call.headers.get(b"prefer", b""))
 
 
@@ -71,7 +73,7 @@ def _headers(call: Call, reply: Added, wishes: Preferences, *, located: bool) ->
     return headers
 
 
-@routes.get("/v1/streams/{stream}/entries", Action.READ, "readEntries", hot=True)
+@routes.get("/v1/streams/{stream}/entries", Action.READ, "readEntries", hot=True, offers=_FORMS)
 async def read_entries(call: Call) -> Answer:
     """Read a range of entries, or those after a cursor, waiting for them if told to (XRANGE, XREVRANGE,
     XREAD).
@@ -173,6 +175,6 @@ async def delete_entry(call: Call) -> Answer:
 async def delete_entries(call: Call) -> Answer:
     """Delete entries, and tell what became of each (XDEL, XDELEX)."""
     given = await call.members(*removals.DELETE)
-    command = removals.delete(call.names["stream"], given, call.gateway.settings.ids_max)
+    command = removals.delete(call.names["stream"], given, call.gateway.settings.lookups_max)
     reply = await change(call, command)
     return call.written(200, removals.deleted(command, reply, results_wanted=not call.wishes.minimal))

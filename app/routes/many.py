@@ -9,7 +9,7 @@ from app.errors import invalid
 from app.routing import Routes
 from app.wire import many as wire
 from app.wire import media, members, query
-from engine import XRead
+from engine import XRead, XReadGroup
 
 routes: Final = Routes()
 
@@ -21,14 +21,18 @@ async def read_streams(call: Call) -> Answer:
     fail_on_gap = wire.fails_on_gap(given)
     most = call.gateway.settings.request_streams_max
     command = wire.read(given, call.gateway.read_limits, most, call.wishes.wait_s)
-    plain = isinstance(command, XRead)
+    action = Action.READ if isinstance(command, XRead) else Action.CONSUME
     for stream, _ in command.streams:
-        call.require(Action.READ if plain else Action.CONSUME, stream)
+        call.require(action, stream)
     (reply,) = await call.write(command)
     asked = wire.missing(command, reply)
     infos = await call.transaction(asked) if asked else []
     body = wire.answer(command, reply, asked, infos, fail_on_gap=fail_on_gap)
-    return Answer(200, body) if plain else call.written(200, body)
+    if not isinstance(command, XReadGroup):
+        return Answer(200, body)
+    answer = call.written(200, body)
+    answer.unsent = partial(call.give_back, command, reply)
+    return answer
 
 
 @routes.post("/v1/publish", Access.PER_STREAM, "publish")

@@ -26,7 +26,10 @@ async def list_pending(call: Call) -> Answer:
 async def ack_entries(call: Call) -> Answer:
     """Acknowledge entries, and delete them if told to (XACK, XACKDEL)."""
     given = await call.members(*wire.ACK)
-    commands = wire.acknowledge(**call.names, given=given, ids_max=call.gateway.settings.ids_max)
+    settings = call.gateway.settings
+    commands = wire.acknowledge(
+        **call.names, given=given, ids_max=settings.ids_max, lookups_max=settings.lookups_max
+    )
     count, content = wire.acknowledged(commands, await call.write(*commands))
     if not count:
         # Redis does not tell an unknown group from one with nothing pending; this does.
@@ -38,7 +41,7 @@ async def ack_entries(call: Call) -> Answer:
 async def nack_entries(call: Call) -> Answer:
     """Give entries back: they are nobody's, and the next reader that claims gets them first (XNACK)."""
     given = await call.members(*wire.NACK)
-    commands = wire.give_back(**call.names, given=given, ids_max=call.gateway.settings.ids_max)
+    commands = wire.give_back(**call.names, given=given, lookups_max=call.gateway.settings.lookups_max)
     replies = await group_calls.write(call, *commands)
     return call.written(200, wire.given_back(commands, replies))
 
@@ -51,7 +54,7 @@ async def claim_entries(call: Call) -> Answer:
     command = claims.claim(
         **call.names,
         given=given,
-        ids_max=gateway.settings.ids_max,
+        lookups_max=gateway.settings.lookups_max,
         bytes_max=gateway.read_limits.bytes_max,
     )
     (reply,) = await group_calls.write(call, command)

@@ -22,8 +22,10 @@ _LINKS: Final = msgspec.json.encode(
             "console": "/console",
             "docs": "/docs",
             "openapi": "/openapi.json",
+            "asyncapi": "/asyncapi.json",
             "live": "/healthz/live",
             "ready": "/healthz/ready",
+            "status": "/v1/status",
         },
     }
 )

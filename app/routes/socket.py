@@ -52,7 +52,7 @@ class Sockets:
         call.check_ready()
         link = scope["extensions"].get(_EXTENSION)
         if not isinstance(link, GuardedSocket):
-            raise Refusal("not_configured", "the server that runs this application serves no sockets")
+            raise Refusal("not_implemented", "the server that runs this application serves no sockets")
         if len(self._hub.open) >= self._gateway.settings.sockets_max:
             raise Refusal("too_many_sockets", "too many sockets are open: see the setting sockets_max")
         push = Push(self._hub, link, call, self._session(call))
@@ -68,6 +68,7 @@ class Sockets:
             subscriptions_max=subscriptions_max,
             streams_max=settings.request_streams_max,
             ids_max=settings.ids_max,
+            lookups_max=settings.lookups_max,
             batch_max=settings.count_max,
             entries=self._gateway.entry_limits,
         )
@@ -88,6 +89,7 @@ class Sockets:
                 subscriptions_max=subscriptions_max,
                 streams_max=settings.request_streams_max,
                 ids_max=settings.ids_max,
+                lookups_max=settings.lookups_max,
                 credit_max=frames.credit_max,
             ),
             heartbeat_ms=settings.heartbeat_ms,

@@ -6,6 +6,7 @@ from app import group_calls
 from app.auth import Access, Action
 from app.calls import Answer, Call
 from app.consuming import Asked, Consuming
+from app.errors import Refusal
 from app.following import Events, Following
 from app.held import released_only_ms
 from app.routing import Routes
@@ -17,11 +18,14 @@ from engine import DescribeGroup, StreamsRead, XRead
 
 routes: Final = Routes()
 
+_EVENTS: Final = (media.EVENTS,)
+_CONSUMER_STREAM: Final = "/v1/streams/{stream}/groups/{group}/consumers/{consumer}/stream"
 
-@routes.get("/v1/streams/{stream}/tail", Action.READ, "tailStream")
+
+@routes.get("/v1/streams/{stream}/tail", Action.READ, "tailStream", offers=_EVENTS)
 async def tail_stream(call: Call) -> Answer:
     """Follow a stream: what comes after a cursor, then what is new, as server-sent events."""
-    media.accepted(call.headers.get(b"accept", b""), (media.EVENTS,))
+    media.accepted(call.headers.get(b"accept", b""), _EVENTS)
     return await events(call)
 
 
@@ -31,20 +35,22 @@ async def events(call: Call) -> Answer:
     return await _follow(call, wanted)
 
 
-@routes.get("/v1/tail", Access.PER_STREAM, "tailStreams")
+@routes.get("/v1/tail", Access.PER_STREAM, "tailStreams", offers=_EVENTS)
 async def tail_streams(call: Call) -> Answer:
     """Follow several streams as server-sent events, with one cursor for all."""
-    media.accepted(call.headers.get(b"accept", b""), (media.EVENTS,))
+    media.accepted(call.headers.get(b"accept", b""), _EVENTS)
     wanted = wire.parse_several(call.query, _last_event_id(call), _count_max(call))
     for stream in wanted.streams:
         call.require(Action.READ, stream)
     return await _follow(call, wanted)
 
 
-@routes.get("/v1/streams/{stream}/groups/{group}/consumers/{consumer}/stream", Action.CONSUME, "consumeGroup")
+@routes.get(_CONSUMER_STREAM, Action.CONSUME, "consumeGroup", offers=_EVENTS)
 async def consume_group(call: Call) -> Answer:
     """Read as a consumer as server-sent events: what it holds, what was given back, what is new."""
-    media.accepted(call.headers.get(b"accept", b""), (media.EVENTS,))
+    if not call.asks_for_events(_EVENTS):
+        # It takes entries from the group: nothing that a page embeds, an image for one, may ask for that.
+        raise Refusal("not_acceptable", f"a consumer's entries need the header Accept: {media.EVENTS}")
     in_flight_max, claim_ms = wire.parse_consuming(call.query, _count_max(call))
     asked = Asked(
         stream=call.names["stream"],

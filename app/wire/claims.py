@@ -22,7 +22,7 @@ CLAIM: Final = (
 AUTOCLAIM: Final = ("consumer", "min_idle_ms", "start", "count", "just_ids")
 
 
-def claim(stream: str, group: str, given: Members, ids_max: int, bytes_max: int) -> XClaim:
+def claim(stream: str, group: str, given: Members, lookups_max: int, bytes_max: int) -> XClaim:
     """POST …/claim."""
     if given.get("idle_ms") is not None and given.get("time_ms") is not None:
         raise invalid("/idle_ms", "it does not go with time_ms")
@@ -32,7 +32,7 @@ def claim(stream: str, group: str, given: Members, ids_max: int, bytes_max: int)
         group=group,
         consumer=members.name_of(given, "consumer", "consumer name"),
         claim=Claim(
-            ids=members.entry_ids(given, ids_max),
+            ids=members.entry_ids(given, lookups_max),
             min_idle_ms=_min_idle_ms(given),
             idle_ms=members.integer(given, "idle_ms", least=0),
             time_ms=members.integer(given, "time_ms", least=0),

@@ -110,8 +110,8 @@ class ColumnsPage(msgspec.Struct):
 def parse(stream: str, query_string: bytes, limits: ColumnsLimits) -> ColumnsPage:
     """What GET …/entries asks for where columns are accepted."""
     given = query.parse(query_string, PARAMETERS)
-    for name in _NOT_HERE:
-        if name in given:
+    for name in read.asked(given):
+        if name in _NOT_HERE:
             raise invalid(name, "it does not go with columns, which are read forwards and do not wait")
     read.check_combination(given)
     wanted = read.bounds(stream, given)

@@ -3,7 +3,6 @@
 Knows: the wire form of the "Redis over REST" SDKs. Must never know: what a command means, statuses, sockets.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -12,10 +11,11 @@ import msgspec
 from app import redis
 from app.errors import Refusal, invalid
 from app.redis import Resp
-from app.wire.strict import malformed, values_max
+from app.wire import strict
 from engine import EngineError, errors
 
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+# What is a little beyond a limit is read, and refused in the words of what it is.
+_slack: Final = 2
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -43,33 +43,35 @@ def one(body: bytes, encoded: Encoding, words_max: int) -> Words:
     """The words of one command. Raises `malformed_json`, EngineError for an argument that is none, and for
     too many of them.
     """
-    return _words(_load(body), encoded, words_max)
+    return _words(_load(body, _slack * words_max), encoded, words_max)
 
 
 def many(body: bytes, encoded: Encoding, commands_max: int, words_max: int) -> list[Words | EngineError]:
     """The words of each command; one with impossible arguments stands as its refusal."""
-    rows = _load(body)
+    if strict.exceeds(body, _slack * commands_max, b"[{"):
+        # Before a list is made of each.
+        raise _too_many(commands_max)
+    rows = _load(body, strict.values_max)
     if not isinstance(rows, list):
         raise invalid("", 'the body is a list of commands, [["XADD", …], …]')
     if len(rows) > commands_max:
-        raise Refusal("too_many_entries", f"one request has at most {commands_max} commands")
+        raise _too_many(commands_max)
     return [_words_or_refusal(row, encoded, words_max) for row in rows]
 
 
-def _load(body: bytes) -> object:
-    if body.count(b",") > values_max and _commas(body) > values_max:
-        raise Refusal("body_too_large", f"the body has more than {values_max} values")
+def _too_many(commands_max: int) -> Refusal:
+    return Refusal("too_many_entries", f"one request has at most {commands_max} commands")
+
+
+def _load(body: bytes, most: int) -> object:
+    if strict.exceeds(body, most):
+        raise Refusal("body_too_large", f"the body has more than {most} values")
     try:
         return redis.load(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise malformed(str(error)) from None
+        raise strict.malformed(str(error)) from None
     except RecursionError:
-        raise malformed("it is nested too deep") from None
-
-
-def _commas(body: bytes) -> int:
-    """Those between values: not in strings."""
-    return body.count(b",") - sum(match[0].count(b",") for match in _STRING.finditer(body))
+        raise strict.malformed("it is nested too deep") from None
 
 
 def _words(row: object, encoded: Encoding, words_max: int) -> Words:

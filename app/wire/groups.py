@@ -218,18 +218,20 @@ def read(
     """
     count = members.integer(given, "count", least=1, most=limits.count_max, nullable=False)
     after = given.get("after")
-    if "after" in given:
-        for name in ("wait", "noack", "claim_min_idle_ms"):
-            if name in given:
-                raise invalid(f"/{name}", "it does not go with `after`, a read of what was delivered already")
     wait_ms = _wait_ms(given, None if "after" in given else wait_s, limits)
+    noack = members.boolean(given, "noack")
+    if "after" in given:
+        # 0 and false ask for nothing: clients that always send them read what was delivered too.
+        asked = {"wait": wait_ms, "noack": noack, "claim_min_idle_ms": "claim_min_idle_ms" in given}
+        for name in (name for name, wanted in asked.items() if wanted):
+            raise invalid(f"/{name}", "it does not go with `after`, a read of what was delivered already")
     return XReadGroup(
         group=group,
         consumer=consumer,
         streams=[(stream, members.entry_id(after, "/after") if "after" in given else Cursor.NEW)],
         count=limits.count_default if count is None else count,
         block_ms=wait_ms or None,
-        noack=members.boolean(given, "noack"),
+        noack=noack,
         claim_min_idle_ms=members.integer(given, "claim_min_idle_ms", least=0),
         bytes_max=limits.bytes_max,
     )

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from app import names
-from app.errors import invalid
+from app.errors import invalid, step
 from app.wire import groups, members, publish, strict
 from app.wire.members import Members
 from app.wire.publish import EntryLimits
@@ -112,7 +112,7 @@ def _text(value: Json, place: str) -> str:
 
 
 def _place(name: str) -> str:
-    return f"/streams/{name[:128].replace('~', '~0').replace('/', '~1')}"
+    return f"/streams/{step(name)}"
 
 
 def missing(command: XRead | XReadGroup, reply: Reply) -> Sequence[DescribeGroup]:
@@ -174,7 +174,7 @@ def publication(
     body: bytes, limits: EntryLimits, streams_max: int, key: str | None, chunk: Chunk | None
 ) -> Publish:
     """POST /v1/publish."""
-    parts = publish.read_many(body, limits)
+    parts = publish.read_many(body, limits, streams_max)
     _check_names(list(parts), streams_max)
     idempotency = IdempotencyKey(key, publish.digest_of(body)) if key is not None else None
     return Publish(

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from app.errors import Refusal, invalid
+from app.errors import Refusal, invalid, place_of
 from engine import Chunk, ids
 
 idempotency_key_bytes_max: Final = 255
@@ -80,6 +80,13 @@ def accepted(header: bytes, offered: Sequence[str]) -> str:
     return best
 
 
+def asks_for_events(header: bytes, offered: Sequence[str]) -> bool:
+    """Whether an Accept names events, and prefers them to the rest of what is offered."""
+    pieces = header.decode("latin-1").lower().split(",")
+    named = any(piece.partition(";")[0].strip() == EVENTS and _quality(piece) for piece in pieces)
+    return named and accepted(header, offered) == EVENTS
+
+
 def _meant(name: str, offered: Sequence[str]) -> str:
     """The offered type that a name or a pattern of them stands for, empty for none."""
     if name == "*/*":
@@ -141,7 +148,8 @@ def if_match(header: bytes | None) -> int | None:
     quoted = len(text) > 2 and text[0] == text[-1] == '"'
     expected = ids.parse(text[1:-1]) if quoted else None
     if expected is None:
-        raise Refusal("malformed_id", 'If-Match is the stream\'s last ID in quotation marks: "<ms>-<seq>"')
+        hint = 'it is the stream\'s last ID in quotation marks: "<ms>-<seq>"'
+        raise Refusal("malformed_id", f"If-Match: {hint}", places=[place_of("If-Match", hint)])
     return expected
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from app import names
-from app.errors import Refusal, invalid
+from app.errors import Refusal, invalid, step
 from app.wire import strict
 from app.wire.query import malformed_id
 from app.wire.strict import Json, Number, Object
@@ -31,10 +31,14 @@ def check_is_json(media_name: str) -> None:
         )
 
 
-def parse(body: bytes, known: Sequence[str], *, depth_max: int) -> Members:
-    """The members of a body; an empty body has none. Unknown and repeated ones are 422."""
+def parse(body: bytes, known: Sequence[str], *, depth_max: int, values_max: int) -> Members:
+    """The members of a body; an empty body has none. Unknown and repeated ones are 422, and `body_too_large`
+    what has more values than any call takes.
+    """
     if not body:
         return {}
+    if strict.exceeds(body, values_max):
+        raise Refusal("body_too_large", f"the body has more than {values_max} values")
     value = strict.parse(body, depth_max=depth_max)
     if not isinstance(value, Object):
         raise invalid("", "the body is a JSON object")
@@ -54,10 +58,10 @@ def inner(given: Members, name: str, known: Sequence[str]) -> Members | None:
 def _checked(value: Object, known: Sequence[str], where: str) -> Members:
     twice = strict.repeated_name(value)
     if twice is not None:
-        raise invalid(f"{where}/{twice[:128]}", "the member stands twice")
+        raise invalid(f"{where}/{step(twice)}", "the member stands twice")
     for name, _ in value:
         if name not in known:
-            raise invalid(f"{where}/{name[:128]}", f"unknown member; known: {', '.join(known)}")
+            raise invalid(f"{where}/{step(name)}", f"unknown member; known: {', '.join(known)}")
     return dict(value)
 
 
@@ -90,7 +94,7 @@ def entry_ids(given: Members, ids_max: int) -> list[int]:
     if not isinstance(value, list) or isinstance(value, Object) or not value:
         raise invalid("/ids", "it is a list of at least one ID")
     if len(value) > ids_max:
-        raise invalid("/ids", f"one request names at most {ids_max} IDs")
+        raise invalid("/ids", f"one request names at most {ids_max} IDs: send several")
     return list(dict.fromkeys(entry_id(one, f"/ids/{place}") for place, one in enumerate(value)))
 
 

@@ -111,10 +111,13 @@ def _pending(one: PendingEntry) -> dict[str, str | int | None]:
 # ---- acknowledging
 
 
-def acknowledge(stream: str, group: str, given: Members, ids_max: int) -> Sequence[XAck] | Sequence[XAckDel]:
+def acknowledge(
+    stream: str, group: str, given: Members, *, ids_max: int, lookups_max: int
+) -> Sequence[XAck] | Sequence[XAckDel]:
     """POST …/ack: one command that tells what became of each ID, or one for each ID."""
-    wanted = members.entry_ids(given, ids_max)
-    if given.get("delete") is None:
+    deleting = given.get("delete") is not None
+    wanted = members.entry_ids(given, lookups_max if deleting else ids_max)
+    if not deleting:
         return [XAck(stream=stream, group=group, ids=(one,)) for one in wanted]
     refs = Refs(members.word(given, "delete", _REFS))
     return [XAckDel(stream=stream, group=group, ids=wanted, numids=len(wanted), refs=refs)]
@@ -141,14 +144,14 @@ def _word(reply: object) -> str:
 # ---- giving back
 
 
-def give_back(stream: str, group: str, given: Members, ids_max: int) -> Sequence[XNack]:
+def give_back(stream: str, group: str, given: Members, lookups_max: int) -> Sequence[XNack]:
     """POST …/nack: one command for each ID, so that each has its result."""
     mode = NackMode(members.word(given, "mode", _MODES))
     retry_count = members.integer(given, "retry_count", least=0)
     force = members.boolean(given, "force")
     nacks = [
         Nack(ids=(one,), mode=mode, retry_count=retry_count, force=force)
-        for one in members.entry_ids(given, ids_max)
+        for one in members.entry_ids(given, lookups_max)
     ]
     return [XNack(stream=stream, group=group, nack=nack) for nack in nacks]
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from app import names
-from app.errors import invalid
+from app.errors import invalid, step
 from app.redis.glob import Glob
 from app.wire import members, strict
 from app.wire.members import Members, capped
@@ -65,7 +65,7 @@ def parse(given: Members, streams_max: int, wait_ms_max: int, prefer_wait_ms: in
     if pattern is None:
         for name in ends:
             if name not in streams:
-                raise invalid(f"/end/{name[:128]}", "the stream is not one of the plan's")
+                raise invalid(f"/end/{step(name)}", "the stream is not one of the plan's")
     wait_ms = members.integer(given, "wait", least=0, most=wait_ms_max, nullable=False)
     if wait_ms is None:
         wait_ms = prefer_wait_ms
@@ -91,12 +91,12 @@ def _cursors(given: Members, member: str, streams_max: int) -> Mapping[str, int]
         raise invalid(f"/{member}", "it is an object: the name of each stream with an ID")
     twice = strict.repeated_name(value)
     if twice is not None:
-        raise invalid(f"/{member}/{twice[:128]}", "the stream stands twice")
+        raise invalid(f"/{member}/{step(twice)}", "the stream stands twice")
     if len(value) > streams_max:
         raise too_many(member, streams_max)
     for name, _ in value:
         names.checked_text(name, "stream name")
-    return {name: members.entry_id(after, f"/{member}/{name[:128]}") for name, after in value}
+    return {name: members.entry_id(after, f"/{member}/{step(name)}") for name, after in value}
 
 
 def _pattern(given: Members) -> Glob | None:

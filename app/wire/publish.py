@@ -8,29 +8,27 @@ prove to be
 plain goes to the strict reader, entry by entry, which also finds the words for what is wrong.
 """
 
-import base64
-import binascii
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate, pairwise
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
-from app.errors import Refusal, invalid
+from app.errors import Refusal, invalid, place_of, step
 from app.wire import strict
 from app.wire.media import MediaType
 from app.wire.strict import Json, Number, Object
+from app.wire.values import INT64_MIN, UINT64_MAX, Value, form_pair, from_base64, named_values
+from app.wire.values import fields as fields_of
 from engine import AutoSequence, NewId, entries, ids
 
-Value = str | bytes
-
 _envelope_members: Final = {"id", "fields", "encoding"}
-_INT64_MIN: Final = -(1 << 63)
-_UINT64_MAX: Final = (1 << 64) - 1
-_integer_digits_max: Final = 20
 # Where a batch says that it is one, unless its writer is fond of blanks.
 _peek_bytes: Final = 32
+_ALONE: Final = "a batch has no other members"
+_A_LIST: Final = "it is a list of entries"
+_BLANKS: Final = b" \t\r\n"
 # Beyond this a single entry's names are counted before it is read; its own members are no fields.
 _crowded_bytes_min: Final = 64 << 10
 _members_max: Final = 8
@@ -80,8 +78,18 @@ class _Many(msgspec.Struct, forbid_unknown_fields=True):
     entries: list[_One]
 
 
+class _MixedOne(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    id: str = ""
+    fields: dict[str, str | int | float | bool] = {}
+
+
+class _Mixed(msgspec.Struct, forbid_unknown_fields=True):
+    entries: list[_MixedOne]
+
+
 _decode_one: Final = msgspec.json.Decoder(_One).decode
 _decode_many: Final = msgspec.json.Decoder(_Many).decode
+_decode_mixed: Final = msgspec.json.Decoder(_Mixed).decode
 _decode_rows: Final = msgspec.json.Decoder(dict[str, str]).decode_lines
 _decode_mixed_rows: Final = msgspec.json.Decoder(dict[str, str | int | float | bool]).decode_lines
 _decode_envelopes: Final = msgspec.json.Decoder(_One).decode_lines
@@ -103,10 +111,19 @@ class _NotPlainError(Exception):
 
 
 def _json(body: bytes, limits: EntryLimits) -> Published:
-    try:
-        return _plain_json(body, limits)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
-        return _strict_json(body, limits)
+    if strict.has_more_objects(body, _objects_max(limits)) and b'"entries"' in body[:_peek_bytes]:
+        _check_count(limits.entries_max + 1, limits)
+    for attempt in (_plain_json, _mixed_json):
+        try:
+            return attempt(body, limits)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
+            continue
+    return _large_json(body, limits) if len(body) > _crowded_bytes_min else _strict_json(body, limits)
+
+
+def _objects_max(limits: EntryLimits) -> int:
+    """Of a body: its entries, their fields, and what stands around them. Values are no objects."""
+    return 2 * limits.entries_max + 2
 
 
 def _plain_json(body: bytes, limits: EntryLimits) -> Published:
@@ -120,6 +137,52 @@ def _plain_json(body: bytes, limits: EntryLimits) -> Published:
     _check_names_kept(body, [one], names_besides=0)
     bodies = _of_rows([one.fields], limits)
     return Published(bodies, [_plain_id(one.id)] if one.id else ())
+
+
+def _mixed_json(body: bytes, limits: EntryLimits) -> Published:
+    """A batch with numbers and booleans, in canonical form, as `_mixed_rows` has it."""
+    if b'"entries"' not in body[:_peek_bytes]:
+        raise _NotPlainError
+    batch = _decode_mixed(body)
+    if _encode(batch).translate(None, _BLANKS) != body.translate(None, _BLANKS):
+        raise _NotPlainError
+    plain = [
+        _One({name: _text(value) for name, value in one.fields.items()}, one.id) for one in batch.entries
+    ]
+    return _of_envelopes(plain, limits)
+
+
+def _large_json(body: bytes, limits: EntryLimits) -> Published:
+    """A batch is read entry by entry, so that the first wrong one ends it; and counted before."""
+    members = strict.members_of(body, _members_max)
+    if "entries" not in members:
+        _check_values(body, "/fields", limits)
+        return _strict_json(body, limits)
+    if len(members) > 1:
+        raise invalid("/entries", _ALONE)
+    return _large_batch(members["entries"], "/entries", limits)
+
+
+def _large_batch(text: bytes, place: str, limits: EntryLimits) -> Published:
+    if not text.startswith(b"["):
+        raise invalid(place, _A_LIST)
+    rows = strict.items_of(text, _A_LIST)
+    return _batch(
+        (_large_entry(bytes(row), index, limits, place) for index, row in enumerate(rows)), len(rows), limits
+    )
+
+
+def _large_entry(text: bytes, index: int, limits: EntryLimits, place: str) -> tuple[bytes, NewId, bool]:
+    with _Indexed(index):
+        _check_values(text, f"{place}/{index}/fields", limits)
+        row = strict.parse(text, depth_max=limits.depth_max, depth=place.count("/") + 1)
+    return _batch_entry(row, index, limits, place)
+
+
+def _check_values(text: bytes, place: str, limits: EntryLimits) -> None:
+    """Refuse an entry of far too many values by counting, whatever they are: a pair is three."""
+    if len(text) > _crowded_bytes_min and strict.exceeds(text, 3 * limits.fields_max + 2 * _members_max):
+        raise invalid(place, f"an entry has at most {limits.fields_max} fields")
 
 
 def _check_crowd(body: bytes, limits: EntryLimits) -> None:
@@ -141,10 +204,10 @@ def _strict_json(body: bytes, limits: EntryLimits) -> Published:
         entry_body, new_id = _envelope(members, "", limits)
         return Published([entry_body], [new_id] if "id" in members else ())
     if len(members) > 1:
-        raise invalid("/entries", "a batch has no other members")
+        raise invalid("/entries", _ALONE)
     rows = members["entries"]
     if not isinstance(rows, list) or isinstance(rows, Object):
-        raise invalid("/entries", "it is a list of entries")
+        raise invalid("/entries", _A_LIST)
     return _batch((_batch_entry(row, index, limits) for index, row in enumerate(rows)), len(rows), limits)
 
 
@@ -166,19 +229,28 @@ class _Streams(msgspec.Struct, forbid_unknown_fields=True):
     streams: dict[str, list[_One]]
 
 
+_STREAMS: Final = 'the body is {"streams": {name: [{"fields": {…}}, …], …}}'
+_SOME: Final = "it is a list of at least one entry"
+# A little beyond a limit is left to who knows its words.
+_slack: Final = 2
 _decode_streams: Final = msgspec.json.Decoder(_Streams).decode
 
 
-def read_many(body: bytes, limits: EntryLimits) -> Mapping[str, Published]:
+def read_many(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, Published]:
     """The entries of `{"streams": {name: [entries]}}`, by name. All or nothing, over all streams."""
+    if strict.has_more_objects(body, _objects_max(limits)):
+        _check_count(limits.entries_max + 1, limits)
     try:
-        return _plain_streams(body, limits)
+        return _plain_streams(body, limits, streams_max)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
-        return _strict_streams(body, limits)
+        large = len(body) > _crowded_bytes_min
+        return _large_streams(body, limits, streams_max) if large else _strict_streams(body, limits)
 
 
-def _plain_streams(body: bytes, limits: EntryLimits) -> Mapping[str, Published]:
+def _plain_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, Published]:
     streams = _decode_streams(body).streams
+    if len(streams) > streams_max:
+        raise invalid("/streams", f"one request names at most {streams_max} streams")
     every = [one for rows in streams.values() for one in rows]
     if not all(streams.values()):
         raise _NotPlainError
@@ -191,20 +263,42 @@ def _plain_streams(body: bytes, limits: EntryLimits) -> Mapping[str, Published]:
     }
 
 
+def _large_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, Published]:
+    """The same as `_large_json`, over all streams."""
+    members = strict.members_of(body, _members_max)
+    if len(members) != 1 or not members.get("streams", b"").startswith(b"{"):
+        raise invalid("/streams", _STREAMS)
+    try:
+        texts = strict.members_of(members["streams"], _slack * streams_max)
+    except Refusal as refusal:
+        refusal.places = [place_of(f"/streams{place.name}", place.detail) for place in refusal.places]
+        raise
+    rows_of = {name: _rows(text, f"/streams/{step(name)}") for name, text in texts.items()}
+    _check_count(sum(map(len, rows_of.values())) or 1, limits)
+    return {name: _large_batch(texts[name], f"/streams/{step(name)}", limits) for name in texts}
+
+
+def _rows(text: bytes, place: str) -> Sequence[msgspec.Raw]:
+    rows = strict.items_of(text, _SOME) if text.startswith(b"[") else ()
+    if not rows:
+        raise invalid(place, _SOME)
+    return rows
+
+
 def _strict_streams(body: bytes, limits: EntryLimits) -> Mapping[str, Published]:
     value = strict.parse(body, depth_max=limits.depth_max)
     members = _members(value, "") if isinstance(value, Object) else {}
     streams = members.get("streams")
     if len(members) != 1 or not isinstance(streams, Object) or not streams:
-        raise invalid("/streams", 'the body is {"streams": {name: [{"fields": {…}}, …], …}}')
+        raise invalid("/streams", _STREAMS)
     rows_of = _members(streams, "/streams")
     _check_count(sum(len(rows) for rows in rows_of.values() if isinstance(rows, list)) or 1, limits)
-    return {name: _run(rows, f"/streams/{_escaped(name)}", limits) for name, rows in rows_of.items()}
+    return {name: _run(rows, f"/streams/{step(name)}", limits) for name, rows in rows_of.items()}
 
 
 def _run(rows: Json, place: str, limits: EntryLimits) -> Published:
     if not isinstance(rows, list) or isinstance(rows, Object) or not rows:
-        raise invalid(place, "it is a list of at least one entry")
+        raise invalid(place, _SOME)
     return _batch(
         (_batch_entry(row, index, limits, place) for index, row in enumerate(rows)), len(rows), limits
     )
@@ -216,14 +310,18 @@ def _run(rows: Json, place: str, limits: EntryLimits) -> Published:
 def _ndjson(body: bytes, limits: EntryLimits) -> Published:
     # Counted before anything is decoded: a line costs more memory as an object than as text.
     if body.count(b"\n") >= limits.entries_max:
-        _check_count(sum(1 for _ in _lines(body)), limits)
+        _check_count(_rows_in(body), limits)
     for attempt in (_plain_rows, _plain_envelopes, _mixed_rows):
         try:
             return attempt(body, limits)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
             continue
-    rows = list(_lines(body))
-    return _batch((_line(line, index, limits) for index, line in enumerate(rows)), len(rows), limits)
+    return _strict_lines(body, limits)
+
+
+def _strict_lines(body: bytes, limits: EntryLimits) -> Published:
+    rows = [(number, line) for number, line in enumerate(body.split(b"\n"), 1) if _is_row(line)]
+    return _batch((_line(*row, index, limits) for index, row in enumerate(rows)), len(rows), limits)
 
 
 def _plain_rows(body: bytes, limits: EntryLimits) -> Published:
@@ -252,8 +350,7 @@ def _mixed_rows(body: bytes, limits: EntryLimits) -> Published:
     """
     rows = _decode_mixed_rows(body)
     _check_lines(body, len(rows))
-    blanks = b" \t\r\n"
-    if _encode_lines(rows).translate(None, blanks) != body.translate(None, blanks):
+    if _encode_lines(rows).translate(None, _BLANKS) != body.translate(None, _BLANKS):
         raise _NotPlainError
     texts = [{name: _text(value) for name, value in row.items()} for row in rows]
     return Published(_of_rows(texts, limits), batch=True)
@@ -263,25 +360,34 @@ def _text(value: str | float | bool) -> str:  # noqa: FBT001 - a value of a fiel
     if isinstance(value, str):
         return value
     # Beyond a double the decoder refuses by itself.
-    if not _INT64_MIN <= value <= _UINT64_MAX and isinstance(value, int):
+    if not INT64_MIN <= value <= UINT64_MAX and isinstance(value, int):
         raise _NotPlainError
     return _encode(value).decode()
 
 
-def _lines(body: bytes) -> Iterator[bytes]:
-    return (line for line in body.split(b"\n") if line and not line.isspace())
+def _rows_in(body: bytes) -> int:
+    """How many lines have something on them."""
+    text = body.translate(None, b" \t\r\x0b\x0c").strip(b"\n")
+    while b"\n\n" in text:
+        text = text.replace(b"\n\n", b"\n")
+    return text.count(b"\n") + 1 if text else 0
 
 
-def _line(line: bytes, index: int, limits: EntryLimits) -> tuple[bytes, NewId, bool]:
+def _is_row(line: bytes) -> bool:
+    return bool(line) and not line.isspace()
+
+
+def _line(number: int, line: bytes, index: int, limits: EntryLimits) -> tuple[bytes, NewId, bool]:
     pointer = f"/{index}"
-    with _Indexed(index):
+    with _Indexed(index, number):
+        _check_values(line, pointer, limits)
         row = strict.parse(line, depth_max=limits.depth_max)
         if not isinstance(row, Object):
             raise invalid(pointer, "a line is an object")
         fields = dict(row).get("fields")
         if not isinstance(fields, list):
             _check_fields(len(row), pointer, limits)
-            return _stored(_named_values(row, pointer), pointer, limits), None, False
+            return _stored(named_values(row, pointer), pointer, limits), None, False
         members = _members(row, pointer)
         return *_envelope(members, pointer, limits), "id" in members
 
@@ -292,38 +398,19 @@ def _line(line: bytes, index: int, limits: EntryLimits) -> tuple[bytes, NewId, b
 def _form(body: bytes, limits: EntryLimits) -> Published:
     if body.count(b"&") > limits.fields_max:
         raise invalid("", f"an entry has at most {limits.fields_max} fields")
-    pairs = [_form_pair(piece) for piece in body.split(b"&") if piece]
+    # Decoded, three bytes become one; stored, none becomes less.
+    _check_size(len(body) - 2 * body.count(b"%"), limits)
+    pairs = [form_pair(piece) for piece in body.split(b"&") if piece]
     if len(pairs) == 1 and pairs[0][0].lstrip().startswith("{"):
         hint = "this looks like JSON sent as a form: say Content-Type: application/json (curl has --json)"
         raise Refusal("unsupported_media_type", hint)
     return Published([_stored(pairs, "", limits)])
 
 
-def _form_pair(piece: bytes) -> tuple[str, bytes]:
-    name, _, value = piece.partition(b"=")
-    try:
-        return _unquote(name).decode(), _unquote(value)
-    except ValueError:
-        raise Refusal(
-            "malformed_json", "the form is not percent-encoded, or a field's name is not UTF-8"
-        ) from None
-
-
-def _unquote(text: bytes) -> bytes:
-    """Percent-decoded bytes; a `%` without two hexadecimal digits behind it is a ValueError."""
-    first, *rest = text.replace(b"+", b" ").split(b"%")
-    return first + b"".join(bytes.fromhex(piece[:2].decode()) + _checked(piece) for piece in rest)
-
-
-def _checked(piece: bytes) -> bytes:
-    if len(piece) < 2 or not piece[:2].isalnum():
-        raise ValueError(piece)
-    return piece[2:]
-
-
 def _raw(body: bytes, media: MediaType, limits: EntryLimits) -> Published:
     if not body and not media.text:
         raise invalid("", "there is no entry: the body is empty")
+    _check_size(len(body), limits)
     kind = [("content-type", media.text)] if media.text else []
     return Published([_stored([("data", body), *kind], "", limits)])
 
@@ -332,10 +419,11 @@ def _raw(body: bytes, media: MediaType, limits: EntryLimits) -> Published:
 
 
 class _Indexed:
-    """Names the entry's place in a refusal that leaves the block."""
+    """Names the entry's place in a refusal that leaves the block, and its line where it has one."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, line: int | None = None) -> None:
         self._index = index
+        self._line = line
 
     def __enter__(self) -> None:
         pass
@@ -343,6 +431,11 @@ class _Indexed:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Refusal):
             error.members["index"] = self._index
+            if error.code == "malformed_json" and self._line is None:
+                error.detail = f"entry {self._index}: {error.detail}"
+            if self._line is not None:
+                error.members["line"] = self._line
+                error.detail = f"line {self._line}: {error.detail}"
 
 
 def _batch(rows: Iterable[tuple[bytes, NewId, bool]], count: int, limits: EntryLimits) -> Published:
@@ -359,72 +452,18 @@ def _envelope(members: dict[str, Json], pointer: str, limits: EntryLimits) -> tu
     if unknown or "fields" not in members:
         name = min(unknown, default="fields")
         hint = 'an entry is {"fields": {…}}, beside it only "id" and "encoding"'
-        raise invalid(f"{pointer}/{name}", f"{'unknown member' if unknown else 'missing'}; {hint}")
+        raise invalid(f"{pointer}/{step(name)}", f"{'unknown member' if unknown else 'missing'}; {hint}")
     if isinstance(members["fields"], list):
         # Before each of them is looked at.
         _check_fields(len(members["fields"]), f"{pointer}/fields", limits)
-    pairs = _fields(members["fields"], f"{pointer}/fields")
+    pairs = fields_of(members["fields"], f"{pointer}/fields")
     encoding = members.get("encoding")
     if "encoding" in members:
         if encoding != "base64" or isinstance(encoding, Number):
             raise invalid(f"{pointer}/encoding", 'the only encoding is "base64"')
-        pairs = [(name, _from_base64(value, f"{pointer}/fields/{_escaped(name)}")) for name, value in pairs]
+        pairs = [(name, from_base64(value, f"{pointer}/fields/{step(name)}")) for name, value in pairs]
     new_id = _new_id(members["id"], f"{pointer}/id") if "id" in members else None
     return _stored(pairs, f"{pointer}/fields", limits), new_id
-
-
-def _fields(value: Json, pointer: str) -> Sequence[tuple[str, Value]]:
-    if isinstance(value, Object):
-        return _named_values(value, pointer)
-    if not isinstance(value, list):
-        raise invalid(pointer, "fields are an object, or a list of [name, value] pairs")
-    pairs: list[Json] = cast("list[Json]", value)
-    return [_pair(pair, f"{pointer}/{place}") for place, pair in enumerate(pairs)]
-
-
-def _pair(pair: Json, pointer: str) -> tuple[str, str]:
-    if not isinstance(pair, list) or isinstance(pair, Object) or len(pair) != 2:
-        raise invalid(pointer, "a pair is [name, value]")
-    name, value = pair
-    if not isinstance(name, str) or isinstance(name, Number):
-        raise invalid(f"{pointer}/0", "a name is a string")
-    return name, _as_text(value, f"{pointer}/1")
-
-
-def _named_values(value: Object, pointer: str) -> list[tuple[str, str]]:
-    twice = strict.repeated_name(value)
-    if twice is not None:
-        hint = 'the name stands twice: to publish that, send "fields" as a list of [name, value] pairs'
-        raise invalid(f"{pointer}/{_escaped(twice)}", hint)
-    return [(name, _as_text(item, f"{pointer}/{_escaped(name)}")) for name, item in value]
-
-
-def _as_text(value: Json, pointer: str) -> str:
-    """A value as it is stored: numbers and booleans as their JSON text."""
-    if isinstance(value, Number):
-        return _number_text(value, pointer)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return value
-    hint = "values are strings, numbers or booleans: encode anything else, as JSON text for instance"
-    raise invalid(pointer, hint)
-
-
-def _number_text(number: Number, pointer: str) -> str:
-    if number.lstrip("-").isdigit():
-        if len(number) > _integer_digits_max or not _INT64_MIN <= int(number) <= _UINT64_MAX:
-            raise invalid(pointer, "the integer has more than 64 bits: send it as a string")
-    elif float(number) in (float("inf"), float("-inf")):
-        raise invalid(pointer, "the number is beyond a double: send it as a string")
-    return str(number)
-
-
-def _from_base64(value: Value, pointer: str) -> bytes:
-    try:
-        return base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        raise Refusal("malformed_json", f"{pointer}: this is not base64") from None
 
 
 def _new_id(value: Json, pointer: str) -> NewId:
@@ -436,20 +475,15 @@ def _new_id(value: Json, pointer: str) -> NewId:
     parsed = ids.parse(ms if auto and "-" not in ms else value)
     if parsed is None or (rest and auto):
         hint = "an ID is '<ms>-<seq>', '<ms>-*' or '*'"
-        raise Refusal("malformed_id", f"{pointer}: {hint}", places=[(pointer, hint)])
+        raise Refusal("malformed_id", f"{pointer}: {hint}", places=[place_of(pointer, hint)])
     return AutoSequence(ids.ms_of(parsed)) if auto else parsed
 
 
 def _members(value: Object, pointer: str) -> dict[str, Json]:
     twice = strict.repeated_name(value)
     if twice is not None:
-        raise invalid(f"{pointer}/{_escaped(twice)}", "the member stands twice")
+        raise invalid(f"{pointer}/{step(twice)}", "the member stands twice")
     return dict(value)
-
-
-def _escaped(name: str) -> str:
-    """A name as one step of a JSON pointer, cut where a program would not read on."""
-    return name[:128].replace("~", "~0").replace("/", "~1")
 
 
 def _stored(pairs: Sequence[tuple[str, Value]], pointer: str, limits: EntryLimits) -> bytes:

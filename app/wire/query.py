@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from app.errors import Refusal, invalid
+from app.errors import Place, Refusal, invalid, place_of
 from engine import ids
 
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
@@ -44,7 +44,7 @@ def parse_repeated(
         if not piece:
             continue
         if name not in known:
-            raise Refusal("unknown_parameter", f"unknown parameter {name[:64]!r}; known: {', '.join(known)}")
+            raise _unknown(name[:64], known)
         if name == repeated:
             many.append(value)
         elif name in values:
@@ -52,6 +52,11 @@ def parse_repeated(
         else:
             values[name] = value
     return values, many
+
+
+def _unknown(name: str, known: Sequence[str]) -> Refusal:
+    hint = f"unknown parameter {name!r}; known: {', '.join(known)}"
+    return Refusal("unknown_parameter", hint, places=[Place("parameter", name, "it is unknown here")])
 
 
 def _decode(text: bytes) -> str:
@@ -102,7 +107,7 @@ def entry_id(text: str, name: str) -> int:
 
 def malformed_id(name: str, hint: str = "it is an ID, '<ms>-<seq>' or '<ms>'") -> Refusal:
     """400 for what stands in the place of an ID."""
-    return Refusal("malformed_id", f"{name}: {hint}", places=[(name, hint)])
+    return Refusal("malformed_id", f"{name}: {hint}", places=[place_of(name, hint)])
 
 
 def bound(text: str, name: str, *, upper: bool) -> int:

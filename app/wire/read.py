@@ -4,7 +4,7 @@ Knows: how bounds, cursors, waits and pages are written. Must never know: status
 is kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -90,10 +90,16 @@ def parse(stream: str, query_string: bytes, prefer_wait_s: int | None, limits: R
     return Wanted([look, wanted, DescribeEdges(stream=stream)], after, fail_on_gap, fields)
 
 
+def asked(given: Parameters) -> Collection[str]:
+    """The parameters that ask for something: `wait=0` and `reverse=false` go with everything."""
+    return [name for name, text in given.items() if text not in _NOTHING.get(name, ())]
+
+
 def check_combination(given: Parameters) -> None:
     """Refuse parameters that do not go together."""
+    wanted = asked(given)
     for one, other in _EXCLUSIVE:
-        if one in given and other in given:
+        if one in wanted and other in wanted:
             raise invalid(one, f"it does not go with {other}")
 
 
@@ -152,6 +158,7 @@ def _wait_ms(given: Parameters, prefer_wait_s: int | None, limits: ReadLimits) -
     return wait_ms or None
 
 
+_NOTHING: Final = {"wait": ("0",), "reverse": ("false", "0")}
 _EXCLUSIVE: Final = (
     ("start", "since"),
     ("end", "until"),

@@ -27,9 +27,9 @@ def delete_one(stream: str, entry_id: str, query_string: bytes) -> XDelEx:
     return XDelEx(stream=stream, ids=[query.entry_id(entry_id, "id")], numids=1, refs=refs)
 
 
-def delete(stream: str, given: Members, ids_max: int) -> XDelEx:
+def delete(stream: str, given: Members, lookups_max: int) -> XDelEx:
     """POST …/entries/delete."""
-    wanted = members.entry_ids(given, ids_max)
+    wanted = members.entry_ids(given, lookups_max)
     return XDelEx(stream=stream, ids=wanted, numids=len(wanted), refs=_refs(given))
 
 

@@ -10,9 +10,12 @@ leave to it what they cannot prove to be plain.
 
 import json
 import re
-from typing import Final, NoReturn
+from collections.abc import Sequence
+from typing import Final, NoReturn, TypeVar
 
-from app.errors import Refusal
+import msgspec
+
+from app.errors import Refusal, invalid, step
 
 # A value costs about a hundred bytes of memory here: this keeps the largest body's values below 100 MB.
 values_max: Final = 1_000_000
@@ -34,33 +37,132 @@ class Object(list[tuple[str, "Json"]]):
     __slots__ = ()
 
 
+T = TypeVar("T")
 Json = str | Number | bool | None | Object | list["Json"]
 
 
-def parse(body: bytes, *, depth_max: int) -> Json:
-    """The value that `body` is. Raises `malformed_json` for everything that is not plain, finite UTF-8
-    JSON.
+def parse(body: bytes, *, depth_max: int, depth: int = 0) -> Json:
+    """The value that `body` is, `depth` levels deep in others. Raises `malformed_json` for all that is
+    not plain, finite UTF-8 JSON.
     """
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise malformed(f"byte {error.start} is not UTF-8") from None
     if sum(map(text.count, ",[{")) > values_max:
-        raise Refusal("body_too_large", f"the body has more than {values_max} values")
+        raise ContentRefusal("body_too_large", f"the body has more than {values_max} values")
     try:
         value: Json = _decoder.decode(text)
     except json.JSONDecodeError as error:
-        raise malformed(f"line {error.lineno}, column {error.colno}: {error.msg}") from None
+        line = f"line {error.lineno}, " if "\n" in text else ""
+        raise malformed(f"{line}column {error.colno}: {error.msg}") from None
     except RecursionError:
-        raise malformed(f"it is nested deeper than {depth_max} levels") from None
-    _check_depth(text, depth_max)
+        raise malformed(f"it is nested deeper than {depth_max} levels", ContentRefusal) from None
+    _check_depth(text, depth_max, depth)
     _check_surrogates(text)
     return value
 
 
-def malformed(detail: str) -> Refusal:
+def exceeds(body: bytes, most: int, marks: bytes = b",[{") -> bool:
+    """Whether JSON has more strings than `most`, or more of these marks outside of strings: values, objects,
+    lists. Counted, not decoded: a millisecond or two for megabytes.
+    """
+    if sum(map(body.count, marks)) <= most:
+        return False
+    plain = _without_escapes(body)
+    # Each two quotation marks are a string.
+    return plain.count(b'"') // 2 > most or _outside(plain, marks) > most
+
+
+def has_more_objects(body: bytes, most: int) -> bool:
+    """Whether JSON has more objects than `most`; braces in strings, as of JSON within JSON, are none."""
+    return body.count(b"{") > most and _outside(_without_escapes(body), b"{") > most
+
+
+def _without_escapes(body: bytes) -> bytes:
+    return body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
+
+
+def _outside(plain: bytes, marks: bytes) -> int:
+    return sum(map(_STRING_BYTES.sub(b"", plain).count, marks))
+
+
+def members_of(body: bytes, most: int) -> dict[str, bytes]:
+    """The members of a large object as text, `most` of them at most: for what is read piece by piece.
+
+    Raises `malformed_json`, 422 for what is no object and for a member that stands twice.
+    """
+    found = _split(_decode_members, body, "it is a JSON object")
+    if len(found) > most:
+        raise invalid("", f"an object here has at most {most} members")
+    members = {name: bytes(raw) for name, raw in found.items()}
+    # A decoder keeps the last of two equal names: then its text does not stand where the first one does.
+    at, name = _skip(_OPENING, body, 0), b'""'
+    for value in members.values():
+        name, at = _name_at(body, at)
+        end = _skip(_BLANKS, body, at + len(value))
+        # A number may begin with another one: 12 and 1.
+        if not body.startswith(value, at) or body[end : end + 1] not in (b",", b"}"):
+            break
+        at = _skip(_BETWEEN, body, end)
+    else:
+        if body.startswith(b"}", at):
+            return members
+        name, _ = _name_at(body, at)
+    raise invalid(f"/{step(json.loads(name))}", "the member stands twice")
+
+
+def items_of(body: bytes, hint: str) -> Sequence[msgspec.Raw]:
+    """The items of a large list as text. Raises 422 with the hint for what is no list."""
+    if exceeds(body, values_max):
+        raise ContentRefusal("body_too_large", f"the body has more than {values_max} values")
+    return _split(_decode_items, body, hint)
+
+
+_decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_STRING_BYTES: Final = re.compile(rb'"[^"]*+"')
+_OPENING: Final = re.compile(rb"[ \t\r\n]*\{[ \t\r\n]*")
+_BLANKS: Final = re.compile(rb"[ \t\r\n]*")
+_BETWEEN: Final = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
+_NAME: Final = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
+_AT_BYTE: Final = re.compile(r"(?:JSON is malformed: )?(.*?)(?: \(byte (\d+)\))?")
+
+
+def _split(decoder: msgspec.json.Decoder[T], body: bytes, hint: str) -> T:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError:
+        raise invalid("", hint) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        match = _AT_BYTE.fullmatch(str(error))
+        at = int(match[2]) if match and match[2] else len(body)
+        line = body.count(b"\n", 0, at) + 1
+        column = at - body.rfind(b"\n", 0, at)
+        raise malformed(f"line {line}, column {column}: {match[1] if match else 'it is no JSON'}") from None
+    except RecursionError:
+        raise malformed("it is nested too deep", ContentRefusal) from None
+
+
+def _skip(pattern: re.Pattern[bytes], body: bytes, at: int) -> int:
+    match = pattern.match(body, at)
+    assert match is not None, "the decoder has read it"
+    return match.end()
+
+
+def _name_at(body: bytes, at: int) -> tuple[bytes, int]:
+    match = _NAME.match(body, at)
+    assert match is not None, "the decoder has read it"
+    return match[1], match.end()
+
+
+class ContentRefusal(Refusal):
+    """JSON by its grammar, with something in it that cannot be taken."""
+
+
+def malformed(detail: str, kind: type[Refusal] = Refusal) -> Refusal:
     """400: not JSON."""
-    return Refusal("malformed_json", f"the JSON cannot be read: {detail}")
+    return kind("malformed_json", f"the JSON cannot be read: {detail}")
 
 
 def repeated_name(members: Object) -> str | None:
@@ -82,17 +184,16 @@ _decoder: Final = json.JSONDecoder(
 )
 
 
-def _check_depth(text: str, depth_max: int) -> None:
+def _check_depth(text: str, depth_max: int, depth: int) -> None:
     """Run on text that is known to be JSON: brackets are paired, strings end."""
-    if text.count("[") + text.count("{") <= depth_max:
+    if text.count("[") + text.count("{") <= depth_max - depth:
         return
-    depth = 0
     for match in _STRING_OR_BRACKET.finditer(text):
         token = match[0]
         if token in ("[", "{"):
             depth += 1
             if depth > depth_max:
-                raise malformed(f"it is nested deeper than {depth_max} levels")
+                raise malformed(f"it is nested deeper than {depth_max} levels", ContentRefusal)
         elif token in ("]", "}"):
             depth -= 1
 
@@ -106,7 +207,7 @@ def _check_surrogates(text: str) -> None:
         unit = int(match[1], 16) if match[1] else 0
         low = 0xDC00 <= unit <= 0xDFFF
         if (low or high_end >= 0) and not (low and high_end == match.start()):
-            raise malformed("a surrogate stands without its other half")
+            raise malformed("a surrogate stands without its other half", ContentRefusal)
         high_end = match.end() if 0xD800 <= unit <= 0xDBFF else -1
     if high_end >= 0:
-        raise malformed("a surrogate stands without its other half")
+        raise malformed("a surrogate stands without its other half", ContentRefusal)

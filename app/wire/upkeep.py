@@ -10,6 +10,11 @@ from engine import Engine
 
 def rewrite(engine: Engine) -> bytes:
     """The state of the last rewrite, or of the one under way."""
+    return msgspec.json.encode(rewrite_state(engine))
+
+
+def rewrite_state(engine: Engine) -> dict[str, object]:
+    """Its members."""
     latest = engine.rewriting
     state = "none"
     numbers: tuple[int | None, int | None, int | None] = (None, None, None)
@@ -20,12 +25,10 @@ def rewrite(engine: Engine) -> bytes:
     elif latest.last is not None:
         state, numbers = "done", latest.last
     before, after, duration_ms = numbers
-    return msgspec.json.encode(
-        {
-            "state": state,
-            "bytes_before": before,
-            "bytes_after": after,
-            "duration_ms": duration_ms,
-            "error": latest.failure if state == "failed" else None,
-        }
-    )
+    return {
+        "state": state,
+        "bytes_before": before,
+        "bytes_after": after,
+        "duration_ms": duration_ms,
+        "error": latest.failure if state == "failed" else None,
+    }

@@ -29,10 +29,16 @@ def settings() -> Settings:
     )
 
 
-@pytest.fixture(params=[True, False], ids=["thin", "fastapi"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`both_ways`: once in front of FastAPI, once through it."""
+    if metafunc.definition.get_closest_marker("both_ways") and "closed_app" in metafunc.fixturenames:
+        metafunc.parametrize("closed_app", [True, False], ids=["hot", "fastapi"], indirect=True)
+
+
+@pytest.fixture
 def closed_app(request: pytest.FixtureRequest, settings: Settings) -> App:
-    """An application whose engine is not there yet; each test runs through both ways in."""
-    return create_app(settings, SystemClock(), thin=request.param)
+    """An application without its engine."""
+    return create_app(settings, SystemClock(), thin=getattr(request, "param", True))
 
 
 @pytest.fixture

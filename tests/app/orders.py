@@ -32,14 +32,14 @@ class Clock:
         return self.now_ms / 1000
 
 
-async def open_gateway(*, thin: bool) -> tuple[App, Engine]:
+async def open_gateway() -> tuple[App, Engine]:
     """A gateway with that content."""
     clock = Clock()
     engine = Engine.open(None, clock=clock)
     await engine.start()
     # A backup can be begun; there is no directory to copy, so that it fails at once.
     settings = Settings(log_requests="none", data=Path("/nowhere/data"), backup_dir="/nowhere/backups")
-    app = create_app(settings, clock, thin=thin)
+    app = create_app(settings, clock)
     app.gateway.open(engine)
     clock.now_ms = NOW_MS - 5_000
     async with client_of(app) as http:
@@ -57,9 +57,13 @@ def client_of(app: App) -> httpx.AsyncClient:
 
 async def _fill(http: httpx.AsyncClient) -> None:
     group = {"name": "billing", "start": "0", "dead_letter": {"stream": "orders:dead", "max_deliveries": 5}}
+    dead = {"item": "fig", "quantity": "7", "weir-source": "orders", "weir-id": "1526919020000-0"}
+    dead |= {"weir-group": "billing", "weir-consumer": "worker-1", "weir-deliveries": "5"}
+    dead |= {"weir-reason": "max_deliveries"}
     requests: list[tuple[str, object]] = [
         ("/v1/streams/orders/entries", {"entries": ORDERS}),
         ("/v1/streams/payments/entries", {"id": "1526919031000-0", "fields": {"amount": "4.20"}}),
+        ("/v1/streams/orders:dead/entries", {"id": "1526919032000-0", "fields": dead}),
         ("/v1/streams/orders/groups", group),
         ("/v1/streams/orders/groups/billing/consumers/worker-1/read", {"count": 2}),
     ]

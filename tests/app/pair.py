@@ -8,9 +8,9 @@ import asyncio
 import re
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Self
+from typing import Any, Self
 
 import uvicorn
 
@@ -83,8 +83,12 @@ class Served:
 
     def drain(self) -> None:
         """As a stop begins."""
+        self.soon(self.app.gateway.drain)
+
+    def soon(self, act: Callable[[], object]) -> None:
+        """Have its loop do something; do not wait for it."""
         assert self._loop is not None, "it was started"
-        self._loop.call_soon_threadsafe(self.app.gateway.drain)
+        self._loop.call_soon_threadsafe(act)
 
     def leave(self) -> None:
         """Let the server stop; do not wait for it."""
@@ -103,6 +107,11 @@ class Served:
         self._lines.append(line)
         return line
 
+    def connection(self, line: "Line") -> Any:
+        """The protocol at the other end of a line."""
+        every: set[Any] = {*self.server.server_state.connections}
+        return next(one for one in every if one.client == line.address)
+
 
 class Line:
     """A connection to one gateway."""
@@ -110,6 +119,7 @@ class Line:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=_patience_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.address: tuple[str, int] = self._socket.getsockname()
         self._received = b""
 
     def send(self, *pieces: bytes) -> None:

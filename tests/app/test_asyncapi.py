@@ -11,7 +11,7 @@ import httpx
 import jsonschema_rs
 import pytest
 
-from app import asyncapi, frames
+from app import asyncapi, frame_reader, frames
 from app.settings import Settings
 from tests.app.conversing import World, working
 
@@ -59,7 +59,7 @@ def test_references_lead_somewhere() -> None:
 def test_an_example_is_a_frame(name: str) -> None:
     """It is read as what it shows, and has the described shape."""
     (example,) = MESSAGES[name]["examples"]
-    frame = frames.read(json.dumps(example["payload"]).encode(), 16)
+    frame = frame_reader.read(json.dumps(example["payload"]).encode(), 16)
     assert frame.__struct_config__.tag == name
     assert faults(example["payload"], MESSAGES[name]["payload"]) == []
     assert faults({**example["payload"], "more": 1}, MESSAGES[name]["payload"])

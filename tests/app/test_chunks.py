@@ -52,7 +52,7 @@ async def test_an_epoch_that_is_over_is_409(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "pointer"),
+    ("headers", "header"),
     [
         ({"weir-producer": "p"}, "Weir-Epoch"),
         ({"weir-producer": "p", "weir-epoch": "1"}, "Weir-Chunk"),
@@ -68,12 +68,12 @@ async def test_an_epoch_that_is_over_is_409(http: httpx.AsyncClient) -> None:
     ],
 )
 async def test_what_does_not_go_together_is_refused(
-    http: httpx.AsyncClient, headers: dict[str, str], pointer: str
+    http: httpx.AsyncClient, headers: dict[str, str], header: str
 ) -> None:
     """422 with the header's name; nothing is stored."""
     answer = await http.post(PUBLISH, json=BODY, headers=headers)
     assert answer.status_code == 422
-    assert answer.json()["errors"][0]["pointer"] == pointer
+    assert answer.json()["errors"][0]["header"] == header
     assert (await http.get("/v1/streams")).json()["streams"] == []
 
 

@@ -5,6 +5,8 @@ import base64
 import httpx
 import pytest
 
+pytestmark = pytest.mark.both_ways
+
 ONE, PIPELINE, TRANSACTION = "/v1/commands", "/v1/commands/pipeline", "/v1/commands/multi-exec"
 
 

@@ -122,6 +122,25 @@ async def test_a_command_names_so_many_ids(http: httpx.AsyncClient, words: list[
     assert await run(http, "XLEN", "s") == 3
 
 
+async def test_a_command_may_name_as_many_as_its_limits_say(http: httpx.AsyncClient) -> None:
+    """Ten IDs, three streams."""
+    await fill(http, 3, "v")
+    assert await run(http, "EXISTS", "s", "s", "s") == 3
+    assert await run(http, "XDEL", "s", *[f"{number}-0" for number in range(1, 11)]) == 3
+
+
+async def test_full_counts_what_each_consumer_shows(http: httpx.AsyncClient) -> None:
+    """Two consumers, one row of the group, one of each consumer: the five that there may be."""
+    await fill(http, 3, "v")
+    await run(http, "XGROUP", "CREATE", "s", "g", "0")
+    for consumer in "ab":
+        await run(http, "XREADGROUP", "GROUP", "g", consumer, "COUNT", 1, "STREAMS", "s", ">")
+    assert isinstance(await run(http, "XINFO", "STREAM", "s", "FULL", "COUNT", 1), list)
+    await run(http, "XREADGROUP", "GROUP", "g", "c", "COUNT", 1, "STREAMS", "s", ">")
+    refusal = await run(http, "XINFO", "STREAM", "s", "FULL", "COUNT", 1)
+    assert str(refusal).startswith("ERR too many rows: XINFO STREAM FULL shows at most 5 consumers")
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -381,9 +400,11 @@ async def test_commas_are_values_unless_they_stand_in_strings(app: App, http: ht
     """A million values and more are refused before they are made; text may have as many as it likes."""
     limits = {"body_bytes_max": 8 << 20}
     app.gateway.settings = app.gateway.settings.model_copy(update=limits)
-    answer = await http.post(PIPELINE, content=b"[" + b"[]," * 1_000_001 + b"[]]")
+    answer = await http.post(PIPELINE, content=b"[[" + b"1," * 1_000_001 + b"1]]")
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
     assert answer.json()["error"].startswith("ERR the body has more than")
+    answer = await http.post(PIPELINE, content=b"[" + b"[]," * 1_000_001 + b"[]]")
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_many_entries")
     commas = b'["ECHO","' + b',\\"' * 1_000_001 + b'"]'
     assert (await http.post(ONE, content=commas)).status_code == 200
 

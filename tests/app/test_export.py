@@ -284,6 +284,7 @@ def _resident_mb(pid: int) -> float:
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
+@pytest.mark.alone
 def test_memory_stays_flat_behind_a_slow_reader(tmp_path: Path) -> None:
     """40 MB to a client that does not read: the server holds a page or two, and goes on serving others."""
     with Server(tmp_path / "data", "--fsync", "no") as server:

@@ -2,13 +2,15 @@
 
 import json
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from app.errors import Refusal
-from app.wire import publish
+from app.wire import publish, strict, values
 from app.wire.media import MediaType
 from app.wire.publish import EntryLimits, Published
 from engine import EngineError
@@ -32,6 +34,8 @@ envelopes = st.fixed_dictionaries(
 )
 written = st.sampled_from([(",", ":"), (", ", ": "), (" ,\t", " :  ")])
 
+strict_lines = publish._strict_lines  # noqa: SLF001 - the strict way is the reference
+
 
 def outcome(read: Any, body: bytes) -> tuple[object, ...]:
     """What a reader makes of a body: entries and IDs, or the code and the place."""
@@ -42,41 +46,97 @@ def outcome(read: Any, body: bytes) -> tuple[object, ...]:
     return list(found.bodies), list(found.ids), found.batch
 
 
-def strictly(body: bytes, limits: EntryLimits) -> Published:
-    """NDJSON by the strict reader alone."""
-    lines = list(publish._lines(body))  # noqa: SLF001 - the strict way is the reference
-    done = (publish._line(line, index, limits) for index, line in enumerate(lines))  # noqa: SLF001
-    return publish._batch(done, len(lines), limits)  # noqa: SLF001
-
-
 batches = st.fixed_dictionaries({"entries": st.lists(envelopes, max_size=4)})
 endings = st.sampled_from(["\n", "\r\n", "\n\n"])
 
 
 @given(st.lists(st.one_of(rows, envelopes, odd), max_size=6), written, endings)
 def test_lines_mean_the_same_to_both_readers(
-    values: list[object], separators: tuple[str, str], ending: str
+    found: list[object], separators: tuple[str, str], ending: str
 ) -> None:
     """Whatever is in them, however it is written."""
     in_ascii = separators == (",", ":")
-    lines = [json.dumps(value, separators=separators, ensure_ascii=in_ascii) for value in values]
+    lines = [json.dumps(value, separators=separators, ensure_ascii=in_ascii) for value in found]
     body = ending.join(lines).encode(errors="surrogatepass")
-    assert outcome(lambda raw, limits: publish.read(raw, NDJSON, limits), body) == outcome(strictly, body)
+    assert outcome(lambda raw, limits: publish.read(raw, NDJSON, limits), body) == outcome(strict_lines, body)
 
 
 @given(st.one_of(envelopes, batches, odd), written)
 def test_json_means_the_same_to_both_readers(value: object, separators: tuple[str, str]) -> None:
     """One entry, a batch, or neither."""
     body = json.dumps(value, separators=separators, ensure_ascii=False).encode(errors="surrogatepass")
-    strict = outcome(publish._strict_json, body)  # noqa: SLF001 - the strict way is the reference
-    assert outcome(lambda raw, limits: publish.read(raw, JSON, limits), body) == strict
+    strictly = outcome(publish._strict_json, body)  # noqa: SLF001 - the strict way is the reference
+    assert outcome(lambda raw, limits: publish.read(raw, JSON, limits), body) == strictly
+    # Large bodies are read piece by piece: what is wrong first may be another thing, if there are several.
+    large = outcome(publish._large_json, body)  # noqa: SLF001 - it takes small ones too
+    assert large == strictly or large[0] == strictly[0] == "refused"
+
+
+@given(st.lists(st.tuples(names, scalars | envelopes), max_size=5), written)
+def test_members_are_found_as_they_stand(
+    pieces: list[tuple[str, object]], separators: tuple[str, str]
+) -> None:
+    """The text of each, in order, and none that stands twice; escapes in names and nested ones included."""
+    comma, colon = separators
+    texts = [(json.dumps(name), json.dumps(value, separators=separators)) for name, value in pieces]
+    body = "{ %s }" % comma.join(f"{name}{colon}{value}" for name, value in texts)  # noqa: UP031 - braces
+    if len({name for name, _ in pieces}) < len(pieces):
+        with pytest.raises(Refusal, match="twice"):
+            strict.members_of(body.encode(), 9)
+    else:
+        found = strict.members_of(body.encode(), 9)
+        assert found == {name: text.encode() for (name, _), (_, text) in zip(pieces, texts, strict=True)}
+
+
+@pytest.mark.parametrize("first", [b"1", b"12", b"1.5", b"12 ", b'"1"', b"[1]"])
+@pytest.mark.parametrize("last", [b"1", b" 1", b'"1"', b"[1]"])
+def test_a_member_stands_twice_whatever_it_holds(first: bytes, last: bytes) -> None:
+    """Also where the text of the last one begins that of the first one, as that of a number may."""
+    for between in (b"", b'"y":2,'):
+        with pytest.raises(Refusal, match="/x: the member stands twice"):
+            strict.members_of(b'{"x":%b,%b"x":%b}' % (first, between, last), 9)
+
+
+@hypothesis_settings(max_examples=40)
+@given(
+    st.recursive(st.none() | scalars, lambda inner: st.lists(inner) | st.dictionaries(names, inner)), written
+)
+def test_counting_agrees_with_reading(value: object, separators: tuple[str, str]) -> None:
+    """Commas and brackets outside of strings, whatever the strings hold."""
+    body = json.dumps([value, '\\",[{', "\\"], separators=separators).encode()
+
+    def count(one: object) -> tuple[int, int, int]:
+        if isinstance(one, list):
+            inner = [count(each) for each in one]
+            marks, strings = 1 + max(0, len(one) - 1), 0
+        elif isinstance(one, dict):
+            inner = [count(each) for each in one.values()]
+            marks, strings = 1 + max(0, len(one) - 1), len(one)
+        else:
+            return 0, int(isinstance(one, str)), 0
+        sums = [sum(each) for each in zip(*inner, strict=True)] or [0, 0, 0]
+        return marks + sums[0], strings + sums[1], int(isinstance(one, dict)) + sums[2]
+
+    marks, strings, objects = count(json.loads(body))
+    assert not strict.exceeds(body, max(marks, strings))
+    assert strict.exceeds(body, marks - 1)
+    assert not strict.has_more_objects(body, objects)
+    if objects:
+        assert strict.has_more_objects(body, objects - 1)
+
+
+@given(st.binary(max_size=40), st.lists(st.sampled_from(list(range(256))), max_size=10))
+def test_forms_are_decoded_as_urllib_does(value: bytes, quoted: list[int]) -> None:
+    """Percent-encoding by a decoder for another encoding: every byte, escaped or not."""
+    text = b"".join(b"%%%02X" % byte if byte in quoted or byte in b"%&+" else bytes([byte]) for byte in value)
+    assert values.form_pair(b"a=" + text) == ("a", unquote_to_bytes(text))
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     """By both readers of both types, in the same way."""
     read = outcome(lambda raw, limits: publish.read(raw, NDJSON, limits), body)
-    assert read == outcome(strictly, body)
+    assert read == outcome(strict_lines, body)
     outcome(lambda raw, limits: publish.read(raw, JSON, limits), body)
 
 
@@ -102,7 +162,7 @@ def test_what_a_lenient_decoder_takes_is_refused(body: bytes) -> None:
     """Objects side by side or over several lines, names that stand twice."""
     found = outcome(lambda raw, limits: publish.read(raw, NDJSON, limits), body)
     assert found[0] == "refused"
-    assert found == outcome(strictly, body)
+    assert found == outcome(strict_lines, body)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,13 @@ def test_a_message_in_frames_is_one_message(raw: Raw, sizes: list[int]) -> None:
     assert raw.read() == (TEXT, b"hello world")
 
 
+def test_a_large_message_in_many_frames_is_one_message(raw: Raw) -> None:
+    """65,536 bytes in frames of 1,300."""
+    data = bytes(97 + at % 26 for at in range(65_536))
+    raw.socket.sendall(b"".join(parts(data, [1_300] * 50)))
+    assert raw.read() == (TEXT, data)
+
+
 @pytest.mark.parametrize("data", [b"", b"p", bytes(range(125))])
 def test_a_ping_is_answered_with_what_it_holds(raw: Raw, data: bytes) -> None:
     """Many at once in their order; a pong is not answered."""

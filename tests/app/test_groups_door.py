@@ -3,6 +3,8 @@
 import httpx
 import pytest
 
+pytestmark = pytest.mark.both_ways
+
 GROUPS = "/v1/streams/s/groups"
 READ = GROUPS + "/g/consumers/c/read"
 ACK = GROUPS + "/g/ack"

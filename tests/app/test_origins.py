@@ -1,8 +1,13 @@
 """Which pages may call: own ones, those on the list; on loopback only by a loopback name."""
 
+from collections.abc import MutableMapping
+from typing import Any
+
 import httpx
 import pytest
 
+from app.calls import Send
+from app.gateway import Phase, Progress
 from app.main import create_app
 from app.settings import Settings
 from engine import SystemClock
@@ -48,6 +53,23 @@ async def test_an_origin_is_this_host_or_on_the_list(origin: str, status: int) -
         assert "access-control-allow-origin" not in answer.headers
 
 
+@pytest.mark.parametrize(
+    ("origin", "host", "status"),
+    [
+        ("http://localhost", "localhost:80", 200),
+        ("http://localhost:80", "localhost", 200),
+        ("https://localhost", "localhost:443", 200),
+        ("http://localhost", "localhost:443", 403),
+        ("https://localhost", "localhost:80", 403),
+    ],
+)
+async def test_a_default_port_may_be_left_out(origin: str, host: str, status: int) -> None:
+    """On either side; that of the other scheme is another host."""
+    async with client() as http:
+        answer = await http.get("/healthz/live", headers={"origin": origin, "host": host})
+    assert answer.status_code == status
+
+
 async def test_a_foreign_page_cannot_post_a_form() -> None:
     """The attack on an open local gateway: a simple request, no preflight, refused before the route."""
     async with client() as http:
@@ -79,24 +101,105 @@ async def test_on_loopback_the_host_is_loopback_or_configured(host: str, status:
     """A name that resolves to 127.0.0.1 is not enough: it may be an attacker's."""
     async with client(allowed_hosts=("weir.internal",)) as http:
         for _ in range(2):
-            answer = await http.get("/healthz/live", headers={"host": host})
+            answer = await http.get("/v1", headers={"host": host})
             assert answer.status_code == status
 
 
 async def test_elsewhere_any_host_goes_unless_there_is_a_list() -> None:
     """Behind a name of its own the gateway cannot know it."""
     async with client(host="192.0.2.1") as http:
-        assert (await http.get("/healthz/live", headers={"host": "any.example"})).status_code == 200
+        assert (await http.get("/v1", headers={"host": "any.example"})).status_code == 200
     async with client(host="192.0.2.1", allowed_hosts=("weir.example",)) as http:
-        assert (await http.get("/healthz/live", headers={"host": "weir.example:443"})).status_code == 200
-        assert (await http.get("/healthz/live", headers={"host": "any.example"})).status_code == 403
+        assert (await http.get("/v1", headers={"host": "weir.example:443"})).status_code == 200
+        assert (await http.get("/v1", headers={"host": "any.example"})).status_code == 403
+        # No attacker's page has such a name.
+        assert (await http.get("/v1", headers={"host": "localhost:8080"})).status_code == 200
+        assert (await http.get("/v1", headers={"host": "127.0.0.1"})).status_code == 200
+
+
+async def test_probes_come_under_any_host_and_learn_one_bit() -> None:
+    """They address a machine: /healthz answers, but a stranger hears no more than ready or not."""
+    app = create_app(Settings(log_requests="none", allowed_hosts=("weir.example",)), SystemClock())
+    app.gateway.progress = Progress("loading", 10, 100)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://10.0.0.7:8080") as http:
+        assert (await http.get("/healthz/live")).json() == {"status": "live"}
+        unready = await http.get("/healthz/ready")
+        assert (unready.status_code, unready.json()) == (503, {"status": "unavailable"})
+        assert "progress" in (await http.get("/healthz/ready", headers={"host": "weir.example"})).json()
+        for path in ("/v1", "/healthzz", "/healthz", "/v1/streams"):
+            assert (await http.get(path)).json()["code"] == "origin_refused"
+            assert (await http.post("/healthz/ready")).json()["code"] == "origin_refused"
+        app.gateway.phase = Phase.READY
+        assert (await http.get("/healthz/ready")).json() == {"status": "ready"}
+        foreign = await http.get("/healthz/ready", headers={"origin": "http://evil.example"})
+        assert foreign.status_code == 403
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+async def test_a_request_without_a_host_is_malformed(version: str) -> None:
+    """400, as RFC 9112 wants; a probe in HTTP/1.0, which has no Host, is answered."""
+    app = create_app(Settings(log_requests="none"), SystemClock())
+    statuses = {}
+    for path in ("/v1", "/healthz/live"):
+        sent: list[MutableMapping[str, Any]] = []
+        scope = {"type": "http", "method": "GET", "raw_path": path.encode(), "path": path, "headers": []}
+        await app(scope | {"query_string": b"", "http_version": version}, receive, appending(sent))
+        statuses[path] = sent[0]["status"]
+    assert statuses == {"/v1": 400, "/healthz/live": 200 if version == "1.0" else 400}
+
+
+async def receive() -> MutableMapping[str, Any]:
+    return {"type": "http.request"}
+
+
+def appending(sent: list[MutableMapping[str, Any]]) -> Send:
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    return send
+
+
+SITES = ("cross-site", "same-site", "something new")
+LINK = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+
+
+@pytest.mark.parametrize("site", SITES)
+async def test_what_a_page_elsewhere_embeds_is_refused(site: str) -> None:
+    """No Origin comes with an image, a script, a frame or a link: the browser says where they come from."""
+    told = {"sec-fetch-site": site}
+    image = {**told, "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+    frame = {**told, "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}
+    async with client(allowed_origins=("http://good.example",)) as http:
+        for headers in (told, image, frame):
+            for path in ("/v1", "/console", "/v1/streams/s/groups/g/consumers/c/stream", "/healthz/live"):
+                assert (await http.get(path, headers=headers)).json()["code"] == "origin_refused"
+        link = {**told, **LINK}
+        for path in ("/v1/streams/s/entries", "/v1", "/consoles", "/openapi.json", "/healthz/ready"):
+            assert (await http.get(path, headers=link)).json()["code"] == "origin_refused"
+        for path in ("/", "/console", "/docs", "/errors/gap"):
+            assert (await http.get(path, headers=link)).status_code == 200
+            assert (await http.head(path, headers=link)).status_code == 200
+            assert (await http.post(path, headers=link)).json()["code"] == "origin_refused"
+        allowed = {**told, "origin": "http://good.example"}
+        assert (await http.get("/v1", headers=allowed)).status_code == 200
+        twice = [("sec-fetch-site", "same-origin"), ("sec-fetch-site", site)]
+        assert (await http.get("/v1", headers=twice)).json()["code"] == "origin_refused"
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none"])
+async def test_own_pages_and_what_people_type_are_served(site: str) -> None:
+    """As are all clients that are no browser, and say nothing of it."""
+    async with client() as http:
+        assert (await http.get("/v1", headers={"sec-fetch-site": site})).status_code == 200
+        assert (await http.get("/v1", headers={"sec-fetch-site": site, **LINK})).status_code == 200
 
 
 async def test_two_hosts_or_origins_are_refused() -> None:
     """Which of them a proxy looked at, nobody knows."""
     async with client() as http:
         twice = [("host", "localhost"), ("host", "localhost")]
-        assert (await http.get("/healthz/live", headers=twice)).status_code == 403
+        assert (await http.get("/healthz/live", headers=twice)).status_code == 400
         twice = [("origin", OWN), ("origin", OWN)]
         assert (await http.get("/healthz/live", headers=twice)).status_code == 403
 

@@ -7,6 +7,12 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from app.main import App
+from app.settings import Settings
+from tests.app.test_waits import Message
+
+pytestmark = pytest.mark.both_ways
+
 ENTRIES = "/v1/streams/s/entries"
 NDJSON = {"content-type": "application/x-ndjson"}
 
@@ -259,7 +265,7 @@ async def test_a_synced_answer_says_so(http: httpx.AsyncClient) -> None:
 async def test_chunks_of_a_producer_go_elsewhere(http: httpx.AsyncClient, header: str) -> None:
     """422 with the place; nothing is stored."""
     answer = await http.post(ENTRIES, json={"fields": {"a": "1"}}, headers={header: "1"})
-    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, header)
+    assert (answer.status_code, answer.json()["errors"][0]["header"]) == (422, header.title())
     assert "/v1/publish" in answer.json()["detail"]
     assert await stored(http) == []
 
@@ -332,6 +338,41 @@ async def test_limits_hold_line_by_line(
     answer = await http.post(ENTRIES, content="\n".join(lines), headers=NDJSON)
     assert (answer.status_code, answer.json().get("index")) == (status, index)
     assert await stored(http) == []
+
+
+@pytest.mark.parametrize("way", ["announced", "at once", "in pieces"])
+async def test_a_body_may_have_as_many_bytes_as_the_limit(app: App, settings: Settings, way: str) -> None:
+    """One more is refused, whether it is announced, comes at once, or in pieces."""
+    statuses, pieces = [], list[bytes]()
+    for size in (settings.body_bytes_max, settings.body_bytes_max + 1):
+        body = b'{"a":"1"}\n'.ljust(size, b"\n")
+        pieces = [body[:-1], body[-1:]] if way == "in pieces" else [body]
+        length = [(b"content-length", b"%d" % size)] if way == "announced" else []
+        statuses.append(await posted(app, pieces, length))
+    assert statuses == [201, 413]
+    assert bool(pieces) == (way == "announced"), "what is announced is refused before it is read"
+
+
+async def posted(app: App, pieces: list[bytes], headers: list[tuple[bytes, bytes]]) -> int:
+    """The status of the answer to NDJSON that arrives in these pieces."""
+    statuses: list[int] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+    async def send(message: Message) -> None:
+        statuses.append(message.get("status", 0))
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "raw_path": ENTRIES.encode(),
+        "path": ENTRIES,
+        "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1:8080"), (b"content-type", b"application/x-ndjson"), *headers],
+    }
+    await app(scope, receive, send)
+    return statuses[0]
 
 
 async def test_an_endless_body_is_cut_at_the_limit(http: httpx.AsyncClient) -> None:

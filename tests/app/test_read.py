@@ -7,6 +7,8 @@ import pytest
 
 from app.main import App
 
+pytestmark = pytest.mark.both_ways
+
 ENTRIES = "/v1/streams/s/entries"
 
 
@@ -145,7 +147,7 @@ async def test_wrong_questions_are_refused(
     answer = await five.get(f"{ENTRIES}?{query}")
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     if code in ("malformed_id", "invalid"):
-        assert answer.json()["errors"][0]["pointer"] in query
+        assert answer.json()["errors"][0]["parameter"] in query
 
 
 @pytest.mark.parametrize(

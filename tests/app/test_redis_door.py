@@ -131,6 +131,34 @@ def test_xinfo_keeps_the_order_of_its_fields(session: RedisSession) -> None:
     ]
 
 
+def test_a_consumer_that_finds_nothing_is_seen_and_inactive(session: RedisSession) -> None:
+    """`idle` counts from its last call, `inactive` from its last entry."""
+    session.call("XADD", "s", "1-1", "f", "v")
+    session.call("XGROUP", "CREATE", "s", "g", "0")
+    read = ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">")
+    session.call(*read)
+    session.now_ms += 500
+    session.call(*read)
+    session.now_ms += 70
+    assert session.call("XINFO", "CONSUMERS", "s", "g") == [
+        [b"name", b"c", b"pending", 1, b"idle", 70, b"inactive", 570]
+    ]
+
+
+def test_entries_that_were_given_back_are_counted(session: RedisSession) -> None:
+    """Of two pending ones, the one that nobody has."""
+    for entry_id in ("1-1", "1-2"):
+        session.call("XADD", "s", entry_id, "f", "v")
+    session.call("XGROUP", "CREATE", "s", "g", "0")
+    session.call("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">")
+    session.call("XNACK", "s", "g", "FAIL", "IDS", "1", "1-1")
+    full = session.call("XINFO", "STREAM", "s", "FULL")
+    assert isinstance(full, list)
+    (group,) = full[-1] if isinstance(full[-1], list) else []
+    assert isinstance(group, list)
+    assert group[8:12] == [b"pel-count", 2, b"nacked-count", 1]
+
+
 @pytest.mark.parametrize(
     "tail", [["FOO"], ["FULL", "COUNT"], ["FULL", "FOO", "1"], ["FULL", "COUNT", "1", "2"]]
 )

@@ -232,6 +232,14 @@ def test_an_unknown_command_shows_128_bytes_of_its_arguments() -> None:
     assert caught.value.redis == "ERR unknown command 'FOO', with args beginning with: 'a  b' 'd' "
 
 
+@pytest.mark.parametrize("length", [127, 128, 129])
+def test_a_refused_word_is_shown_up_to_128_bytes(length: int) -> None:
+    """As Redis."""
+    word, shown = "x" * length, "x" * min(length, 128)
+    assert refusal(word) == f"ERR unknown command '{shown}', with args beginning with: "
+    assert refusal(f"XGROUP {word}") == f"ERR unknown subcommand '{shown}'. Try XGROUP HELP."
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_arity_is_checked_before_everything(name: str) -> None:
     """One word too few, however wrong the others are, is an arity error."""

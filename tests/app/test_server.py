@@ -1,13 +1,17 @@
 """A real process: it listens before it is ready, stops with exit code 0, and says why it cannot start."""
 
+import contextlib
 import http.client
+import io
 import json
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from app import logs
+from app.descriptors import Descriptors
 from tests.server import Server
 
 
@@ -93,6 +99,7 @@ def test_a_second_process_on_the_data_is_told_who_holds_it(server: Server) -> No
     second = run("--port", "0", "--data", str(server.data))
     assert second.returncode == 4
     assert str(server.pid) in second.stderr
+    assert "http://" not in second.stdout, "what will never answer is not shown"
     assert request(server, "GET", "/healthz/ready")[0] == 200
 
 
@@ -106,6 +113,7 @@ def test_damaged_data_is_refused(tmp_path: Path) -> None:
     refused = run("--port", "0", "--data", str(tmp_path / "data"))
     assert refused.returncode == 3
     assert "manifest" in refused.stderr
+    assert "http://" not in refused.stdout
     assert manifest.read_bytes() == b""
 
 
@@ -125,20 +133,54 @@ def test_beyond_loopback_it_needs_a_word(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+def test_beyond_loopback_it_needs_its_names(tmp_path: Path) -> None:
+    """With --insecure too: a page whose name resolves to this machine may not call. Exit code 2."""
+    place = ("--host", "0.0.0.0", "--port", "0", "--data", str(tmp_path / "data"))
+    refused = run(*place, "--insecure")
+    assert refused.returncode == 2
+    assert "allowed_hosts" in refused.stderr
+    for names in ("http://weir.example", "*", "weir.example/"):
+        wrong = run(*place, "--insecure", "--set", f"allowed_hosts={names}")
+        assert wrong.returncode == 2
+        assert "is no host" in wrong.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_foreign_name_is_refused_beyond_loopback(tmp_path: Path) -> None:
+    """DNS rebinding: the name is the attacker's, the address this machine's. FLUSHALL is not run."""
+    names = ("--insecure", "--set", "allowed_hosts=weir.example")
+    # The last --host wins.
+    with Server(tmp_path / "data", "--host", "0.0.0.0", *names) as server:
+        request(server, "POST", "/v1/streams/s/entries", b'{"fields":{"a":"1"}}')
+        statuses = []
+        for host in ("evil.example", "weir.example", f"127.0.0.1:{server.port}"):
+            head = f"POST /v1/commands HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
+            words = b'["FLUSHALL"]' if host == "evil.example" else b'["XLEN","s"]'
+            sent = head.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(words), words)
+            statuses.append(raw(server, sent).split()[1])
+            if host != "evil.example":
+                assert b'{"result":1}' in raw(server, sent)
+        assert statuses == [b"403", b"200", b"200"]
+
+
 def test_it_says_where_everything_is(tmp_path: Path) -> None:
-    """API, console, docs and data, with the port that it really has."""
+    """The data before it is opened; API, console and docs after, with the port that it really has: they
+    answer from then on.
+    """
     place = ["--port", "0", "--data", str(tmp_path / "data")]
     process = subprocess.Popen(
         [sys.executable, "-m", "cli.main", "serve", *place], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     assert process.stdout is not None
     lines = [process.stdout.readline().decode().split() for _ in range(4)]
+    with urllib.request.urlopen(lines[1][1], timeout=30) as answer:
+        assert answer.status == 200
     process.terminate()
     process.communicate(timeout=30)
     assert process.returncode == 0
-    assert [line[0] for line in lines] == ["API", "console", "docs", "data"]
-    assert lines[0][1].startswith("http://127.0.0.1:")
-    assert not lines[0][1].endswith(":0/v1")
+    assert [line[0] for line in lines] == ["data", "API", "console", "docs"]
+    assert lines[1][1].startswith("http://127.0.0.1:")
+    assert not lines[1][1].endswith(":0/v1")
 
 
 def raw(server: Server, sent: bytes, seconds: float = 10) -> bytes:
@@ -166,7 +208,7 @@ def raw(server: Server, sent: bytes, seconds: float = 10) -> bytes:
 )
 def test_a_head_beyond_the_limit_is_431(server: Server, head: bytes) -> None:
     """And the connection closed."""
-    assert raw(server, head).startswith(b"HTTP/1.1 431 ")
+    assert_early_problem(server, raw(server, head), 431, "headers_too_large")
     assert request(server, "GET", "/healthz/live")[0] == 200
 
 
@@ -181,7 +223,33 @@ def test_a_head_beyond_the_limit_is_431(server: Server, head: bytes) -> None:
 )
 def test_a_request_that_does_not_arrive_is_408(server: Server, sent: bytes) -> None:
     """After its time, and the connection closed."""
-    assert raw(server, sent).startswith(b"HTTP/1.1 408 ")
+    assert_early_problem(server, raw(server, sent), 408, "request_timeout")
+
+
+def assert_early_problem(server: Server, received: bytes, status: int, code: str) -> None:
+    """What never became a request is answered as all refusals are: a problem, an ID that is in the log."""
+    head, _, body = received.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    problem = json.loads(body)
+    assert (first.split()[1], problem["status"], problem["code"]) == (str(status), status, code)
+    assert headers["content-type"] == "application/problem+json"
+    assert headers["content-length"] == str(len(body))
+    assert headers["weir-request-id"] == problem["request_id"]
+    assert (headers["connection"], headers["cache-control"]) == ("close", "no-store")
+    deadline = time.monotonic() + 10
+    while problem["request_id"] not in server.data.with_name(f"{server.data.name}.log").read_text():
+        assert time.monotonic() < deadline, "the ID is not in the log"
+        time.sleep(0.05)
+
+
+def test_what_came_before_garbage_is_answered_as_itself(server: Server) -> None:
+    """Sent together: a read that waits, and what is no request. A refusal would be taken for its answer."""
+    read = b"GET /v1/streams/none/entries?after=$&wait=200 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    answer = raw(server, read + b"GARBAGE\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b'"entries":[]' in answer
+    assert answer.count(b"HTTP/1.1 ") == 1
 
 
 def test_a_silent_peer_is_closed(server: Server) -> None:
@@ -241,15 +309,14 @@ def test_a_reader_that_takes_nothing_is_cut(server: Server) -> None:
 def test_what_can_be_read_in_two_ways_is_refused(server: Server, sent: bytes) -> None:
     """Smuggling needs two servers that read one request differently."""
     answer = raw(server, sent)
-    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 403 "))
-    assert b"Traceback" not in answer
+    assert_early_problem(server, answer, 400, "malformed_request")
 
 
 def test_without_a_host_or_with_two_nothing_is_served(server: Server) -> None:
     """Httptools takes both; the gateway does not."""
     for hosts in (b"", b"Host: localhost\r\nHost: localhost\r\n"):
         answer = raw(server, b"GET / HTTP/1.1\r\n" + hosts + b"Connection: close\r\n\r\n")
-        assert answer.startswith(b"HTTP/1.1 403 ")
+        assert answer.startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_large_body_is_refused_before_it_is_sent(server: Server) -> None:
@@ -258,3 +325,51 @@ def test_a_large_body_is_refused_before_it_is_sent(server: Server) -> None:
     answer = raw(server, head)
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in answer.lower()
+
+
+def test_options_of_the_server_itself(server: Server) -> None:
+    """`OPTIONS *` says what there is anywhere; `*` is nothing that could be read."""
+    tail = b" * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    answer = raw(server, b"OPTIONS" + tail)
+    assert answer.startswith(b"HTTP/1.1 204 ")
+    assert b"\r\nallow: DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT\r\n" in answer
+    assert raw(server, b"GET" + tail).startswith(b"HTTP/1.1 404 ")
+
+
+def test_running_out_of_file_descriptors_is_logged_once_a_minute(tmp_path: Path) -> None:
+    """Not a flood, and not silent; when clients leave, others are served."""
+    starved = Server(tmp_path / "data")
+    starved.wrapper = ("prlimit", "--nofile=48:48")
+    with starved, contextlib.ExitStack() as clients:
+        for _ in range(2):
+            for _ in range(60):
+                clients.enter_context(socket.create_connection(("127.0.0.1", starved.port), timeout=10))
+            # Served once there is room: that what came before has been accepted or closed.
+            deadline = time.monotonic() + 20
+            while "file descriptors" not in (tmp_path / "data.log").read_text():
+                assert time.monotonic() < deadline, "nothing was said"
+                time.sleep(0.05)
+            clients.close()
+            while not _answers(starved):
+                assert time.monotonic() < deadline, "it does not recover"
+        log = (tmp_path / "data.log").read_text()
+        lines = [json.loads(line) for line in log.splitlines() if "file descriptors" in line]
+        assert [(line["level"], line["limit"]) for line in lines] == [("error", 48)]
+        assert "LimitNOFILE" in lines[0]["remedy"]
+
+
+def _answers(server: Server) -> bool:
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return request(server, "GET", "/healthz/ready")[0] == 200
+    return False
+
+
+def test_descriptors_are_told_of_again_after_a_minute() -> None:
+    """The last one of all, and none before it."""
+    said = io.StringIO()
+    logs.configure("info", "json", said)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    watch = Descriptors()
+    for number, now_s in ((limit - 2, 1.0), (limit - 1, 2.0), (limit - 1, 61.9), (limit - 1, 62.0)):
+        watch.taken(number, now_s)
+    assert said.getvalue().count("all file descriptors are in use") == 2

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import Settings, SettingsError, host_is_loopback, load, toml_line
+from app.settings import (
+    Settings,
+    SettingsError,
+    describe,
+    host_is_loopback,
+    load,
+    toml_line,
+    unknown_variables,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +69,19 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, word: str) -
     assert word in str(refused.value)
 
 
+def test_the_port_of_a_service_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes gives it to each container beside a service called `weir`, the gateway's own too."""
+    monkeypatch.setenv("WEIR_PORT", "tcp://10.0.0.1:9000")
+    loaded, sources = load({})
+    assert (loaded.port, sources["port"]) == (8080, "default")
+    monkeypatch.setenv("WEIR_PORT", "9000")
+    loaded, sources = load({})
+    assert (loaded.port, sources["port"]) == (9000, "environment")
+    monkeypatch.setenv("WEIR_PORT", "http://10.0.0.1:9000")
+    with pytest.raises(SettingsError, match="port"):
+        load({})
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     """Naming one means wanting it."""
     with pytest.raises(SettingsError, match="No such file"):
@@ -90,6 +111,44 @@ def test_every_setting_is_described() -> None:
         assert field.description, name
         if field.annotation is int:
             assert field.metadata, f"{name} has no limit"
+
+
+def test_a_setting_of_a_few_words_lists_them() -> None:
+    """All that pydantic takes, whichever it is."""
+    assert describe("log_requests").endswith(": all | failed | none")
+    assert describe("fsync").endswith(": always | everysec | no")
+    assert describe("log_level").endswith(": debug | info | warning | error")
+    assert describe("log_format").endswith(": json | console")
+    for name, field in Settings.model_fields.items():
+        if field.annotation not in (str, int, bool, Path) and "tuple" not in str(field.annotation):
+            assert " | " in describe(name), name
+
+
+@pytest.mark.parametrize(
+    ("variable", "nearest"),
+    [
+        ("WEIR_FSYNK", "WEIR_FSYNC"),
+        ("weir_fsynk", "WEIR_FSYNC"),
+        ("WEIR_MAX_BODY_BYTES", "WEIR_BODY_BYTES_MAX"),
+        ("WEIR_BODY_MAX_BYTES", "WEIR_BODY_BYTES_MAX"),
+        ("WEIR_DATA_DIR", "WEIR_DATA"),
+        ("WEIR_ALLOWED_HOST", "WEIR_ALLOWED_HOSTS"),
+        ("WEIR_URI", "WEIR_URL"),
+        ("WEIR_COLOUR", None),
+        ("WEIR_", None),
+    ],
+)
+def test_an_unknown_variable_has_a_nearest_name(variable: str, nearest: str | None) -> None:
+    assert unknown_variables([variable]) == [(variable, nearest)]
+
+
+def test_variables_that_mean_something_are_not_unknown() -> None:
+    """Settings in any case, what other commands use, what Kubernetes adds, what is not ours."""
+    settings = [f"WEIR_{name.upper()}" for name in Settings.model_fields]
+    others = ["WEIR_CONFIG", "WEIR_URL", "WEIR_JAVA", "weir_fsync", "WEIRD", "MY_WEIR_FSYNK", "PATH"]
+    service = ["WEIR_SERVICE_HOST", "WEIR_SERVICE_PORT_HTTP", "WEIR_PORT_8080_TCP", "WEIR_PORT_8080_TCP_ADDR"]
+    assert unknown_variables([*settings, *others, *service]) == []
+    assert unknown_variables(["WEIR_B", "WEIR_A"]) == [("WEIR_A", None), ("WEIR_B", None)]
 
 
 @pytest.mark.parametrize(

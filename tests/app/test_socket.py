@@ -1,5 +1,6 @@
 """Conversations with a real gateway: over real sockets, broken in the ways that sockets break."""
 
+import contextlib
 import itertools
 import json
 import signal
@@ -17,6 +18,7 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from engine import TURN_LOOKUPS_MAX
 from tests.app.eventsource import Event, Parser
 from tests.app.sockets import Client, Json, Raw, masked, talking
 from tests.server import Server
@@ -81,6 +83,7 @@ def test_the_first_frame_tells_the_limits(client: Client) -> None:
     hello = client.hello
     assert (hello["op"], hello["version"], hello["heartbeat_ms"]) == ("hello", 1, 200)
     assert hello["limits"]["frame_bytes_max"] == 65_536 + 4_096
+    assert (hello["limits"]["ids_max"], hello["limits"]["lookups_max"]) == (10_000, TURN_LOOKUPS_MAX)
     began = time.monotonic()
     beats = [json.loads(client.connection.recv(5)) for _ in range(2)]
     assert beats == [{"op": "heartbeat"}] * 2
@@ -293,7 +296,9 @@ def test_server_sent_events_and_the_socket_replace_each_other(client: Client, ht
     add(http, "s", 1)
     client.ask("consume", sub="w", consumer="c", **WORK)
     assert client.entries(1)[0].get("delivery_count", 1) == 1
-    with http.stream("GET", "/v1/streams/s/groups/g/consumers/c/stream") as answer:
+    with http.stream(
+        "GET", "/v1/streams/s/groups/g/consumers/c/stream", headers={"accept": "text/event-stream"}
+    ) as answer:
         events = events_of(answer)
         assert client.until("revoked")[-1] == {"op": "revoked", "sub": "w", "reason": "replaced"}
         assert json.loads(next(events).data)["delivery_count"] == 2
@@ -522,11 +527,15 @@ def test_a_reader_that_stalls_is_gone_and_nobody_notices(patient: Server) -> Non
     """Within 15 s, with 4004, at no more than 2 MiB; the others get everything meanwhile. What never left for
     a stalled consumer goes back at once.
     """
-    with httpx.Client(base_url=patient.url, timeout=30) as http, talking(patient) as good:
+    with (
+        httpx.Client(base_url=patient.url, timeout=30) as http,
+        talking(patient) as good,
+        contextlib.ExitStack() as open_sockets,
+    ):
         publish_megabytes(http, 4)
         good.ask("subscribe", sub="t", streams={"s": "$"})
         assert good.next()["op"] == "caught_up"
-        stalled = [Raw(patient.port, receive_bytes=64 << 10) for _ in range(10)]
+        stalled = [open_sockets.enter_context(Raw(patient.port, receive_bytes=64 << 10)) for _ in range(10)]
         before = resident_bytes(patient)
         began = time.monotonic()
         for number, raw in enumerate(stalled):
@@ -556,8 +565,6 @@ def test_a_reader_that_stalls_is_gone_and_nobody_notices(patient: Server) -> Non
         assert set(released) == {0}
         codes = {raw.close_code() for raw in stalled}
         assert codes <= {4004, -1}
-        for raw in stalled:
-            raw.socket.close()
 
 
 @pytest.mark.alone

@@ -1,16 +1,21 @@
 """Tails as server-sent events: where they begin, what they tell, how they end."""
 
 import asyncio
+import errno
 import json
 from collections.abc import AsyncIterator, Sequence
 
 import httpx
 import pytest
 
-from app.following import stall_s_max
+from app.feeds import Feeds
+from app.following import Following, stall_s_max
+from app.guard import gone_extension
 from app.main import App, create_app
 from app.settings import Settings
-from engine import Engine
+from app.wire.tail import Wanted
+from engine import Engine, EngineError, XAdd, entries
+from engine.storage.memory import MemoryStorage
 from tests.app.eventsource import Event, Parser
 from tests.app.test_waits import Message
 from tests.engine.clocks import HandClock, settle
@@ -46,6 +51,7 @@ class Reader:
             "path": path,
             "query_string": query.encode(),
             "headers": [(b"host", b"127.0.0.1:8080"), *given],
+            "extensions": {gone_extension: self._left.is_set},
         }
         self.request = asyncio.ensure_future(app(scope, self._receive, self._send))
 
@@ -55,6 +61,8 @@ class Reader:
 
     async def _send(self, message: Message) -> None:
         await self._takes.wait()
+        if self._left.is_set():
+            return
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.head = dict(message["headers"])
@@ -67,6 +75,15 @@ class Reader:
     def stall(self) -> None:
         """Take nothing more."""
         self._takes.clear()
+
+    def release(self) -> None:
+        """Take things again."""
+        self._takes.set()
+
+    def lose(self) -> None:
+        """The connection breaks: what waits is dropped, as the server does."""
+        self._left.set()
+        self.release()
 
     async def leave(self) -> None:
         self._left.set()
@@ -97,6 +114,8 @@ class World:
         self.readers: list[Reader] = []
 
     def read(self, path: str = TAIL, query: str = "", **headers: str) -> Reader:
+        if "/consumers/" in path:
+            headers.setdefault("accept", "text/event-stream")
         reader = Reader(self.app, path, query, **headers)
         self.readers.append(reader)
         return reader
@@ -251,6 +270,17 @@ async def test_silence_is_broken_every_fifteen_seconds(world: World) -> None:
     assert reader.parser.comments == 2
 
 
+async def test_silence_is_broken_once_though_something_stirs(world: World) -> None:
+    """A reader that is woken for nothing says no more than it would have."""
+    reader = world.read()
+    await settle()
+    await world.pass_s(15.1)
+    await world.pass_s(1)
+    world.app.gateway.feeds._feeds["s"].rewind(0)  # noqa: SLF001 - what a stream that is made again does
+    await settle()
+    assert reader.parser.comments == 1
+
+
 async def test_a_shutdown_is_an_end_with_a_time_to_come_back(world: World) -> None:
     """What was there is sent first; clients come back at times of their own."""
     readers = [world.read(query="after=0") for _ in range(3)]
@@ -268,6 +298,60 @@ async def test_a_shutdown_is_an_end_with_a_time_to_come_back(world: World) -> No
     refused = world.read()
     await settle()
     assert refused.status == 503
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        (TAIL, ""),
+        ("/v1/tail", "stream=s&stream=t"),
+        ("/v1/streams/s/entries", "after=0"),
+        ("/v1/streams/s/groups/g/consumers/c/stream", ""),
+    ],
+)
+async def test_an_eventsource_is_never_answered_what_would_be_its_end(
+    world: World, path: str, query: str
+) -> None:
+    """Over limits and while the gateway stops it is told to come back, under 200 and without an ID: at any
+    other status browsers give up for good. What it may not do, and what is not there, stays a refusal.
+    """
+    await world.run(("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM"))
+    others = [world.read() for _ in range(3)]
+    await settle()
+    ends = [world.read(path, query, accept="text/event-stream")]
+    await settle()
+    wrong = world.read(path, "x=1", accept="text/event-stream")
+    await settle()
+    world.app.gateway.drain()
+    ends.append(world.read(path, query, accept="text/event-stream, */*;q=0.1"))
+    await settle()
+    assert [end.status for end in ends] == [200, 200]
+    assert [end.of("end") for end in ends] == [[{"reason": "too_many_waiters"}], [{"reason": "draining"}]]
+    for end in ends:
+        assert (end.names, end.over, end.parser.last_id) == (["end"], True, "")
+        assert end.head.items() >= HEADERS.items()
+        assert 1_000 <= (end.parser.retry_ms or 0) <= 5_000
+        assert b"id:" not in end.body
+    assert (wrong.status, json.loads(wrong.body)["code"]) == (400, "unknown_parameter")
+    assert all(one.over for one in others)
+    for accept in ("text/event-stream;q=0, */*", "*/*", "text/*"):
+        other = world.read(path, query, accept=accept)
+        await settle()
+        assert other.status == 503
+
+
+async def test_an_eventsource_comes_back_while_the_gateway_starts(closed_app: App) -> None:
+    """The other way to have no engine: 503 for everybody else, what asks for JSON first among them."""
+    path = "/v1/streams/s/entries"
+    reader = Reader(closed_app, TAIL, accept="text/event-stream")
+    await reader.request
+    assert (reader.status, reader.of("end")) == (200, [{"reason": "starting"}])
+    for asked in (
+        Reader(closed_app, path, accept="application/json, text/event-stream"),
+        Reader(closed_app, TAIL),
+    ):
+        await asked.request
+        assert (asked.status, json.loads(asked.body)["code"]) == (503, "starting")
 
 
 async def test_a_client_that_leaves_is_noticed_at_once(world: World) -> None:
@@ -366,6 +450,23 @@ async def test_several_streams_have_one_cursor(world: World) -> None:
     by_query = world.read("/v1/tail", f"stream=a&stream=b&after={reader.events[0].last_id}")
     await settle()
     assert by_query.ids == ["5-0", "3-0"]
+
+
+async def test_where_one_stream_is_refused_none_is_followed() -> None:
+    """The tails that were open by then are closed: of a log that failed, what was not written is not read."""
+    storage = MemoryStorage()
+    engine = Engine.open(storage, clock=HandClock(), fsync="always")
+    await engine.start()
+    storage.fail("sync", errno.EIO)
+    added = XAdd(stream="b", bodies=[entries.body([("n", "1")])])
+    with pytest.raises(EngineError):
+        await engine.execute(added)
+    feeds = Feeds(engine)
+    (await Following.begin(feeds, Wanted(["a"], [0]), HandClock())).close()
+    with pytest.raises(EngineError, match="storage_failed"):
+        await Following.begin(feeds, Wanted(["a", "b"], [0, 0], mark="m"), HandClock())
+    assert len(feeds) == 0
+    await engine.close()
 
 
 async def test_several_streams_are_live_together(world: World) -> None:

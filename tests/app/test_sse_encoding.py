@@ -31,6 +31,12 @@ def test_data_comes_back_as_it_was(data: str, cursor: str, cuts: int) -> None:
     assert parsed(text, cuts) == [Event("entry", lines, cursor)]
 
 
+@pytest.mark.parametrize("end", ["\r", "\n", "\r\n"])
+def test_each_line_end_alone_keeps_what_is_behind_it(end: str) -> None:
+    """A bare CR ends a line for clients too; what follows it would be a field of its own."""
+    assert parsed(sse.event(b"entry", f"a{end}b".encode())) == [Event("entry", "a\nb", "")]
+
+
 def test_a_line_separator_of_unicode_arrives_whole() -> None:
     """U+2028 ends lines in Python and in old JavaScript, but not here."""
     text = sse.event(b"entry", '{"a":"x\u2028y\x85z"}'.encode())

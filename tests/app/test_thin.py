@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from app.gateway import Phase
 from app.settings import Settings
+from engine import TURN_LOOKUPS_MAX
 from engine.storage.memory import Fault, MemoryStorage
 from tests.app.pair import HOST, Pair
 
@@ -57,6 +59,11 @@ def post(path: str, body: bytes, *headers: str) -> bytes:
     return request(f"POST {path}", body, *(headers or (JSON,)))
 
 
+def deletion(count: int) -> bytes:
+    """An acknowledgement of so many IDs that deletes."""
+    return json.dumps({"ids": [f"7-{number}" for number in range(count)], "delete": "keep"}).encode()
+
+
 PLAIN = {
     "entry": post(ENTRIES, ENTRY),
     "entry with blanks": post(ENTRIES, b'{ "fields" : {"a":"1"} }'),
@@ -81,6 +88,8 @@ PLAIN = {
     "history": post(READ, b'{"after":"0"}'),
     "ack": post(f"{GROUP}/ack", b'{"ids":["1000-0","1000-1","1-1"]}'),
     "ack and delete": post(f"{GROUP}/ack", b'{"ids":["1000-2"],"delete":"acked"}'),
+    "ack and delete of as many as one turn takes": post(f"{GROUP}/ack", deletion(TURN_LOOKUPS_MAX)),
+    "ack and delete of one more": post(f"{GROUP}/ack", deletion(TURN_LOOKUPS_MAX + 1)),
     "ack of nothing": post(f"{GROUP}/ack", b'{"ids":["5-5"]}'),
     "not JSON": post(ENTRIES, b"{"),
     "no entry": post(ENTRIES, b'{"a":"1"}'),
@@ -169,6 +178,31 @@ def test_what_is_unusual_goes_the_full_way(pair: Pair, name: str) -> None:
     assert thin == full
     assert full.startswith(b"HTTP/1.1 ")
     pair.hang_up()
+
+
+@pytest.mark.parametrize(("path", "body"), [(ENTRIES, ENTRY), ("/v1/streams/s/trim", b'{"maxlen":100000}')])
+def test_an_answer_tells_how_safe_its_change_is(pair: Pair, path: str, body: bytes) -> None:
+    """The operating system has it; where the disk was asked for, the disk has it."""
+    for answer in pair.both(post(path, body)):
+        assert b"\r\nweir-durability: os\r\n" in answer
+        assert b"preference-applied" not in answer
+    for answer in pair.both(post(path, body, JSON, "Prefer: durability=fsync")):
+        assert b"\r\nweir-durability: fsync\r\n" in answer
+        assert b"\r\npreference-applied: durability=fsync\r\n" in answer
+
+
+def test_answers_begin_with_the_date_of_their_time(pair: Pair) -> None:
+    """How they begin is kept no longer than the server's headers stay the same."""
+    ways = pair.thin.app.thin_ways
+    assert ways is not None
+    for date in (b"Sun, 06 Nov 1994 08:49:37 GMT", b"Sun, 06 Nov 1994 08:49:38 GMT"):
+        headers = [(b"date", date)]
+        for status in (200, 201, 200):
+            assert ways.start(status, headers) == b"HTTP/1.1 %d %b\r\ndate: %b\r\n" % (
+                status,
+                {200: b"OK", 201: b"Created"}[status],
+                date,
+            )
 
 
 def test_both_have_stored_the_same(pair: Pair) -> None:
@@ -319,6 +353,21 @@ def test_entries_that_are_published_together_are_told_apart(pair: Pair) -> None:
         line.close()
 
 
+@pytest.mark.parametrize("accepted", ["gzip", "zstd;q=0.5, gzip;q=0.4", "identity"])
+def test_a_large_answer_is_coded_alike(pair: Pair, accepted: str) -> None:
+    """In a thread, and what was asked for behind it on the same connection is answered behind it."""
+    path = "/v1/streams/coded/entries"
+    text = "all work and no play " * 50
+    batch = {"entries": [{"id": f"{n}-5", "fields": {"text": text}} for n in range(1, 50)]}
+    last = request("GET /healthz/live", None, "Connection: close")
+    pair.streams(post(path, json.dumps(batch).encode()), last)
+    read = request(f"GET {path}", None, f"Accept-Encoding: {accepted}")
+    thin, full = pair.streams(read, request(f"GET {path}?count=1"), read, last)
+    assert thin == full
+    assert thin.count(b"HTTP/1.1 200 OK") == 4
+    assert (len(thin) < 16 << 10) == (accepted != "identity")
+
+
 def test_a_body_that_does_not_come_is_408(impatient: Pair) -> None:
     """The time of a request is the guard's on both ways."""
     head = PLAIN["entry"].partition(b"{")[0]
@@ -352,16 +401,20 @@ def test_a_draining_gateway_refuses_on_both_ways() -> None:
             assert b'"code":"draining"' in thin
 
 
-def test_a_failed_log_is_told_on_both_ways() -> None:
-    """To who was waiting for it, alone or together with others, and to who comes later."""
+@pytest.mark.parametrize(("operation", "code"), [("sync", errno.EIO), ("append", errno.ENOSPC)])
+def test_a_failed_log_is_told_on_both_ways(operation: str, code: int) -> None:
+    """To who was waiting for it, alone or together with others, and to who comes later, readers too."""
     storages = (MemoryStorage(), MemoryStorage())
     with Pair(LIMITS, always=True, storages=storages) as pair:
         for storage in storages:
-            storage.fail("sync", errno.EIO)
-        for line in (PLAIN["entry"], PLAIN["rows"], PLAIN["entry"]):
-            thin, full = pair.both(line)
-            assert thin == full
-            assert b'"code":"storage_failed"' in thin
+            storage.fail(operation, code)
+        for name in ("entry", "rows", "entry", "range", "tail", "tail from the beginning", "waiting read"):
+            thin, full = pair.both({**PLAIN, **UNUSUAL}[name])
+            assert thin == full, name
+            assert b'"code":"storage_failed"' in thin, name
+        thin, full = pair.both(PLAIN["nothing"])
+        assert thin == full
+        assert b'{"entries":[]' in thin, "what is safe is read"
 
 
 class _Slow(MemoryStorage):
@@ -393,6 +446,53 @@ def test_an_answer_that_waits_for_the_disk_leaves_before_the_server_does() -> No
         assert answer.startswith(b"HTTP/1.1 201 ")
         assert b"\r\nconnection: close\r\n" in answer
         line.close()
+
+
+def test_a_stop_reaches_who_goes_the_full_way_after_all(pair: Pair) -> None:
+    """An entry that was to be stored with others, a fault meanwhile, and a stop: the connection ends behind
+    its answer, though the server and the gateway go on.
+    """
+    line, gateway = pair.thin.connect(), pair.thin.app.gateway
+    line.send(PLAIN["nothing"])
+    assert line.answer().startswith(b"HTTP/1.1 200 ")
+
+    def stop() -> None:
+        connection = pair.thin.connection(line)
+        connection.data_received(PLAIN["entry"])
+        gateway.phase = Phase.RESTARTING
+        connection.shutdown()
+
+    pair.thin.soon(stop)
+    answer = line.rest()
+    gateway.phase = Phase.READY
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b'"code":"restarting"' in answer
+    line.close()
+
+
+@pytest.mark.parametrize("name", ["entry", "rows", "group read"])
+def test_answers_of_a_gateway_that_drains_are_the_last_of_their_connections(name: str) -> None:
+    """Those that were waited for when it began, and those of later requests: each says so, and closes."""
+    storages = (_Slow(), _Slow())
+    with Pair(LIMITS, always=True, storages=storages) as pair:
+        pair.both(post("/v1/streams/s/groups", b'{"name":"g","start":"0","mkstream":true}'))
+        pair.both(PLAIN["entry"])
+        waiting, later = [[one.connect() for one in (pair.thin, pair.full)] for _ in range(2)]
+        for storage in storages:
+            storage.gate.clear()
+        for line in waiting:
+            line.send(PLAIN[name])
+        time.sleep(0.1)
+        for one in (pair.thin, pair.full):
+            one.drain()
+        time.sleep(0.1)
+        for storage in storages:
+            storage.gate.set()
+        for line in later:
+            line.send(PLAIN["nothing"])
+        for line in [*waiting, *later]:
+            assert b"\r\nconnection: close\r\n" in line.rest()
+            line.close()
 
 
 def test_who_sends_ahead_of_a_slow_disk_is_not_listened_to_for_ever() -> None:

@@ -1,6 +1,8 @@
 """Rewrites and backups over HTTP: begun at once, done beside everything else."""
 
+import asyncio
 import json
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -12,7 +14,7 @@ import pytest
 
 from app.main import create_app
 from app.settings import Settings
-from engine import Engine, SystemClock
+from engine import Clock, Engine, SystemClock
 from tests.server import Server
 
 ended_s_max = 30.0
@@ -109,15 +111,46 @@ async def test_nothing_unknown_is_passed_over(path: str) -> None:
 
 
 async def test_without_a_directory_there_are_none() -> None:
-    """501, with the setting that is needed."""
+    """409, with the setting that is needed."""
     async with httpx.AsyncClient(transport=_gateway(""), base_url="http://127.0.0.1:8080") as http:
         answer = await http.post(PATH, json={"name": "a"})
-    assert (answer.status_code, answer.json()["code"]) == (501, "not_configured")
+    assert (answer.status_code, answer.json()["code"]) == (409, "not_configured")
     assert "backup_dir" in answer.json()["detail"]
 
 
-def _gateway(backup_dir: str) -> httpx.ASGITransport:
+class _HeldInThreads(SystemClock):
+    """It tells another thread than the loop's what time it is when it is let go."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self._own = threading.current_thread()
+
+    def wall_ms(self) -> int:
+        if threading.current_thread() is not self._own:
+            assert self.gate.wait(ended_s_max), "somebody lets it go"
+        return super().wall_ms()
+
+
+async def test_there_is_one_backup_at_a_time() -> None:
+    """409 with the name of the one that is under way."""
+    clock = _HeldInThreads()
+    transport = _gateway("/nowhere", clock)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as http:
+        first = await http.post(PATH, json={"name": "a"})
+        second = await http.post(PATH, json={"name": "b"})
+        meanwhile = (await http.get(PATH)).json()
+        clock.gate.set()
+    for thread in threading.enumerate():
+        if thread.name == "weir-backup":
+            await asyncio.to_thread(thread.join, ended_s_max)
+    assert (second.status_code, second.json()["code"]) == (409, "busy")
+    assert "backup a is under way" in second.json()["detail"]
+    assert meanwhile == first.json()
+    assert first.status_code == 202
+
+
+def _gateway(backup_dir: str, clock: Clock | None = None) -> httpx.ASGITransport:
     settings = Settings(log_requests="none", data=Path("/nowhere/data"), backup_dir=backup_dir)
-    app = create_app(settings, SystemClock())
+    app = create_app(settings, clock or SystemClock())
     app.gateway.open(Engine.open(None, clock=SystemClock()))
     return httpx.ASGITransport(app)

@@ -10,6 +10,8 @@ import pytest
 from app.gateway import Progress
 from app.main import App
 
+pytestmark = pytest.mark.both_ways
+
 READ = "/v1/streams/s/groups/g/consumers/c/read"
 Message = MutableMapping[str, Any]
 

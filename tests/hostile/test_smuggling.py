@@ -152,11 +152,13 @@ def test_smuggling_by_a_chunk_that_never_ends(untouched: Server, size: bytes) ->
     ],
 )  # fmt: skip
 def test_host_confusion(untouched: Server, hosts: bytes) -> None:
-    """T18. None, two, or one that only begins like this machine: 403 before anything is looked at."""
+    """T18. None or two: 400. One that only begins like this machine: 403. Before anything is looked at."""
     sent = POST + hosts + b"Connection: close\r\nContent-Type: application/json\r\n" + LENGTH + b"\r\n" + BODY
     received, _ = exchange(untouched.port, sent)
     (answer,) = answers(received)
-    assert (answer.status, answer.json()["code"]) == (403, "origin_refused")
+    one = hosts.count(b"Host:") == 1
+    expected = (403, "origin_refused") if one else (400, "malformed_request")
+    assert (answer.status, answer.json()["code"]) == expected
 
 
 @pytest.mark.parametrize("target", [b"http://localhost/v1/streams", b"HTTP://LOCALHOST/v1/streams?limit=1"])

@@ -1,0 +1,102 @@
+"""Content codings of answers: gzip and zstd, by Accept-Encoding (RFC 9110, 12.5.3).
+
+Knows: which answers gain by it, what a client accepts, how headers change.
+Must never know: routes, connections.
+
+Small answers stay as they are: compressing costs more than sending them. Live events do too, for each is to
+arrive at once.
+"""
+
+import re
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, Literal, Protocol
+
+import zstandard
+
+Coding = Literal["zstd", "gzip"]
+Header = tuple[bytes, bytes]
+
+# Below, a compressed answer saves less than a millisecond on most networks, and costs one here.
+coded_bytes_min: Final = 32 << 10
+STREAMED: Final = b"application/x-ndjson"
+_KINDS: Final = re.compile(
+    rb"application/(?:[a-z.-]+\+)?json|text/(?:html|css|javascript|plain)|image/svg\+xml"
+)
+_PIECE: Final = re.compile(r"\s*([a-z0-9*-]+)\s*(?:;\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*)?", re.IGNORECASE)
+_NAMES: Final[dict[str, Coding]] = {"zstd": "zstd", "gzip": "gzip", "x-gzip": "gzip"}
+# In this order where a client likes both alike.
+_OFFERED: Final[tuple[Coding, ...]] = ("zstd", "gzip")
+_gzip_level: Final = 5
+_gzip_window_bits: Final = 31
+_zstd_level: Final = 3
+_VARY: Final = (b"vary", b"Accept-Encoding")
+
+
+class Compressor(Protocol):
+    """Pieces in, what is ready of the coded text out."""
+
+    def compress(self, data: bytes, /) -> bytes:
+        """Take a piece."""
+        ...
+
+    def flush(self) -> bytes:
+        """End."""
+        ...
+
+
+@lru_cache(256)
+def accepted(header: bytes) -> Coding | None:
+    """The coding that an Accept-Encoding likes best, None for none."""
+    quality: dict[str, float] = {}
+    for piece in header.decode("latin-1").split(","):
+        match = _PIECE.fullmatch(piece)
+        if match is not None:
+            name = match[1].lower()
+            quality[_NAMES.get(name, name)] = min(1.0, float(match[2] or 1))
+    anything = quality.get("*", 0.0)
+    liked = {coding: quality.get(coding, anything) for coding in _OFFERED}
+    best = max(liked.values())
+    # Without a word for it, no coding at all is as good as the least that is named.
+    if best <= 0 or best < quality.get("identity", 0.0):
+        return None
+    return next(coding for coding in _OFFERED if liked[coding] == best)
+
+
+def gains(headers: Sequence[Header]) -> bool:
+    """Whether the answer with these headers is worth a coding."""
+    given = dict(headers)
+    kind = given.get(b"content-type", b"").partition(b";")[0]
+    if b"content-encoding" in given:
+        return False
+    if kind == STREAMED:
+        return True
+    return _KINDS.fullmatch(kind) is not None and int(given.get(b"content-length", b"0")) >= coded_bytes_min
+
+
+def varied(headers: Sequence[Header]) -> list[Header]:
+    """The headers of an answer that others may get in a coding."""
+    return [*headers, _VARY]
+
+
+def coded(headers: Sequence[Header], coding: Coding, length: int | None) -> list[Header]:
+    """The headers of an answer in a coding; `length` is None where it is not known."""
+    kept = [header for header in headers if header[0] not in (b"content-length", b"etag")]
+    # The same bytes no longer, the same content: a weak tag (RFC 9110, 8.8.1).
+    tags = [(name, b"W/" + tag.removeprefix(b"W/")) for name, tag in headers if name == b"etag"]
+    sizes = [] if length is None else [(b"content-length", b"%d" % length)]
+    return varied([*kept, *tags, *sizes, (b"content-encoding", coding.encode())])
+
+
+def compressor(coding: Coding) -> Compressor:
+    """For one answer."""
+    if coding == "gzip":
+        return zlib.compressobj(_gzip_level, wbits=_gzip_window_bits)
+    return zstandard.ZstdCompressor(level=_zstd_level).compressobj()
+
+
+def compressed(body: bytes, coding: Coding) -> bytes:
+    """All of an answer."""
+    made = compressor(coding)
+    return made.compress(body) + made.flush()

@@ -1,0 +1,90 @@
+"""How much memory the gateway may use, where the settings leave that open; and what is logged about it.
+
+Knows: control groups (both versions), the machine's memory, the sentences of the log.
+Must never know: how the engine counts.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from app import logs
+from engine import Memory
+
+# The rest is for buffers of connections, for a rewrite, and for what the kernel counts beside the process.
+_PART: Final = 0.75
+_ROOT: Final = Path("/")
+# Version 1 shows "no limit" as the highest multiple of a page below 2**63, version 2 as "max".
+_UNLIMITED: Final = 1 << 60
+# A limit reached again and again, as with writes at the rate of trims, gets one line in this time.
+_quiet_s: Final = 60.0
+
+
+def default_bytes(root: Path = _ROOT) -> int:
+    """Three quarters of what the container has, or the machine where that is less."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(min([machine, *_group_limits(root)]) * _PART)
+
+
+def _group_limits(root: Path) -> Iterator[int]:
+    """The limits of all control groups that the process is in; `root` is where /proc and /sys are."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0":
+            yield from _limits(root / "sys/fs/cgroup", path, ("memory.max", "memory.high"))
+        elif "memory" in controllers.split(","):
+            yield from _limits(root / "sys/fs/cgroup/memory", path, ("memory.limit_in_bytes",))
+
+
+def _limits(mount: Path, path: str, names: tuple[str, ...]) -> Iterator[int]:
+    """The limits of a group and of those above it. In a container only the mount's top may be there."""
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    for depth in range(len(parts) + 1):
+        for name in names:
+            text = _read(mount.joinpath(*parts[:depth], name)).strip()
+            if text.isdecimal() and int(text) < _UNLIMITED:
+                yield int(text)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError:
+        return ""
+
+
+class MemoryLog:
+    """Logs when memory is full, and when there is room again."""
+
+    def __init__(self, memory: Memory, monotonic: Callable[[], float]) -> None:
+        self._memory = memory
+        self._monotonic = monotonic
+        self._next_s = monotonic()
+        self._said_full = False
+        memory.on_change = self._change
+        if memory.is_full:
+            self._change(is_full=True)
+
+    def _change(self, is_full: bool) -> None:  # noqa: FBT001 - what the engine calls it with
+        log, figures = logs.get(), self._figures()
+        if is_full and self._monotonic() >= self._next_s:
+            self._next_s, self._said_full = self._monotonic() + _quiet_s, True
+            log.critical(
+                "memory is full: writes get 507 memory_full; reads, acks, trims and deletes go on",
+                remedy="acknowledge, trim or delete; or raise memory_bytes_max and restart",
+                **figures,
+            )
+        elif not is_full and self._said_full:
+            self._said_full = False
+            log.warning("there is room in memory again: writes go on", **figures)
+
+    def _figures(self) -> dict[str, int | None]:
+        memory = self._memory
+        return {
+            "used_bytes": memory.used_bytes,
+            "data_bytes": memory.estimated_bytes,
+            "resident_bytes": memory.resident_bytes,
+            "memory_bytes_max": memory.bytes_max,
+        }

@@ -1,0 +1,22 @@
+"""`weir` with a fault inside its engine: an entry for the stream `poison` is in memory, and then it raises.
+
+Knows: where a change is applied. Must never know: what must follow from that.
+"""
+
+from cli.main import main
+from engine.keyspace import Keyspace
+from engine.records import Append
+
+POISON = "poison"
+_apply = Append.apply
+
+
+def _poisoned(record: Append, keyspace: Keyspace) -> None:
+    _apply(record, keyspace)
+    if record.stream == POISON:
+        raise RuntimeError("a planted fault")
+
+
+if __name__ == "__main__":
+    Append.apply = _poisoned  # type: ignore[assignment, method-assign]
+    main()

@@ -1,0 +1,254 @@
+"""Everything behind a socket, as it runs: engine, feeds, pump, session, and a wire that a test holds.
+
+Knows: an event loop that a test runs step by step, frames, how much of what was written has left.
+Must never know: what is tested.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+import hypothesis.strategies as st
+
+from app.calls import Call
+from app.effects import SessionLimits
+from app.frames import Hello, Limits
+from app.main import App, create_app
+from app.push import Hub, Push
+from app.session import Session
+from app.settings import Settings
+from app.sockets import never_sent
+from engine import Command, Engine, Fsync, Reply, Trim, XAdd, XTrim, entries, ids
+from tests.app.conversing import anything, payload
+from tests.engine.clocks import HandClock, let_threads_run, settle
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+_patience_s: Final = 20.0
+# Little, so that a test fills it: what a wire holds before nothing should join it.
+_full_bytes: Final = 400
+_SEQUENCE_MAX: Final = (1 << ids.SEQUENCE_BITS) - 1
+HELLO: Final = Hello(
+    version=1,
+    limits=Limits(
+        frame_bytes_max=1 << 16,
+        entry_bytes_max=1 << 12,
+        batch_entries_max=100,
+        subscriptions_max=8,
+        streams_max=16,
+        ids_max=100,
+        lookups_max=50,
+        credit_max=1_000_000,
+    ),
+    heartbeat_ms=15_000,
+)
+
+
+class Wire:
+    """The socket of a conversation, with a peer that takes what it likes when it likes."""
+
+    def __init__(self) -> None:
+        self.frames: list[Json] = []
+        self.stalled = False
+        self.closed: tuple[int, str] | None = None
+        self.held = False
+        self._waiting: list[bytes] = []
+        self._written_bytes = 0
+
+    @property
+    def paused(self) -> bool:
+        return bool(self._waiting) or self.closed is not None
+
+    @property
+    def full(self) -> bool:
+        return self.closed is not None or sum(map(len, self._waiting)) > _full_bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._written_bytes - sum(map(len, self._waiting))
+
+    def write_frame(self, data: bytes) -> int:
+        if self.closed is not None:
+            return never_sent
+        self._written_bytes += len(data)
+        self._waiting.append(data)
+        if not self.stalled:
+            self.take(len(self._waiting))
+        return self._written_bytes
+
+    def take(self, frames: int) -> None:
+        """The peer takes so many of the frames that wait."""
+        taken, self._waiting = self._waiting[:frames], self._waiting[frames:]
+        self.frames += map(payload, taken)
+
+    def hold(self, *, held: bool) -> None:
+        self.held = held
+
+    def close_with(self, code: int, reason: str) -> None:
+        if self.closed is None:
+            self.closed = (code, reason)
+
+
+class Peer:
+    """A conversation over a wire."""
+
+    def __init__(self, house: "House", kind: type[Session] = Session) -> None:
+        scope = {"headers": [], "state": {"request_id": "r-1"}, "extensions": {}}
+        call = Call(house.app.gateway, scope, asyncio.Event().wait, {})  # type: ignore[arg-type]
+        settings = house.app.gateway.settings
+        limits = SessionLimits(
+            subscriptions_max=8,
+            streams_max=16,
+            ids_max=100,
+            lookups_max=50,
+            batch_max=settings.count_max,
+            entries=house.app.gateway.entry_limits,
+        )
+        self.session = kind(limits, anything, "r-1", depth_max=16)
+        self.wire = Wire()
+        self.push = Push(house.hub, self.wire, call, self.session)
+        self.push.begin(HELLO)
+
+    @property
+    def frames(self) -> list[Json]:
+        return self.wire.frames
+
+    def say(self, op: str, **members: Any) -> None:
+        """Send a frame."""
+        self.push.received(json.dumps({"op": op, **members}).encode())
+
+    def stall(self) -> None:
+        """Take nothing for the time being."""
+        self.wire.stalled = True
+
+    def release(self) -> None:
+        """Take all that waits."""
+        self.wire.stalled = False
+        self.wire.take(1 << 30)
+        self.push.resumed()
+
+    def lose(self, frames: int = 0) -> None:
+        """The connection breaks, after so many of the frames that wait."""
+        self.wire.take(frames)
+        sent_bytes = self.wire.sent_bytes
+        self.wire.close_with(1006, "lost")
+        self.push.lost(sent_bytes)
+
+
+class House:
+    """A gateway on an event loop of its own, under clocks that the test moves. `close` it."""
+
+    def __init__(self, settings: Settings, fsync: Fsync = "everysec") -> None:
+        self.loop = asyncio.new_event_loop()
+        self.clock = HandClock()
+        self.clock.drive(self.loop)
+        self.errors: list[Json] = []
+        self.loop.set_exception_handler(lambda _, told: self.errors.append(told))
+        self.peers: list[Peer] = []
+        self.run(self._begin(settings, fsync))
+
+    async def _begin(self, settings: Settings, fsync: Fsync) -> None:
+        self.engine = Engine.open(None, clock=self.clock, fsync=fsync)
+        await self.engine.start()
+        self.app: App = create_app(settings, self.clock)
+        self.app.gateway.open(self.engine)
+        self.hub = Hub(self.app.gateway)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    def step(self) -> None:
+        """One turn of the loop."""
+        self.run(asyncio.sleep(0))
+
+    def settle(self) -> None:
+        """Let everything happen that can happen now; pages gather for a moment."""
+        for _ in range(3):
+            self.run(settle())
+            self.clock.pass_ms(0, 6)
+        self.run(settle())
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Let things happen until it holds; the disk is a thread, which has a time of its own."""
+        deadline = time.monotonic() + _patience_s
+        self.settle()
+        while not holds():
+            assert time.monotonic() < deadline, "it never held"
+            self.run(let_threads_run())
+            self.settle()
+
+    def connect(self, kind: type[Session] = Session) -> Peer:
+        """A new conversation, by a session of this kind."""
+
+        async def connected() -> Peer:
+            return Peer(self, kind)
+
+        self.peers.append(self.run(connected()))
+        return self.peers[-1]
+
+    def do(self, act: Any, *arguments: Any, **named: Any) -> None:
+        """Call something that needs the loop to be running."""
+
+        async def done() -> None:
+            act(*arguments, **named)
+
+        self.run(done())
+
+    def execute(self, command: Command) -> Reply:
+        return self.run(self.engine.execute(command))
+
+    def close(self) -> None:
+        self.run(self._end())
+        self.loop.close()
+
+    async def _end(self) -> None:
+        for peer in self.peers:
+            if not peer.push.closed.done():
+                peer.lose()
+        await settle()
+        waiting, following = self.engine.waiting, len(self.app.gateway.feeds)
+        self.engine.check()
+        self.app.gateway.feeds.close()
+        await self.engine.close()
+        await settle()
+        assert (waiting, following) == (0, 0), "nothing stays behind"
+        assert self.errors == [], "no callback has failed"
+
+
+class Stored:
+    """What was ever published to a stream, and what of it is left: the test's own account."""
+
+    def __init__(self, house: House, stream: str) -> None:
+        self._house = house
+        self.stream = stream
+        self.all: list[int] = []
+        self.kept_from = 0
+
+    @property
+    def live(self) -> list[int]:
+        return self.all[self.kept_from :]
+
+    @property
+    def last(self) -> int:
+        return self.all[-1] if self.all else 0
+
+    def add(self, steps: Sequence[int]) -> None:
+        """Publish entries in one turn, each so far behind the one before; 1 is its neighbour."""
+        new: list[int] = []
+        for step in steps:
+            new.append((new[-1] if new else self.last) + step)
+        bodies = [entries.body([("n", str(entry_id))]) for entry_id in new]
+        self._house.execute(XAdd(stream=self.stream, bodies=bodies, ids=new))
+        self.all += new
+
+    def trim(self, kept: int) -> None:
+        """Keep the newest."""
+        self._house.execute(XTrim(stream=self.stream, trim=Trim(maxlen=kept)))
+        self.kept_from = max(self.kept_from, len(self.all) - kept)
+
+
+# How far an entry is behind the one before: mostly its neighbour, or where the sequence is about to overflow.
+STEPS: Final = st.sampled_from([1, 1, 1, 2, 1 << 64, _SEQUENCE_MAX])

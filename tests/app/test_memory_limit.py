@@ -1,0 +1,203 @@
+"""The memory limit at every door of a real gateway, its default, and what the log says of it.
+
+Knows: HTTP, WebSocket, the command door, files of control groups.
+Must never know: how the engine counts.
+"""
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from app.memory_limit import MemoryLog, default_bytes
+from engine import Memory
+from tests.app.sockets import talking
+from tests.server import Server
+
+OOM: Final = "OOM command not allowed when used memory > 'maxmemory'."
+MACHINE: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+ENTRY: Final = {"fields": {"a": "1"}}
+GB: Final = 1 << 30
+
+# --- the default --------------------------------------------------------------------------------------------
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for path, text in files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({}, MACHINE),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "1073741824\n"}, GB),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/memory.max": "1073741824\n",
+                "sys/fs/cgroup/a/b/memory.max": "max\n",
+            },
+            GB,
+        ),
+        (
+            {
+                "proc/self/cgroup": "0::/a\n",
+                "sys/fs/cgroup/a/memory.max": "2147483648\n",
+                "sys/fs/cgroup/a/memory.high": "1073741824\n",
+            },
+            GB,
+        ),
+        (
+            {
+                "proc/self/cgroup": "5:cpu:/x\n4:memory:/docker/x\n0::/\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "1073741824\n",
+            },
+            GB,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu,memory:/x\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+                "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "1073741824\n",
+            },
+            GB,
+        ),
+        ({"proc/self/cgroup": "0::/../..\n", "sys/fs/cgroup/memory.max": "max\n"}, MACHINE),
+    ],
+    ids=["none", "v2", "v2 above", "v2 high", "v1 in a container", "v1", "v2 unlimited"],
+)
+def test_the_default_is_three_quarters_of_the_smallest_limit(
+    files: dict[str, str], found: int, tmp_path: Path
+) -> None:
+    """Of a control group, of one above it, or of the machine."""
+    assert default_bytes(write(tmp_path, files)) == int(found * 0.75)
+
+
+# --- the log ------------------------------------------------------------------------------------------------
+
+
+def test_the_log_says_once_a_minute_that_memory_is_full() -> None:
+    """With the remedy at `critical`, at `warning` when there is room; a flapping limit does not fill it."""
+    memory, now_s = Memory(100), [0.0]
+    with capture_logs() as lines:
+        MemoryLog(memory, lambda: now_s[0])
+        for at_s, change in ((1, 100), (2, -1), (3, 1), (4, -1), (62, 1)):
+            now_s[0] = at_s
+            memory.streams.add(change)
+            memory.observe(None)
+    assert [(line["log_level"], line["used_bytes"]) for line in lines] == [
+        ("critical", 100),
+        ("warning", 99),
+        ("critical", 100),
+    ]
+    assert "memory_bytes_max" in lines[0]["remedy"]
+
+
+def test_a_start_with_too_much_is_logged_at_once() -> None:
+    memory = Memory(1)
+    memory.streams.add(1)
+    memory.observe(None)
+    with capture_logs() as lines:
+        MemoryLog(memory, lambda: 0.0)
+    assert [line["log_level"] for line in lines] == ["critical"]
+
+
+# --- the doors ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A log with a stream, and a group that has one of its entries pending."""
+    with Server(tmp_path / "data") as server, httpx.Client(base_url=server.url) as http:
+        for number in range(3):
+            http.post("/v1/streams/s/entries", json={"id": f"5-{number}", **ENTRY}).raise_for_status()
+        http.put("/v1/streams/s/groups/g", json={"start": "0"}).raise_for_status()
+        http.post("/v1/streams/s/groups/g/consumers/c/read", json={"count": 1}).raise_for_status()
+        assert server.stop() == 0
+    return tmp_path / "data"
+
+
+def lines_of(data: Path) -> list[dict[str, Any]]:
+    text = data.with_name("data.log").read_text()
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def check_refused(http: httpx.Client) -> None:
+    """At each door that adds something, nothing is changed."""
+    group = "/v1/streams/s/groups"
+    answers = [
+        http.post("/v1/streams/s/entries", json=ENTRY),
+        http.post("/v1/streams/s/entries", json={"entries": [ENTRY, ENTRY]}),
+        http.post("/v1/streams/s/entries?a=1&b=2", content=b"{}\n{}\n"),
+        http.post("/v1/publish", json={"streams": {"s": [ENTRY], "t": [ENTRY]}}),
+        http.put("/v1/streams/t", json={}),
+        http.put(f"{group}/h", json={"start": "0"}),
+        http.put(f"{group}/g/consumers/d"),
+        http.post(f"{group}/g/consumers/c/read", json={"count": 1}),
+        http.post("/v1/commands", json=["XADD", "s", "*", "a", "1"]),
+        http.post("/v1/commands", json=["XGROUP", "CREATE", "s", "h", "0"]),
+        http.post("/v1/commands/multi-exec", json=[["XDEL", "s", "5-1"], ["XADD", "s", "*", "a", "1"]]),
+    ]
+    problems = [answer.json() for answer in answers if answer.status_code == 507]
+    assert len(problems) == len(answers) - 1, [answer.status_code for answer in answers]
+    assert {problem["code"] for problem in problems} == {"memory_full"}
+    assert {problem["redis_error"] for problem in problems} == {OOM}
+    assert all(problem["retryable"] and problem["memory_bytes_max"] == 1 for problem in problems)
+    assert answers[2].status_code == 400, "what is wrong by itself is refused for that"
+    assert "retry-after" in answers[0].headers
+    commands = [["XADD", "s", "*", "a", "1"], ["XLEN", "s"]]
+    pipeline = http.post("/v1/commands/pipeline", json=commands).json()
+    assert pipeline == [{"error": OOM}, {"result": 3}]
+
+
+def test_a_start_with_too_much_serves_and_refuses_what_adds(data: Path) -> None:
+    """Over REST, the command door and WebSocket; reading, acknowledging, trimming and deleting go on."""
+    with (
+        Server(data, "--set", "memory_bytes_max=1") as server,
+        httpx.Client(base_url=server.url) as http,
+        talking(server) as client,
+    ):
+        check_refused(http)
+        refused = client.ask("publish", stream="s", fields={"a": "1"})
+        assert (refused["op"], refused["problem"]["code"]) == ("error", "memory_full")
+        assert client.ask("command", command=["XACK", "s", "g", "5-0"])["result"] == 1, "the socket goes on"
+        assert len(http.get("/v1/streams/s/entries").json()["entries"]) == 3
+        assert http.delete("/v1/streams/s/entries/5-2").status_code in (200, 204)
+        assert http.post("/v1/streams/s/trim", json={"maxlen": 1}).status_code == 200
+        assert http.delete("/v1/streams/s").status_code in (200, 204)
+        (line,) = [line for line in lines_of(data) if line["level"] == "critical"]
+        assert line["memory_bytes_max"] == 1
+        assert "memory_full" in line["event"]
+
+
+def test_writes_go_on_when_there_is_room(tmp_path: Path) -> None:
+    """A limit that is reached while the gateway runs; what is deleted makes room, though the process keeps
+    the memory.
+    """
+    with Server(tmp_path / "data") as server:
+        pages = int(Path(f"/proc/{server.pid}/statm").read_text().split()[1])
+        server.stop()
+    limit = f"memory_bytes_max={pages * os.sysconf('SC_PAGE_SIZE') + (24 << 20)}"
+    with Server(tmp_path / "data", "--set", limit) as server, httpx.Client(base_url=server.url) as http:
+        published = [publish(http) for _ in range(200)]
+        assert published[0] == 201
+        assert published[-1] == 507, "200 MB are more than the limit"
+        held = published.index(507)
+        assert held < 60, f"{held} MB went in where there is room for 24 MB"
+        assert http.delete("/v1/streams/s").status_code in (200, 204)
+        assert publish(http) == 201
+
+
+def publish(http: httpx.Client) -> int:
+    """The status of publishing a megabyte that no compressor makes smaller."""
+    entry = {"fields": {"v": secrets.token_hex(512 << 10)[: (1 << 20) - 200]}}
+    return http.post("/v1/streams/s/entries", json=entry).status_code

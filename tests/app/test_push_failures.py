@@ -1,0 +1,130 @@
+"""A conversation in which something fails that nobody expected: it ends there, and takes nothing along."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from app.session import Session
+from app.settings import Settings
+from engine import PendingList, XPendingRange, ids
+from tests.app.pushing import House, Stored
+
+SETTINGS = Settings(log_requests="none", count_max=100)
+WORK = {"stream": "s", "group": "g", "consumer": "c", "create": "0"}
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    house = House(SETTINGS)
+    yield house
+    house.close()
+
+
+@pytest.fixture
+def stored(house: House) -> Stored:
+    return Stored(house, "s")
+
+
+def failing(event: str) -> type[Session]:
+    """A session that fails at this event."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("planted")
+
+    return type("Failing", (Session,), {event: fail})
+
+
+def held_by_consumers(house: House) -> list[str]:
+    look = XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=100, consumer="c")
+    found = house.execute(look)
+    assert isinstance(found, PendingList)
+    return [ids.text(one.id) for one in found.entries]
+
+
+async def failed(house: House) -> object:
+    """How many conversations have failed, as the status has it."""
+    transport = httpx.ASGITransport(house.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as http:
+        return (await http.get("/v1/status")).json()["connections"]["failed"]
+
+
+def test_conversations_that_an_engine_takes_along_have_not_failed(house: House) -> None:
+    """Their engine is restarted, which is told elsewhere: the figure is for faults of theirs."""
+    peer = house.connect()
+    house.do(house.hub.restart)
+    assert peer.wire.closed == (4000, "restarting")
+    assert house.run(failed(house)) == 0
+
+
+@pytest.mark.parametrize("event", ["live", "ready", "took", "opened"])
+def test_a_follower_that_fails_is_closed_and_sent_nothing_more(
+    house: House, stored: Stored, event: str
+) -> None:
+    """With 4000, logged and counted; its client can go on from where it was. Others follow on."""
+    peer, other = house.connect(failing(event)), house.connect()
+    with capture_logs() as logs:
+        credit = {"credit": 1} if event == "ready" else {}
+        if event == "took":
+            stored.add([1])
+        for one in (other, peer):
+            house.do(one.say, "subscribe", sub="t", streams={"s": "0"}, **credit)
+        house.settle()
+        for _ in range(3):
+            stored.add([1])
+            house.settle()
+    assert peer.wire.closed == (4000, "internal")
+    assert [one["op"] for one in peer.frames if one["op"] == "entries"] == []
+    assert [(line["event"], line["log_level"]) for line in logs] == [("unexpected", "error")]
+    assert house.run(failed(house)) == 1
+    assert other.wire.closed is None
+    assert [one["next"] for one in other.frames if one["op"] == "entries"]
+
+
+@pytest.mark.parametrize("event", ["delivered", "owned", "done"])
+def test_a_consumer_that_fails_gives_back_what_it_did_not_send(
+    house: House, stored: Stored, event: str
+) -> None:
+    """It is closed, and nothing is pending with it that its client never got."""
+    stored.add([1, 1, 1])
+    peer = house.connect(failing(event))
+    with capture_logs():
+        house.do(peer.say, "consume", sub="w", **WORK)
+        house.settle()
+    assert peer.wire.closed == (4000, "internal")
+    assert held_by_consumers(house) == []
+    house.do(peer.lose)
+    again = house.connect()
+    house.do(again.say, "consume", sub="w", **WORK)
+    house.settle()
+    assert [len(one["entries"]) for one in again.frames if one["op"] == "entries"] == [3]
+
+
+@pytest.mark.parametrize("event", ["receive", "receive_binary", "tick", "drain", "asked", "revoke", "lost"])
+def test_every_other_event_that_fails_ends_the_conversation(house: House, stored: Stored, event: str) -> None:
+    """And when the connection is gone nothing of it stays behind."""
+    stored.add([1])
+    peer, other = house.connect(failing(event)), house.connect()
+    acts = {
+        "receive": lambda: peer.say("ping"),
+        "receive_binary": peer.push.received_binary,
+        "tick": peer.push.look,
+        "drain": lambda: peer.push.drain(1_000),
+        "asked": lambda: peer.say("command", command=["PING"]),
+        "revoke": lambda: other.say("consume", sub="w", **WORK),
+        "lost": lambda: None,
+    }
+    with capture_logs() as logs:
+        if event != "receive":
+            house.do(peer.say, "subscribe", sub="t", streams={"s": "0"})
+            house.do(peer.say, "consume", sub="w", **WORK)
+        house.settle()
+        house.do(acts[event])
+        house.settle()
+        assert event == "lost" or peer.wire.closed == (4000, "internal")
+        house.do(peer.lose)
+        house.settle()
+    assert [line["event"] for line in logs] == ["unexpected"]
+    assert peer.push.closed.done()

@@ -1,0 +1,180 @@
+"""A fault inside the engine, in a real gateway: it is restarted from its log, and everybody is told.
+
+The second one within ten minutes ends the process, for whoever supervises it.
+"""
+
+import contextlib
+import http.client
+import json
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from app.settings import Settings
+from tests.app.pair import Pair
+from tests.app.poisoned import POISON
+from tests.engine.faulty import fault_at
+from tests.server import Server
+
+JSON: Final = {"content-type": "application/json"}
+GROUP: Final = "/v1/streams/s/groups/g"
+back_s_max: Final = 20.0
+EVENTS: Final = {"accept": "text/event-stream"}
+
+
+class Poisoned(Server):
+    """A server whose engine fails at any entry for one stream."""
+
+    program = "tests.app.poisoned"
+
+
+def call(server: Server, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    with contextlib.closing(connection):
+        connection.request(method, path, None if body is None else json.dumps(body), JSON)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"null")
+
+
+def add(server: Server, stream: str, **members: object) -> tuple[int, Any]:
+    return call(server, "POST", f"/v1/streams/{stream}/entries", {**members, "fields": {"a": "1"}})
+
+
+def events(server: Server, path: str) -> str:
+    """All that a browser is sent, to the end."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    with contextlib.closing(connection):
+        connection.request("GET", path, headers=EVENTS)
+        return connection.getresponse().read().decode()
+
+
+def closed_with(socket: ClientConnection) -> tuple[int | None, str]:
+    """How the other side closes."""
+    try:
+        while True:
+            socket.recv(timeout=30)
+    except ConnectionClosed as closed:
+        return (closed.rcvd.code, closed.rcvd.reason) if closed.rcvd else (None, "")
+
+
+def until_ready(server: Server) -> list[str]:
+    """Wait; what it said of itself meanwhile."""
+    said: list[str] = []
+    deadline = time.monotonic() + back_s_max
+    while time.monotonic() < deadline:
+        status, told = call(server, "GET", "/healthz/ready")
+        if status == 200:
+            return said
+        said.append(told["status"])
+        time.sleep(0.005)
+    raise AssertionError(f"it does not come back: {said[-3:]}")
+
+
+@pytest.fixture(params=["always", "everysec"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Poisoned]:
+    with Poisoned(tmp_path / "data", "--fsync", request.param) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def readers(server: Server) -> Iterator[dict[str, Future[Any]]]:
+    """One of each kind of reader, all of them waiting."""
+    with ThreadPoolExecutor(8) as pool, connect(f"ws://127.0.0.1:{server.port}/v1/ws") as socket:
+        socket.send(json.dumps({"op": "subscribe", "sub": "f", "streams": {"s": "$"}}))
+        socket.send(json.dumps({"op": "consume", "sub": "c", "stream": "s", "group": "g", "consumer": "w"}))
+        while json.loads(socket.recv(timeout=30)).get("op") != "entries":
+            pass
+        ends: dict[str, Future[Any]] = {
+            "socket": pool.submit(closed_with, socket),
+            "tail": pool.submit(events, server, "/v1/streams/s/tail"),
+            "consumer": pool.submit(events, server, f"{GROUP}/consumers/e/stream"),
+            "poll": pool.submit(call, server, "GET", "/v1/streams/s/entries?after=$&wait=30000"),
+            "group": pool.submit(call, server, "POST", f"{GROUP}/consumers/p/read", {"wait": 30000}),
+        }
+        deadline = time.monotonic() + back_s_max
+        while time.monotonic() < deadline:
+            if call(server, "GET", "/v1/status")[1]["connections"]["following"] >= 4:
+                break
+            time.sleep(0.01)
+        yield ends
+
+
+def test_a_fault_restarts_the_engine_and_a_second_one_ends_the_process(server: Poisoned) -> None:
+    """500 for the poison alone; 4000, `end` and 503 for who waits; all that was answered is there."""
+    shown = add(server, "s")[1]["id"]
+    assert call(server, "PUT", GROUP, {"start": "0"})[0] == 201
+    with readers(server) as ends:
+        status, problem = add(server, POISON, id="1-0")
+        assert (status, problem["code"], problem["retryable"]) == (500, "internal", False)
+        until_ready(server)
+        assert ends["socket"].result() == (4000, "restarting")
+        for name in ("tail", "consumer"):
+            text = ends[name].result()
+            assert "event: end" in text, name
+            assert "restarting" in text, name
+        for name in ("poll", "group"):
+            status, problem = ends[name].result()
+            assert (status, problem["code"], problem["retryable"]) == (503, "restarting", True), name
+    assert call(server, "GET", f"/v1/streams/{POISON}")[0] == 404
+    status, page = call(server, "GET", "/v1/streams/s/entries")
+    assert [one["id"] for one in page["entries"]] == [shown]
+    status, pending = call(server, "GET", f"{GROUP}/pending?count=1")
+    assert [one["consumer"] for one in pending["pending"]] == ["w"]
+    status, added = add(server, "s")
+    assert status == 201
+    assert int(added["id"].partition("-")[0]) > int(shown.partition("-")[0])
+    (line,) = [line for line in server.log_lines() if line["level"] == "critical"]
+    assert "a planted fault" in line["error"]
+    assert any("poisoned.py" in place for place in line["trace"])
+    # Again: it would go on like that for ever.
+    assert add(server, POISON)[0] == 500
+    assert server.exit_code() == 5
+    server.program = "cli.main"
+    server.start()
+    status, page = call(server, "GET", "/v1/streams/s/entries")
+    assert [one["id"] for one in page["entries"]] == [shown, added["id"]]
+    assert server.stop() == 0
+
+
+def test_those_who_come_during_a_restart_are_told_when_to_come_again(tmp_path: Path) -> None:
+    """503 with Retry-After on every way in, health included; then it serves as before."""
+    with Poisoned(tmp_path / "data") as server:
+        rows = [{"fields": {"a": "x" * 100}} for _ in range(1_000)]
+        for _ in range(40):
+            assert call(server, "POST", "/v1/streams/s/entries", {"entries": rows})[0] == 201
+        assert add(server, POISON)[0] == 500
+        status, problem = add(server, "s")
+        if status != 201:
+            assert (status, problem["code"], problem["retryable"]) == (503, "restarting", True)
+        assert set(until_ready(server)) <= {"restarting"}
+        assert call(server, "GET", "/v1/streams/s")[1]["length"] >= 40_000
+        assert server.stop() == 0
+    with Server(tmp_path / "data") as server:
+        assert call(server, "GET", "/v1/streams/s")[1]["length"] >= 40_000
+
+
+def test_a_fault_in_what_many_publish_together_is_told_to_each() -> None:
+    """None of them is tried again on its own: one of them is the poison."""
+    with Pair(Settings(port=0, log_requests="none")) as pair, fault_at(1, "after") as fault:
+        lines = [pair.thin.connect() for _ in range(5)]
+        for line in lines:
+            line.send(_ENTRY)
+        answers = [line.answer() for line in lines]
+        assert fault.happened
+        assert any(b'"code":"internal"' in answer for answer in answers)
+        assert all(re.search(rb'"code":"(internal|restarting)"', answer) for answer in answers)
+        assert pair.thin.app.gateway.state == "restarting"
+
+
+_BODY: Final = b'{"fields":{"a":"1"}}'
+_ENTRY: Final = (
+    b"POST /v1/streams/s/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
+)

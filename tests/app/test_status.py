@@ -1,0 +1,114 @@
+"""What the gateway says of itself, and that a log that has failed is told to whoever runs it."""
+
+import errno
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+import structlog
+
+from app.main import App, create_app
+from app.settings import Settings
+from engine import Engine, Fsync, RewriteFailed, SystemClock, XAdd, entries
+from engine.storage.memory import MemoryStorage
+
+Lines = list[dict[str, object]]
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    """What is logged."""
+    with structlog.testing.capture_logs() as lines:
+        yield lines  # type: ignore[misc]
+
+
+def _client(app: App) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8080")
+
+
+async def test_the_status_says_how_the_gateway_is(http: httpx.AsyncClient, engine: Engine) -> None:
+    """Figures that move with what is done."""
+    before = (await http.get("/v1/status")).json()
+    assert (before["status"], before["streams"], before["log"]["failure"]) == ("ready", 0, None)
+    assert before["durability"] == {"fsync": "everysec", "answers": "os"}
+    await http.post("/v1/streams/s/entries", json={"fields": {"a": "x" * 100}})
+    after = (await http.get("/v1/status")).json()
+    assert after["streams"] == 1
+    assert after["log"]["bytes"] > before["log"]["bytes"] + 100
+    assert after["memory"]["data_bytes"] > before["memory"]["data_bytes"]
+    assert after["uptime_ms"] >= before["uptime_ms"]
+    await engine.rewrite()
+    assert (await http.get("/v1/status")).json()["rewrite"]["state"] == "done"
+    assert (await http.get("/v1/status?a=1")).status_code == 400
+
+
+@pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
+async def test_a_failed_disk_is_told_once_and_makes_it_not_ready(fsync: Fsync, lines: Lines) -> None:
+    """One critical line with the reason and the remedy; 503 for probes; the status stays readable."""
+    storage = MemoryStorage()
+    engine = Engine.open(storage, clock=SystemClock(), fsync=fsync)
+    await engine.start()
+    app = create_app(Settings(log_requests="none"), SystemClock())
+    app.gateway.open(engine)
+    async with _client(app) as http:
+        assert (await http.get("/healthz/ready")).status_code == 200
+        storage.fail("append", errno.EIO)
+        for _ in range(3):
+            refused = await http.post("/v1/streams/s/entries", json={"fields": {"a": "1"}})
+            assert (refused.status_code, refused.json()["code"]) == (503, "storage_failed")
+        ready = await http.get("/healthz/ready")
+        assert (ready.status_code, ready.json()) == (503, {"status": "storage_failed"})
+        assert (await http.get("/healthz/live")).status_code == 200
+        status = (await http.get("/v1/status")).json()
+        assert (status["status"], status["log"]["answers_waiting"]) == ("storage_failed", 0)
+    (line,) = [line for line in lines if line["log_level"] == "critical"]
+    assert line["reason"] == status["log"]["failure"]
+    assert "restart" in str(line["remedy"])
+    await engine.close()
+
+
+async def test_a_log_that_fails_while_it_is_read_is_told_when_the_gateway_opens(lines: Lines) -> None:
+    """The first write may fail before anybody can be told."""
+    storage = MemoryStorage()
+    engine = Engine.open(storage, clock=SystemClock(), fsync="always")
+    await engine.start()
+    storage.fail("sync", errno.EIO)
+    with pytest.raises(Exception, match="read-only"):
+        await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
+    create_app(Settings(log_requests="none"), SystemClock()).gateway.open(engine)
+    assert [line["log_level"] for line in lines] == ["critical"]
+    await engine.close()
+
+
+async def test_a_rewrite_that_fails_is_told(engine: Engine, app: App, lines: Lines) -> None:
+    """At error: the log goes on as it was."""
+    storage = MemoryStorage()
+    other = Engine.open(storage, clock=SystemClock(), fsync="always")
+    await other.start()
+    app.gateway.open(other)
+    storage.fail("create", errno.ENOSPC)
+    with pytest.raises(Exception, match="as it was"):
+        await other.rewrite()
+    (line,) = lines
+    assert (line["log_level"], line["again_in_s"]) == ("error", 60.0)
+    assert json.dumps(line)
+    await other.close()
+
+
+async def test_a_rewrite_that_fails_by_a_bug_is_told_too(
+    engine: Engine, app: App, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not tried again each second."""
+    app.gateway.open(engine)
+
+    def fail(_: object) -> bytes:
+        raise KeyError("unheard of")
+
+    await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
+    monkeypatch.setattr("engine.runtime.rewriting.encode", fail)
+    with pytest.raises(RewriteFailed):
+        await engine.rewrite()
+    (line,) = lines
+    assert (line["log_level"], line["reason"]) == ("error", "'unheard of'")
+    assert engine.rewriting.failure == "'unheard of'"
