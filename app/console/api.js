@@ -73,6 +73,22 @@ function query(parameters) {
 /** @returns {Promise<{name: string, version: string}>} */
 export const version = () => call("GET", "/v1");
 
+// No such path in this version of the gateway, or not for this reader.
+const NOT_SHOWN = new Set([401, 403, 404]);
+
+/**
+ * How the gateway is; null where it does not say.
+ * @returns {Promise<any>}
+ */
+export async function status() {
+  try {
+    return await call("GET", "/v1/status");
+  } catch (error) {
+    if (error instanceof Refused && NOT_SHOWN.has(error.status)) return null;
+    throw error;
+  }
+}
+
 /** The gateway's clock, in milliseconds. @returns {Promise<number>} */
 export async function time() {
   const { result } = await call("POST", "/v1/commands", ["TIME"]);
@@ -109,7 +125,7 @@ export const entry = (stream, id) => call("GET", `${path(stream)}/entries/${enco
 /** @param {string} stream @param {string[]} ids @returns {Promise<{deleted: number}>} */
 export const deleteEntries = (stream, ids) => call("POST", `${path(stream)}/entries/delete`, { ids });
 
-/** @param {string} stream @param {{fields: [string, string][], id?: string}} entry
+/** @param {string} stream @param {{fields: [string, string][], id?: string, encoding?: string}} entry
  * @returns {Promise<{id: string}>} */
 export const publish = (stream, entry) => call("POST", `${path(stream)}/entries`, entry);
 
@@ -159,3 +175,9 @@ export const bury = (stream, group, ids, reason) => call("POST", path(stream, "g
  * @returns {Promise<{entries: Entry[]}>} */
 export const claim = (stream, group, ids, consumer, idleMs) =>
   call("POST", path(stream, "groups", group, "claim"), { ids, consumer, min_idle_ms: idleMs });
+
+/** @typedef {{stream: string, redriven: number, entries: {dead_letter_id: string, id: string | null}[], next: string | null}} Redriven */
+/** @typedef {{ids?: string[], filter?: {start?: string, end?: string, reason?: string}, count?: number, dry_run?: boolean}} Redrive */
+
+/** @param {string} stream @param {string} group @param {Redrive} which @returns {Promise<Redriven>} */
+export const redrive = (stream, group, which) => call("POST", path(stream, "groups", group, "dead-letters", "redrive"), which);

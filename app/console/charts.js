@@ -1,135 +1,112 @@
 /*
- * Three small charts: rate, lag, latency, the last five minutes.
+ * Three small charts of a stream, rate, lag and latency, and one of the lag of each group; the last five minutes.
  *
- * Knows: uPlot, colours of the theme. Must never know: where figures come from.
+ * Knows: what each line means. Must never know: how lines are drawn, where figures come from.
  */
 
-// @ts-ignore - vendored as published; its types stay at home
-import uPlot from "/console/uplot.js";
-import { h, write } from "./dom.js";
-import { clock, duration, rate, short } from "./format.js";
+import { fill, h, write } from "./dom.js";
+import { duration, rate, short } from "./format.js";
+import { Plot } from "./plot.js";
 
+/** @typedef {import("./measures.js").Measures} Measures */
 /** @typedef {import("./measures.js").Series} Series */
+/** @typedef {import("./plot.js").Stroke} Stroke */
 
-const HEIGHT_PX = 74;
-// A chart that has just begun is not stretched further than this.
-const SECONDS_MIN = 60;
+const GROUPS_MAX = 6;
+/** @type {Stroke} */
+const MAIN = { colour: "--accent", wash: "--accent-wash" };
+/** @type {Stroke} */
+const SECOND = { colour: "--warn", width: 1, dash: [4, 3] };
 
-/** @type {{key: string, label: string, hint: string, unit: (value: number | null) => string,
- *   lines: (keyof Series)[]}[]} */
+/** @type {{label: string, hint: string, unit: (value: number | null) => string,
+ *   lines: {of: keyof Series, name: string, stroke: Stroke}[]}[]} */
 const CHARTS = [
-  { key: "rate", label: "Rate", hint: "entries published a second", unit: rate, lines: ["rate"] },
+  { label: "Rate", hint: "entries published a second", unit: rate, lines: [{ of: "rate", name: "", stroke: MAIN }] },
   {
-    key: "lag",
     label: "Lag",
     hint: "entries that the furthest behind group has not been given",
     unit: (value) => (value === null ? "–" : short(value)),
-    lines: ["lag"],
+    lines: [{ of: "lag", name: "", stroke: MAIN }],
   },
   {
-    key: "latency",
     label: "Latency",
     hint: "from an entry's ID to this page, median and 99th percentile",
     unit: duration,
-    lines: ["p50", "p99"],
+    lines: [{ of: "p50", name: "median", stroke: MAIN }, { of: "p99", name: "99 %", stroke: SECOND }],
   },
 ];
 
 export class Charts {
   constructor() {
     this.charts = CHARTS.map((chart) => {
+      const plot = new Plot(chart.unit);
       // No live region: a figure that is read out every second helps nobody.
-      const figure = h("span.figure", {}, "–");
-      const canvas = h("div.plot", { "aria-hidden": "true" });
+      const figures = chart.lines.map(() => h("span.value-now", {}, "–"));
+      const legend = chart.lines.map(({ name }, place) =>
+        h("span.legend-line", {}, name && h(`span.swatch.${place === 0 ? "main" : "second"}`, { "aria-hidden": "true" }), name && `${name} `, figures[place]));
       const element = h(
         "section.chart",
         { "aria-label": `${chart.label}: ${chart.hint}`, title: chart.hint },
         h("h2.small", {}, chart.label),
-        figure,
-        canvas,
+        h("span.figure", {}, ...legend),
+        plot.element,
       );
-      return { ...chart, figure, canvas, element, plot: /** @type {any} */ (null) };
+      return { ...chart, figures, plot, element };
     });
-    /** @type {Series | null} */
-    this.series = null;
     this.element = h("div.charts", {}, ...this.charts.map(({ element }) => element));
-    new ResizeObserver(() => this.fit()).observe(this.element);
-    // Colours are read when a chart is made.
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.restyle());
   }
 
   restyle() {
-    for (const chart of this.charts) {
-      chart.plot?.destroy();
-      chart.plot = null;
-    }
-    if (this.series !== null) this.draw(this.series);
-  }
-
-  fit() {
-    for (const { plot, canvas } of this.charts) {
-      if (plot !== null && canvas.clientWidth > 0) plot.setSize({ width: canvas.clientWidth, height: HEIGHT_PX });
-    }
+    for (const { plot } of this.charts) plot.restyle();
   }
 
   /** @param {Series} series */
   draw(series) {
-    this.series = series;
-    for (const chart of this.charts) {
-      const latest = chart.lines.map((line) => series[line].findLast((value) => value !== null) ?? null);
-      const known = latest.filter((value) => value !== null);
-      write(chart.figure, known.length === 0 ? "–" : known.map((value) => chart.unit(value)).join(" · "));
-      if (chart.canvas.clientWidth === 0) continue;
-      chart.plot ??= this.plot(chart);
-      const now = series.at.at(-1) ?? 0;
-      chart.plot.setData([series.at, ...chart.lines.map((line) => series[line])], false);
-      chart.plot.setScale("x", { min: Math.min(now - SECONDS_MIN, series.at[0] ?? now), max: now });
+    for (const { lines, figures, unit, plot } of this.charts) {
+      for (const [place, { of }] of lines.entries()) {
+        const latest = series[of].findLast((value) => value !== null) ?? null;
+        // Clocks of whole milliseconds cannot say how much less.
+        write(figures[place], latest === null ? "–" : unit === duration && latest < 1 ? "<1 ms" : unit(latest));
+      }
+      plot.draw(series.at, lines.map(({ of }) => series[of]), lines.map(({ stroke }) => stroke));
     }
-  }
-
-  /** @param {{canvas: any, unit: (value: number | null) => string, lines: string[]}} chart */
-  plot(chart) {
-    const style = getComputedStyle(document.documentElement);
-    /** @param {string} name */
-    const colour = (name) => probe(style.getPropertyValue(name));
-    const [line, fill, muted, rule] = ["--accent", "--accent-wash", "--muted", "--rule"].map(colour);
-    const axis = { stroke: muted, grid: { stroke: rule, width: 1 }, ticks: { show: false }, font: "10px system-ui, sans-serif" };
-    return new uPlot(
-      {
-        width: chart.canvas.clientWidth,
-        height: HEIGHT_PX,
-        padding: [6, 2, 0, 0],
-        cursor: { show: false },
-        legend: { show: false },
-        scales: { y: { range: (/** @type {any} */ _plot, /** @type {number} */ _min, /** @type {number} */ max) => [0, Math.max(1, (max || 0) * 1.15)] } },
-        axes: [
-          { ...axis, size: 16, space: 72, gap: 2, values: (/** @type {any} */ _plot, /** @type {number[]} */ ticks) => ticks.map((tick) => clock(tick * 1000).slice(0, 8)), incrs: [15, 30, 60, 120] },
-          { ...axis, size: 52, space: 26, gap: 4, values: (/** @type {any} */ _plot, /** @type {number[]} */ ticks) => ticks.map((tick) => chart.unit(tick)) },
-        ],
-        series: [
-          {},
-          ...chart.lines.map((_, place) => ({
-            stroke: place === 0 ? line : muted,
-            width: place === 0 ? 1.5 : 1,
-            dash: place === 0 ? [] : [3, 3],
-            fill: place === 0 ? fill : undefined,
-            points: { show: false },
-            spanGaps: true,
-          })),
-        ],
-      },
-      [[], ...chart.lines.map(() => [])],
-      chart.canvas,
-    );
   }
 }
 
-/** A colour as a canvas understands it: themes use functions that only elements do. @param {string} value */
-function probe(value) {
-  const element = h("span", { hidden: true });
-  element.style.color = value;
-  document.body.append(element);
-  const { color } = getComputedStyle(element);
-  element.remove();
-  return color;
+/** The lag of each group over time: of the worst few, where there are many. */
+export class LagChart {
+  constructor() {
+    this.plot = new Plot((value) => short(value));
+    this.legend = h("ul.legend");
+    this.element = h(
+      "section.chart.lags",
+      { hidden: true, "aria-label": "Lag of each group over time" },
+      h("h2.small", {}, "Lag over time"),
+      this.legend,
+      this.plot.element,
+    );
+    this.shown = "";
+  }
+
+  restyle() {
+    this.plot.restyle();
+  }
+
+  /** @param {Measures} measures */
+  draw({ series, lagSeries, lagNow }) {
+    const worst = (/** @type {(number | null)[]} */ lags) => lags.reduce((most, lag) => Math.max(most ?? 0, lag ?? 0), 0) ?? 0;
+    const chosen = [...lagSeries].sort(([, a], [, b]) => worst(b) - worst(a)).slice(0, GROUPS_MAX).sort(([a], [b]) => (a < b ? -1 : 1));
+    this.element.hidden = chosen.length === 0;
+    const names = chosen.map(([name]) => name);
+    if (names.join("\n") !== this.shown) {
+      this.shown = names.join("\n");
+      fill(this.legend, ...names.map((name, place) =>
+        h("li", {}, h(`span.swatch.line-${place + 1}`, { "aria-hidden": "true" }), h("bdi", { title: name }, name), " ", h("span.value-now"))));
+    }
+    for (const [place, line] of [...this.legend.children].entries()) {
+      const lag = lagNow.get(names[place] ?? "");
+      write(/** @type {Element} */ (line.lastElementChild), lag === undefined ? "gone" : lag === null ? "unknown" : short(lag));
+    }
+    this.plot.draw(series.at, chosen.map(([, lags]) => lags), names.map((_, place) => ({ colour: `--line-${place + 1}` })));
+  }
 }

@@ -79,6 +79,19 @@ export function button(label, onclick, attributes = {}, kind = "button") {
 }
 
 /**
+ * Give the reader a file to keep.
+ * @param {string} name @param {string} type @param {string} text
+ */
+export function save(name, type, text) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  // The browser has taken it once the click was handled.
+  setTimeout(() => URL.revokeObjectURL(link.href), 1_000);
+}
+
+/**
  * Keep keyed children in order without making anew what is there: focus and selection survive.
  * @template T
  * @param {Element} parent

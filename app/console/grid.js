@@ -8,13 +8,17 @@
  * left behind.
  */
 
-import { clock, count } from "./format.js";
+import { clock } from "./format.js";
 import { fill, h, write } from "./dom.js";
+import { separator } from "./resize.js";
 
 /** @typedef {import("./rows.js").Row} Row */
 /** @typedef {import("./rows.js").Rows} Rows */
 
 export const ROW_PX = 26;
+const COLUMN_PX_MIN = 48;
+const COLUMN_PX_MAX = 1_200;
+const COLUMN_STEP_PX = 48;
 const OVERSCAN = 6;
 // Longer values are read in the inspector.
 const CELL_CHARS_MAX = 240;
@@ -40,18 +44,34 @@ export class Grid extends EventTarget {
     this.space = h("div.grid-space", { role: "presentation" });
     this.window = h("div.grid-window", { role: "rowgroup" });
     this.space.append(this.window);
-    this.body = h("div.grid-body", {
-      role: "presentation",
-      onscroll: () => this.scrolled(),
-    }, this.space);
+    // What scrolls is what has the focus: the keys of the grid and those of the browser move the same thing.
     this.element = h("div.grid", {
       role: "grid",
       tabindex: 0,
       "aria-label": label,
+      onscroll: () => this.scrolled(),
       onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event),
-    }, h("div", { role: "rowgroup" }, this.head), this.body);
+    }, h("div.grid-top", { role: "rowgroup" }, this.head), this.space);
+    /** Widths that were chosen, by column. @type {Map<string, number>} */
+    this.widths = new Map();
     this.serial = Math.random().toString(36).slice(2, 8);
-    new ResizeObserver(() => this.draw()).observe(this.body);
+    this.seenPx = 0;
+    new ResizeObserver(() => this.resized()).observe(this.element);
+  }
+
+  /** The selected row stays in sight where it was. */
+  resized() {
+    const top = this.selectedIndex * ROW_PX - this.element.scrollTop;
+    if (top >= 0 && top < this.seenPx) this.reveal(this.selectedIndex);
+    this.seenPx = this.height;
+    this.draw();
+  }
+
+  /** @param {number} index */
+  reveal(index) {
+    const top = index * ROW_PX;
+    if (top < this.element.scrollTop) this.scrollTo(top);
+    if (top + ROW_PX > this.element.scrollTop + this.height) this.scrollTo(top + ROW_PX - this.height);
   }
 
   /** @param {Rows} rows */
@@ -66,34 +86,89 @@ export class Grid extends EventTarget {
   setColumns(columns) {
     if (columns.join("\n") === this.columns.join("\n") && this.head.childElementCount > 0) return;
     this.columns = columns;
-    const names = ["ID", "Time", ...columns, "Other fields"];
-    fill(this.head, ...names.map((name) => h("div.cell", { role: "columnheader", title: name }, name)));
-    const fields = columns.map(() => "minmax(6rem, 1fr)").join(" ");
-    // Narrower than this it scrolls sideways: twice the padding, ID, time, fields, the others.
-    this.element.style.setProperty("--grid-min", `calc(32px + ${12.5 + 8.5 + 6 * columns.length + 7}rem)`);
-    this.element.style.setProperty("--columns", `12.5rem 8.5rem ${fields} minmax(7rem, ${columns.length === 0 ? 1 : 1.2}fr)`);
+    const names = this.names;
+    fill(this.head, ...names.map((name, place) => h("div.cell", { role: "columnheader", title: name, "aria-label": name }, h("span.label", {}, name), this.divider(name, place))));
+    this.layOut();
     this.element.setAttribute("aria-colcount", String(names.length));
     for (const { element } of this.pool) element.remove();
     this.pool = [];
     this.draw();
   }
 
+  get names() {
+    return ["ID", "Time", ...this.columns, "Other fields"];
+  }
+
+  /** The key of a column includes its place, since a field may be called `ID`. @param {number} place */
+  keyOf(place) {
+    return place < 2 || place === this.columns.length + 2 ? `${place < 2 ? place : "rest"}` : `field ${this.columns[place - 2]}`;
+  }
+
+  /** @param {string} name @param {number} place */
+  divider(name, place) {
+    return separator({
+      label: `Width of ${name}`,
+      minPx: COLUMN_PX_MIN,
+      maxPx: () => COLUMN_PX_MAX,
+      width: () => this.widthOf(place),
+      resize: (px) => this.resize(place, px),
+      // By keyboard columns are resized in the menu of columns: a stop for each would be in the way.
+      tabindex: -1,
+    });
+  }
+
+  /** @param {number} place */
+  widthOf(place) {
+    return Math.round(this.head.children[place]?.getBoundingClientRect().width ?? COLUMN_PX_MIN);
+  }
+
+  /** @param {number} place @param {number | null} px null: as it was made */
+  resize(place, px) {
+    if (px === null) this.widths.delete(this.keyOf(place));
+    else this.widths.set(this.keyOf(place), px);
+    this.layOut();
+  }
+
+  /** Make the column of a field wider or narrower by a step. @param {string} field @param {number} steps */
+  widen(field, steps) {
+    const place = this.columns.indexOf(field) + 2;
+    if (place >= 2) this.resize(place, Math.max(COLUMN_PX_MIN, Math.min(COLUMN_PX_MAX, this.widthOf(place) + steps * COLUMN_STEP_PX)));
+  }
+
+  /** Widths for all rows, in one place. */
+  layOut() {
+    const fields = this.columns.map(() => ["6rem", "minmax(6rem, 1fr)"]);
+    const made = [["12.5rem", "12.5rem"], ["8.5rem", "8.5rem"], ...fields, ["7rem", `minmax(7rem, ${fields.length === 0 ? 1 : 1.2}fr)`]];
+    const tracks = made.map(([least, track], place) => {
+      const px = this.widths.get(this.keyOf(place));
+      return px === undefined ? { least, track } : { least: `${px}px`, track: `${px}px` };
+    });
+    // Narrower than this it scrolls sideways: the padding on both sides, and each column's least.
+    this.element.style.setProperty("--grid-min", `calc(32px + ${tracks.map(({ least }) => least).join(" + ")})`);
+    this.element.style.setProperty("--columns", tracks.map(({ track }) => track).join(" "));
+  }
+
+  /** The height in which rows are seen. */
+  get height() {
+    return this.element.clientHeight - this.head.offsetHeight;
+  }
+
   /** How many rows fit. */
   get room() {
-    return Math.ceil(this.body.clientHeight / ROW_PX) + 2 * OVERSCAN;
+    return Math.ceil(this.height / ROW_PX) + 2 * OVERSCAN;
   }
 
   /** Rows went in before the others: what is in sight stays there. @param {number} count */
   shifted(count) {
     if (this.sticky) return;
     this.space.style.height = `${(this.rows?.length ?? 0) * ROW_PX}px`;
-    this.scrollTo(this.body.scrollTop + count * ROW_PX);
+    this.scrollTo(this.element.scrollTop + count * ROW_PX);
   }
 
   /** @param {number} top our own scrolling is not the reader's */
   scrollTo(top) {
-    this.body.scrollTop = top;
-    this.expected = this.body.scrollTop;
+    this.element.scrollTop = top;
+    this.expected = this.element.scrollTop;
   }
 
   toEnd() {
@@ -106,7 +181,7 @@ export class Grid extends EventTarget {
     const length = this.rows?.length ?? 0;
     this.space.style.height = `${length * ROW_PX}px`;
     if (this.sticky) this.scrollTo(length * ROW_PX);
-    const first = Math.max(0, Math.floor(this.body.scrollTop / ROW_PX) - OVERSCAN);
+    const first = Math.max(0, Math.floor(this.element.scrollTop / ROW_PX) - OVERSCAN);
     const last = Math.min(length, first + this.room);
     this.window.style.transform = `translateY(${first * ROW_PX}px)`;
     while (this.pool.length < last - first) this.grow();
@@ -165,8 +240,7 @@ export class Grid extends EventTarget {
   }
 
   scrolled() {
-    const { scrollTop, scrollHeight, clientHeight } = this.body;
-    this.head.scrollLeft = this.body.scrollLeft;
+    const { scrollTop, scrollHeight, clientHeight } = this.element;
     if (Math.abs(scrollTop - this.expected) <= 1) {
       this.expected = Number.NaN;
       return;
@@ -191,9 +265,7 @@ export class Grid extends EventTarget {
       this.dispatchEvent(new Event("left"));
     }
     this.selected = wanted + this.rows.dropped;
-    const top = wanted * ROW_PX;
-    if (top < this.body.scrollTop) this.scrollTo(top);
-    if (top + ROW_PX > this.body.scrollTop + this.body.clientHeight) this.scrollTo(top + ROW_PX - this.body.clientHeight);
+    this.reveal(wanted);
     this.draw();
     const row = this.rows.at(wanted);
     if (opens && row) this.dispatchEvent(new CustomEvent("open", { detail: row }));
@@ -222,12 +294,14 @@ export class Grid extends EventTarget {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const length = this.rows?.length ?? 0;
     const at = this.selectedIndex;
-    const page = Math.max(1, Math.floor(this.body.clientHeight / ROW_PX) - 1);
-    const from = at < 0 ? length : at;
+    const page = Math.max(1, Math.floor(this.height / ROW_PX) - 1);
+    // Where nothing is selected, it begins with what is in sight: the newest row of a live list, else the first.
+    const inSight = this.sticky ? length : Math.ceil((this.element.scrollTop - 1) / ROW_PX);
+    const from = at < 0 ? inSight : at;
     /** @type {Record<string, () => void>} */
     const moves = {
-      ArrowUp: () => this.select(from - 1, false),
-      ArrowDown: () => this.select(from + 1, false),
+      ArrowUp: () => this.select(at < 0 && !this.sticky ? inSight : from - 1, false),
+      ArrowDown: () => this.select(at < 0 ? inSight : from + 1, false),
       PageUp: () => this.select(from - page, false),
       PageDown: () => this.select(from + page, false),
       Home: () => this.select(0, false),
@@ -241,12 +315,6 @@ export class Grid extends EventTarget {
     if (at === 0 && (event.key === "ArrowUp" || event.key === "PageUp")) this.dispatchEvent(new Event("start"));
     if (event.key === "Home") this.dispatchEvent(new Event("start"));
     if (this.selectedIndex === length - 1 && event.key !== "Enter") this.dispatchEvent(new Event("end"));
-  }
-
-  /** What a caption says of it. */
-  get caption() {
-    const length = this.rows?.length ?? 0;
-    return `${count(length)} ${length === 1 ? "row" : "rows"}`;
   }
 }
 

@@ -6,6 +6,7 @@
 
 import * as api from "./api.js";
 import { act } from "./announce.js";
+import { DeadLetters } from "./dead_letters.js";
 import { ask } from "./dialogs.js";
 import { button, fill, h, reconcile, write } from "./dom.js";
 import { count, duration } from "./format.js";
@@ -16,9 +17,10 @@ import { fields, policy, told } from "./policy.js";
 /** @typedef {import("./api.js").Group} Group */
 /** @typedef {import("./api.js").Consumer} Consumer */
 
-/** Fires `inspect` with an ID, `changed` when something was done. */
+/** Fires `inspect` with a stream and an ID, `changed` when something was done. */
 export class Groups extends EventTarget {
-  constructor() {
+  /** @param {Element} lagChart shown beside the groups */
+  constructor(lagChart) {
     super();
     this.stream = "";
     this.group = "";
@@ -32,8 +34,11 @@ export class Groups extends EventTarget {
     this.consumerRows = h("tbody");
     this.empty = h("p.empty", { hidden: true }, "No group reads this stream yet.");
     this.pending = new PendingList();
-    this.pending.addEventListener("inspect", (event) => this.dispatchEvent(new CustomEvent("inspect", { detail: /** @type {CustomEvent} */ (event).detail })));
-    this.pending.addEventListener("changed", () => this.changed());
+    this.deadLetters = new DeadLetters();
+    for (const list of [this.pending, this.deadLetters]) {
+      list.addEventListener("inspect", (event) => this.dispatchEvent(new CustomEvent("inspect", { detail: /** @type {CustomEvent} */ (event).detail })));
+      list.addEventListener("changed", () => this.changed());
+    }
     this.title = h("h2.small");
     this.policy = h("p.muted");
     this.detail = h(
@@ -46,6 +51,7 @@ export class Groups extends EventTarget {
       this.policy,
       table("Consumers", ["Consumer", "Pending", "Idle", "Last delivery", ""], this.consumerRows),
       this.pending.element,
+      this.deadLetters.element,
     );
     this.element = h(
       "div.groups",
@@ -53,7 +59,8 @@ export class Groups extends EventTarget {
       h("section", { "aria-label": "Groups" },
         h("div.bar", {}, h("h2.small", {}, "Groups"), button("New group", () => this.create())),
         table("Groups", ["Group", "Lag", "Pending", "Consumers", "Last delivered"], this.groupRows),
-        this.empty),
+        this.empty,
+        lagChart),
       this.detail,
     );
   }
@@ -64,6 +71,7 @@ export class Groups extends EventTarget {
     if (stream !== this.stream || group !== this.group) {
       this.keptConsumers.clear();
       fill(this.consumerRows);
+      this.deadLetters.open(stream, group, "");
     }
     if (stream !== this.stream) this.keptGroups.clear();
     this.stream = stream;
@@ -82,6 +90,7 @@ export class Groups extends EventTarget {
     if (now === undefined) return;
     this.now = now;
     this.pending.letters = now.dead_letter?.stream ?? "";
+    this.deadLetters.open(this.stream, this.group, this.pending.letters);
     write(this.policy, told(now));
   }
 
@@ -110,7 +119,7 @@ export class Groups extends EventTarget {
     if (stream !== this.stream || group !== this.group) return;
     reconcile(this.consumerRows, this.keptConsumers, consumers.map((one) => [one.name, one]), (one) => this.consumerRow(one));
     this.pending.consumers = consumers.map(({ name }) => name);
-    await this.pending.refresh();
+    await Promise.allSettled([this.pending.refresh(), this.deadLetters.refresh()]);
   }
 
   /** @param {Consumer} made */
@@ -224,5 +233,5 @@ export class Groups extends EventTarget {
 export function table(caption, heads, body) {
   const cells = heads.map((head, place) =>
     head === "" ? h("td") : h(place > 0 && place < 4 ? "th.number" : "th", { scope: "col" }, head));
-  return h("table.list", {}, h("caption.unseen", {}, caption), h("thead", {}, h("tr", {}, ...cells)), body);
+  return h("div.sideways", {}, h("table.list", {}, h("caption.unseen", {}, caption), h("thead", {}, h("tr", {}, ...cells)), body));
 }

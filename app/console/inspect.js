@@ -1,5 +1,5 @@
 /*
- * One entry, whole: every field, as it is stored.
+ * One entry, whole: every field as it is stored, or all of it as JSON.
  *
  * Knows: entries and ways to look at a value. Must never know: where the entry was found.
  */
@@ -8,6 +8,7 @@ import * as api from "./api.js";
 import { act, toast } from "./announce.js";
 import { ask } from "./dialogs.js";
 import { button, fill, h } from "./dom.js";
+import { curlPublish, curlRead } from "./export.js";
 import { bytes, idMs, moment } from "./format.js";
 import { pairsOf } from "./filter.js";
 
@@ -16,13 +17,14 @@ import { pairsOf } from "./filter.js";
 const VALUE_CHARS_MAX = 64 << 10;
 const HEX_BYTES_MAX = 4 << 10;
 
-/** Fires `closed`, and `deleted` with the ID. */
+/** Fires `closed`, `deleted` with stream and ID, `again` with an entry to publish once more. */
 export class Inspector extends EventTarget {
   constructor() {
     super();
     this.element = h("aside.inspector", { "aria-label": "Entry", hidden: true, tabindex: -1 });
     this.id = "";
     this.stream = "";
+    this.asJson = false;
     /** @type {HTMLElement | null} */
     this.cameFrom = null;
   }
@@ -33,30 +35,39 @@ export class Inspector extends EventTarget {
     this.stream = stream;
     this.id = entry.id;
     this.element.hidden = false;
+    this.draw(entry);
+    this.element.focus({ preventScroll: true });
+  }
+
+  /** @param {Entry} entry */
+  draw(entry) {
     const pairs = pairsOf(entry);
     const chars = pairs.reduce((sum, [name, value]) => sum + name.length + value.length, 0);
+    const { origin } = location;
+    const toggle = (/** @type {string} */ label, /** @type {boolean} */ asJson) =>
+      button(label, () => this.turn(entry, asJson), { "aria-pressed": String(this.asJson === asJson) }, "button.button.choice-of");
+    const isGone = entry.fields === null;
+    const inside = this.asJson ? json(entry) : h("dl.fields", {}, ...this.fields(entry, pairs));
     fill(
       this.element,
-      h(
-        "header",
-        {},
-        h("h2", {}, entry.id),
-        button("Close", () => this.close(), { "aria-label": "Close the entry", title: "Escape" }, "button.plain"),
-      ),
-      h(
-        "p.muted",
-        {},
-        `${moment(idMs(entry.id))} · ${pairs.length} ${pairs.length === 1 ? "field" : "fields"} · ${bytes(chars)}`,
-      ),
-      entry.fields === null ? h("p.empty", {}, "This entry was deleted.") : h("dl.fields", {}, ...this.fields(entry, pairs)),
-      h(
-        "div.actions",
-        {},
-        button("Copy as JSON", () => copy(JSON.stringify(entry, null, 2))),
-        button("Delete…", () => this.remove(), {}, "button.button.danger-quiet"),
-      ),
+      h("header", {}, h("h2", {}, entry.id), button("Close", () => this.close(), { "aria-label": "Close the entry", title: "Escape" }, "button.plain")),
+      h("p.muted", {}, `${moment(idMs(entry.id))} · ${pairs.length} ${pairs.length === 1 ? "field" : "fields"} · ${bytes(chars)}`),
+      isGone ? h("p.empty", {}, "This entry was deleted.") : h("div.bar.forms", { role: "group", "aria-label": "Show as" }, toggle("Fields", false), toggle("JSON", true)),
+      isGone ? null : inside,
+      h("div.actions.left.wrap", {},
+        isGone ? null : button("Copy as JSON", () => copy(JSON.stringify(entry, null, 2))),
+        isGone ? null : button("Copy as curl", () => copy(curlRead(origin, this.stream, entry.id)), { title: "A command that reads this entry" }),
+        isGone ? null : button("Copy as curl to publish", () => copy(curlPublish(origin, this.stream, entry)), { title: "A command that publishes these fields again" }),
+        isGone ? null : button("Publish again…", () => this.dispatchEvent(new CustomEvent("again", { detail: entry }))),
+        button("Delete…", () => this.remove(), {}, "button.button.danger-quiet")),
     );
-    this.element.focus({ preventScroll: true });
+  }
+
+  /** @param {Entry} entry @param {boolean} asJson */
+  turn(entry, asJson) {
+    this.asJson = asJson;
+    this.draw(entry);
+    /** @type {HTMLElement | null} */ (this.element.querySelector('[aria-pressed="true"]'))?.focus();
   }
 
   /** @param {Entry} entry @param {[string, string][]} pairs */
@@ -80,7 +91,7 @@ export class Inspector extends EventTarget {
     });
     if (sure === null) return;
     if (await act(() => api.deleteEntries(stream, [id]), ({ deleted }) => (deleted ? `Deleted ${id}` : `${id} was gone already`))) {
-      this.dispatchEvent(new CustomEvent("deleted", { detail: id }));
+      this.dispatchEvent(new CustomEvent("deleted", { detail: { stream, id } }));
       this.close();
     }
   }
@@ -92,6 +103,13 @@ export class Inspector extends EventTarget {
     this.cameFrom?.focus?.({ preventScroll: true });
     this.dispatchEvent(new Event("closed"));
   }
+}
+
+/** The entry as the API gives it. @param {Entry} entry */
+function json(entry) {
+  const text = JSON.stringify(entry, null, 2);
+  const box = h("pre.value.json", { tabindex: 0, "aria-label": "The entry as JSON" }, text.slice(0, VALUE_CHARS_MAX));
+  return h("div.fields", {}, box, text.length > VALUE_CHARS_MAX && button(`Show all ${bytes(text.length)}`, () => fill(box, text)));
 }
 
 /** JSON in lines, where it is JSON and nothing is changed by that but space. @param {string} value */

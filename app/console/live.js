@@ -5,7 +5,8 @@
  */
 
 import { arrived, say } from "./announce.js";
-import { button, fill, h, write } from "./dom.js";
+import { button, fill, h, save, write } from "./dom.js";
+import { csv, ndjson } from "./export.js";
 import { pairsOf, parse } from "./filter.js";
 import { clock, count, duration, idMs, place, plural } from "./format.js";
 import { Grid } from "./grid.js";
@@ -42,12 +43,14 @@ export class Live {
     });
     this.menu = h("div.menu", { hidden: true, role: "group", "aria-label": "Columns" });
     this.columns = button("Columns", () => this.toggleMenu(), { "aria-expanded": "false" });
+    this.download = h("select.download", { "aria-label": "Download the rows shown", title: "What is kept here and passes the filter", onchange: () => this.keep() },
+      ...[["", "Download"], ["ndjson", "as NDJSON"], ["csv", "as CSV"]].map(([value, label]) => h("option", { value }, label)));
     this.empty = h("p.empty.over", { hidden: true });
     this.status = h("p.status");
     this.element = h(
       "div.live", {},
       h("div.bar", { role: "toolbar", "aria-label": "Live tail" },
-        this.pause, this.now, this.filter, this.jump, h("div.anchor", {}, this.columns, this.menu)),
+        this.pause, this.now, this.filter, this.jump, h("div.anchor", {}, this.columns, this.menu), this.download),
       h("div.stage", {}, this.grid.element, this.empty),
       h("div.foot", {}, this.state, this.status),
     );
@@ -141,12 +144,26 @@ export class Live {
           this.chosen = true;
           this.fields.set(name, box.checked);
           this.grid.setColumns(this.shownFields());
+          for (const one of box.closest("div").querySelectorAll("button")) one.disabled = !box.checked;
         },
       });
       box.checked = shown;
-      return h("label.choice", {}, box, h("bdi", {}, name));
+      const resize = (/** @type {string} */ sign, /** @type {string} */ word, /** @type {number} */ steps) =>
+        button(sign, () => this.grid.widen(name, steps), { "aria-label": `${word} ${name}`, title: word, disabled: !shown }, "button.plain.tiny");
+      return h("div.choice", {}, h("label.choice.grow", {}, box, h("bdi", {}, name)), resize("−", "Narrower", -1), resize("+", "Wider", 1));
     });
     fill(this.menu, ...(lines.length === 0 ? [h("span.muted", {}, "No field was seen yet.")] : lines));
+  }
+
+  /** Give the reader the entries that are shown, those out of sight too. */
+  keep() {
+    const form = this.download.value;
+    this.download.value = "";
+    const entries = this.tail.shown.entries();
+    const name = `${this.tail.stream.replaceAll(/[^\w.-]+/g, "_")}.${form}`;
+    if (form === "csv") save(name, "text/csv;charset=utf-8", csv(entries));
+    else if (form === "ndjson") save(name, "application/x-ndjson", ndjson(entries));
+    if (form !== "") say(`Downloaded ${plural(entries.length, "entry", "entries")}`);
   }
 
   hold() {
@@ -184,6 +201,8 @@ export class Live {
     this.grid.scrollTo(0);
     const first = this.tail.span?.first;
     say(first === undefined ? "Nothing is there" : `At ${first}`);
+    const at = this.tail.shown.findIndex((row) => row.kind === "entry");
+    if (at >= 0) this.grid.select(at, false);
     this.grid.draw();
     this.grid.element.focus({ preventScroll: true });
     // So that there is something to scroll up to.

@@ -5,35 +5,60 @@
  */
 
 import * as api from "./api.js";
-import { h, write } from "./dom.js";
+import { Catalogue } from "./catalogue.js";
+import { write } from "./dom.js";
+import { Overview } from "./overview.js";
 import { VIEWS, here } from "./place.js";
+import { separator } from "./resize.js";
 import { Connection } from "./socket.js";
 import { StreamPage } from "./stream.js";
 import { Streams } from "./streams.js";
 import { Tail } from "./tail.js";
-import { Top } from "./top.js";
+import { Top, remember, remembered } from "./top.js";
 
 const POLL_MS = 2_000;
 const TICK_MS = 1_000;
 const CLOCK_MS = 20_000;
+const WATCH_MS = 500;
+const LIST_PX_MIN = 220;
+// What the stream keeps beside the list.
+const STREAM_PX_MIN = 420;
 
 /** @param {string} id */
 const element = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 const connection = new Connection(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/ws`);
 const top = new Top(element("top"), connection);
-const streams = new Streams(element("streams"));
+const catalogue = new Catalogue();
+const streams = new Streams(element("streams"), catalogue);
 const page = new StreamPage(new Tail(connection));
-const welcome = h("div.welcome", {}, h("h1", {}, "Streams"), h("p.muted", {}, "Choose one on the left, and see it live."));
-element("main").append(welcome, page.element);
+const overview = new Overview(catalogue);
+element("main").append(overview.element, page.element);
+element("streams").append(separator({
+  label: "Width of the list of streams",
+  minPx: LIST_PX_MIN,
+  maxPx: () => Math.max(LIST_PX_MIN, document.documentElement.clientWidth - STREAM_PX_MIN),
+  width: () => element("streams").offsetWidth,
+  resize: (px) => {
+    setListWidth(px === null ? "" : String(px));
+    remember("list", px === null ? "" : String(px));
+  },
+}));
+
+/** @param {string} px "" for the sheet's own */
+function setListWidth(px) {
+  element("streams").parentElement?.style.setProperty("--list", /^\d+$/.test(px) ? `${px}px` : "");
+}
 
 function show() {
-  const place = here();
+  const place = here(location.hash);
   const isNone = place.stream === "";
-  welcome.hidden = !isNone;
+  overview.element.hidden = !isNone;
   streams.select(place.stream, place.view);
-  if (isNone) page.close();
-  else page.open(place);
+  if (isNone) {
+    page.close();
+    overview.refresh().catch(() => undefined);
+  } else page.open(place);
 }
 
 // One round at a time: a slow gateway is asked no oftener than it answers.
@@ -41,15 +66,15 @@ let polling = false;
 async function poll() {
   if (polling || document.hidden) return;
   polling = true;
-  await Promise.allSettled([streams.refresh(), page.name === "" ? null : page.refresh()]);
+  await Promise.allSettled([catalogue.refresh(), page.name === "" ? overview.refresh() : page.refresh()]);
   polling = false;
 }
 
 async function setClock() {
   for (let i = 0; i < 5; i += 1) {
-    const sentMs = performance.timeOrigin + performance.now();
+    const sentMs = Date.now();
     const gatewayMs = await api.time();
-    page.measures.clock(gatewayMs, sentMs, performance.timeOrigin + performance.now());
+    page.measures.clock(gatewayMs, sentMs, Date.now());
   }
 }
 
@@ -83,18 +108,30 @@ document.addEventListener("keydown", (event) => {
 
 element("skip").addEventListener("click", () => element("main").focus());
 window.addEventListener("hashchange", show);
-page.addEventListener("changed", poll);
-top.addEventListener("theme", () => page.charts.restyle());
+page.addEventListener("changed", () => catalogue.refresh(true).catch(() => undefined));
+top.addEventListener("theme", () => {
+  page.restyle();
+  overview.restyle();
+});
 connection.addEventListener("change", () => {
   if (connection.state.phase === "open") poll();
 });
-document.addEventListener("visibilitychange", poll);
+window.addEventListener("online", () => connection.retry());
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) connection.retry();
+  poll();
+});
 
+setListWidth(remembered("list") ?? "");
 connection.open();
 show();
 poll();
 setInterval(poll, POLL_MS);
-setInterval(() => page.tick(), TICK_MS);
+setInterval(() => connection.watch(), WATCH_MS);
+setInterval(() => {
+  page.tick();
+  overview.tick();
+}, TICK_MS);
 setClock().catch(() => undefined);
 setInterval(() => setClock().catch(() => undefined), CLOCK_MS);
 api.version().then(({ version }) => write(top.version, version)).catch(() => undefined);

@@ -4,6 +4,9 @@
  * Knows: counters, clocks, samples. Must never know: elements, how it is drawn.
  */
 
+import { idMs } from "./format.js";
+import { Rate } from "./rate.js";
+
 /** @typedef {{at: number[], rate: (number | null)[], lag: (number | null)[], p50: (number | null)[],
  *   p99: (number | null)[]}} Series */
 
@@ -21,26 +24,28 @@ export class Measures {
     this.offsetErrorMs = Number.POSITIVE_INFINITY;
     /** @type {number[]} */
     this.samples = [];
-    /** @type {number | null} */
-    this.rate = null;
-    /** @type {number | null} */
-    this.lag = null;
-    /** @type {{added: number, atMs: number, generation: string} | null} */
-    this.counted = null;
+    this.rate = new Rate();
+    /** The lag of each group now. @type {Map<string, number | null>} */
+    this.lagNow = new Map();
+    /** The lag of each group, as long as `series`. @type {Map<string, (number | null)[]>} */
+    this.lagSeries = new Map();
     this.seen = 0;
   }
 
   reset() {
     for (const list of Object.values(this.series)) list.length = 0;
     this.samples = [];
-    this.rate = this.lag = this.counted = null;
+    this.rate = new Rate();
+    this.lagNow.clear();
+    this.lagSeries.clear();
     this.seen = 0;
   }
 
   /** What the gateway's clock showed between two moments of ours. @param {number} gatewayMs @param {number} sentMs
    * @param {number} gotMs */
   clock(gatewayMs, sentMs, gotMs) {
-    const errorMs = (gotMs - sentMs) / 2;
+    // The clocks count whole milliseconds.
+    const errorMs = (gotMs - sentMs) / 2 + 1;
     if (errorMs > this.offsetErrorMs) {
       // An old measurement gets worse as clocks drift.
       this.offsetErrorMs *= 1.05;
@@ -50,12 +55,21 @@ export class Measures {
     this.offsetMs = gatewayMs - (sentMs + gotMs) / 2;
   }
 
-  /** Entries that were pushed just now. @param {{id: string}[]} entries */
-  arrived(entries) {
-    const nowMs = performance.timeOrigin + performance.now() + this.offsetMs;
+  /**
+   * Entries that were pushed just now.
+   * @param {{id: string}[]} entries
+   * @param {number} openSinceMs since when, by our clock, nothing waits for this page: what was published before was
+   *   replayed, and says nothing of latency
+   * @param {number} ourMs now
+   */
+  arrived(entries, openSinceMs, ourMs) {
+    // Before the gateway's clock was asked for, a difference of clocks would show as latency.
+    if (!Number.isFinite(this.offsetErrorMs)) return;
+    const nowMs = ourMs + this.offsetMs;
     for (const { id } of entries) {
-      const ms = nowMs - Number(id.slice(0, id.indexOf("-")));
-      if (Math.abs(ms) > LATENCY_MS_MAX) continue;
+      const publishedMs = idMs(id);
+      const ms = nowMs - publishedMs;
+      if (publishedMs < openSinceMs + this.offsetMs || Math.abs(ms) > LATENCY_MS_MAX) continue;
       this.seen += 1;
       if (this.samples.length < SAMPLES_MAX) this.samples.push(Math.max(0, ms));
       else {
@@ -66,19 +80,15 @@ export class Measures {
     }
   }
 
-  /** @param {{entries_added: number, generation: string}} stream @param {number} atMs */
-  counter(stream, atMs) {
-    const { counted } = this;
-    if (counted !== null && counted.generation === stream.generation && atMs > counted.atMs) {
-      this.rate = (Math.max(0, stream.entries_added - counted.added) * 1000) / (atMs - counted.atMs);
-    }
-    this.counted = { added: stream.entries_added, atMs, generation: stream.generation };
+  /** @param {{name: string, lag: number | null}[]} groups as they are now */
+  lags(groups) {
+    this.lagNow = new Map(groups.map(({ name, lag }) => [name, lag]));
   }
 
-  /** @param {(number | null)[]} lags of all groups: the worst counts */
-  lags(lags) {
-    const known = lags.filter((lag) => lag !== null);
-    this.lag = known.length === 0 ? null : Math.max(...known);
+  /** The worst of all groups. */
+  get lag() {
+    const known = [...this.lagNow.values()].filter((lag) => lag !== null);
+    return known.length === 0 ? null : Math.max(...known);
   }
 
   /** A second is over. @param {number} atMs */
@@ -88,12 +98,26 @@ export class Measures {
     const at = (share) => (sorted.length === 0 ? null : sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? null);
     const { series } = this;
     series.at.push(atMs / 1000);
-    series.rate.push(this.rate);
+    series.rate.push(this.rate.perSecond);
     series.lag.push(this.lag);
     series.p50.push(at(0.5));
     series.p99.push(at(0.99));
     this.samples = [];
     this.seen = 0;
     for (const list of Object.values(series)) if (list.length > SECONDS_MAX) list.shift();
+    this.tickLags(series.at.length);
+  }
+
+  /** @param {number} length of all series now */
+  tickLags(length) {
+    for (const name of this.lagNow.keys()) {
+      if (!this.lagSeries.has(name)) this.lagSeries.set(name, new Array(length - 1).fill(null));
+    }
+    for (const [name, lags] of this.lagSeries) {
+      lags.push(this.lagNow.get(name) ?? null);
+      if (lags.length > length) lags.shift();
+      // Of a group that is deleted, the line ends; it goes when all of it is out of sight.
+      if (lags.every((lag) => lag === null) && !this.lagNow.has(name)) this.lagSeries.delete(name);
+    }
   }
 }

@@ -13,9 +13,10 @@ import { count, duration, plural } from "./format.js";
 /** @typedef {import("./api.js").Pending} Pending */
 
 const PAGE_COUNT = 100;
-const SHOWN_MAX = 1_000;
+// All that are shown can be chosen, and one call claims, gives back or deletes no more.
+const SHOWN_MAX = 500;
 
-/** Fires `inspect` with an ID, `changed` when something was done. */
+/** Fires `inspect` with a stream and an ID, `changed` when something was done. */
 export class PendingList extends EventTarget {
   constructor() {
     super();
@@ -54,7 +55,7 @@ export class PendingList extends EventTarget {
       { "aria-label": "Pending entries" },
       h("div.bar", {}, h("h2.small", {}, "Pending"), this.told, this.consumer, this.idle),
       h("div.bar", { role: "toolbar", "aria-label": "With the chosen entries" }, ...this.acts),
-      h("table.list", {}, h("caption.unseen", {}, "Pending entries"), h("thead", {}, h("tr", {}, h("td", {}, this.all), ...heads)), this.rows),
+      h("div.sideways", {}, h("table.list", {}, h("caption.unseen", {}, "Pending entries"), h("thead", {}, h("tr", {}, h("td", {}, this.all), ...heads)), this.rows)),
       this.more,
     );
     this.asked = 0;
@@ -117,7 +118,7 @@ export class PendingList extends EventTarget {
         this.tell();
       },
     });
-    const look = button(id, () => this.dispatchEvent(new CustomEvent("inspect", { detail: id })), { title: "Look at the entry" }, "button.link.id");
+    const look = button(id, () => this.dispatchEvent(new CustomEvent("inspect", { detail: { stream: this.stream, id } })), { title: "Look at the entry" }, "button.link.id");
     const owner = h("bdi");
     const cells = [h("td.number"), h("td.number")];
     const update = (/** @type {Pending} */ one) => {

@@ -12,10 +12,10 @@ export const VIEWS = ["live", "groups", "publish"];
 export const href = (stream, view, group) =>
   `#/${encodeURIComponent(stream)}/${view}${group === undefined ? "" : `/${encodeURIComponent(group)}`}`;
 
-/** @returns {Place} */
-export function here() {
+/** @param {string} hash the address from `#` on @returns {Place} */
+export function here(hash) {
   try {
-    const [, stream = "", view = "live", group = ""] = location.hash.slice(1).split("/").map(decodeURIComponent);
+    const [, stream = "", view = "live", group = ""] = hash.slice(1).split("/").map(decodeURIComponent);
     return { stream, view: VIEWS.includes(view) ? view : "live", group };
   } catch {
     return { stream: "", view: "live", group: "" };

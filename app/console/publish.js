@@ -7,11 +7,20 @@
 import * as api from "./api.js";
 import { act } from "./announce.js";
 import { button, h } from "./dom.js";
+import { pairsOf } from "./filter.js";
 import { plural } from "./format.js";
+
+const LINES_SHOWN_MAX = 12;
 
 export class Publish {
   constructor() {
     this.stream = "";
+    /** How the values are written: "" for text. */
+    this.encoding = "";
+    this.notice = h("p.hint", { hidden: true }, "Names and values are base64, as the entry's bytes are no text. ");
+    this.notice.append(button("Begin anew", () => this.fill([], ""), {}, "button.plain.tiny"));
+    /** What a control was filled with, where showing it changes it: ends of lines. @type {WeakMap<Element, {shown: string, held: string}>} */
+    this.filled = new WeakMap();
     this.pairs = h("div.pairs", { role: "group", "aria-label": "Fields" });
     this.id = h("input", { id: "publish-id", autocomplete: "off", spellcheck: "false", placeholder: "* (from the clock)" });
     this.lines = h("textarea", {
@@ -22,6 +31,7 @@ export class Publish {
     });
     this.one = h("form.panel", { onsubmit: (/** @type {Event} */ event) => this.publish(event) },
       h("h2.small", {}, "One entry"),
+      this.notice,
       this.pairs,
       h("div.actions.left", {}, button("Add field", () => this.add().focus())),
       h("div.field", {}, h("label", { for: "publish-id" }, "ID"), this.id),
@@ -44,13 +54,38 @@ export class Publish {
 
   /** @param {string} stream */
   open(stream) {
+    if (stream !== this.stream && this.encoding !== "") this.fill([], "");
     this.stream = stream;
   }
 
-  /** One more pair of inputs; the first of them. */
-  add() {
+  /** Put an entry into the form, to be published as it is or with changes. @param {import("./api.js").Entry} entry */
+  again(entry) {
+    this.fill(pairsOf(entry), entry.encoding ?? "");
+    this.one.querySelector("input")?.focus();
+  }
+
+  /** @param {[string, string][]} pairs @param {string} encoding */
+  fill(pairs, encoding) {
+    this.encoding = encoding;
+    this.notice.hidden = encoding === "";
+    this.id.value = "";
+    this.pairs.textContent = "";
+    for (const [name, value] of pairs) this.add(name, value);
+    if (pairs.length === 0) this.add();
+  }
+
+  /** One more pair of controls; the first of them. @param {string} [was] @param {string} [held] */
+  add(was = "", held = "") {
     const name = h("input", { "aria-label": "Field name", placeholder: "field", autocomplete: "off", spellcheck: "false" });
-    const value = h("input", { "aria-label": "Value", placeholder: "value", autocomplete: "off", spellcheck: "false" });
+    // An input of one line would drop the ends of lines.
+    const lines = held.split("\n").length;
+    const value = lines === 1 && !held.includes("\r")
+      ? h("input", { "aria-label": "Value", placeholder: "value", autocomplete: "off", spellcheck: "false" })
+      : h("textarea", { "aria-label": "Value", spellcheck: "false", rows: Math.min(LINES_SHOWN_MAX, lines) });
+    for (const [control, text] of [[name, was], [value, held]]) {
+      control.value = text;
+      this.filled.set(control, { shown: control.value, held: text });
+    }
     const row = h("div.pair", {}, name, value);
     row.append(
       button("Remove", () => {
@@ -63,16 +98,22 @@ export class Publish {
     return name;
   }
 
+  /** What was not changed goes as it was. @param {HTMLInputElement | undefined} control */
+  textOf(control) {
+    const filled = control && this.filled.get(control);
+    return filled !== undefined && filled.shown === control?.value ? filled.held : control?.value ?? "";
+  }
+
   /** @param {Event} event */
   async publish(event) {
     event.preventDefault();
     /** @type {[string, string][]} */
     const fields = [...this.pairs.children].map((row) => {
-      const [name, value] = row.querySelectorAll("input");
-      return [name?.value ?? "", value?.value ?? ""];
+      const [name, value] = /** @type {NodeListOf<HTMLInputElement>} */ (row.querySelectorAll("input, textarea"));
+      return [this.textOf(name), this.textOf(value)];
     });
     const id = this.id.value.trim();
-    const entry = { fields: fields.filter(([name, value]) => name !== "" || value !== ""), ...(id === "" ? {} : { id }) };
+    const entry = { fields: fields.filter(([name, value]) => name !== "" || value !== ""), ...(id === "" ? {} : { id }), ...(this.encoding === "" ? {} : { encoding: this.encoding }) };
     await act(() => api.publish(this.stream, entry), (found) => `Published ${found.id}`);
   }
 

@@ -83,6 +83,20 @@ export class Rows {
     this.start = this.length = this.chars = 0;
   }
 
+  /** @param {(row: Row) => boolean} test @returns {number} -1 for none */
+  findIndex(test) {
+    for (let i = 0; i < this.length; i += 1) {
+      const row = this.at(i);
+      if (row !== undefined && test(row)) return i;
+    }
+    return -1;
+  }
+
+  /** The entries among them, without those that were deleted. @returns {Entry[]} */
+  entries() {
+    return [...this].flatMap((row) => (row.kind === "entry" && row.entry.fields !== null ? [row.entry] : []));
+  }
+
   /** @returns {Generator<Row>} */
   *[Symbol.iterator]() {
     for (let i = 0; i < this.length; i += 1) {

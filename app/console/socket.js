@@ -29,8 +29,9 @@ const RETRY_MS_MAX = 10_000;
 // Three heartbeats that did not come are a dead connection, whatever the system thinks of it.
 const HEARTBEATS_MISSED_MAX = 3;
 const HEARTBEAT_MS_DEFAULT = 15_000;
-const WATCH_MS = 500;
 const REFUSED_FROM = 4500;
+// `WebSocket.OPEN`
+const OPEN = 1;
 
 /** @type {Record<number, string>} */
 const REASONS = {
@@ -61,10 +62,13 @@ export class Following {
     this.credit = credit;
     this.follower = follower;
     this.subscribed = false;
+    // Entries published before this may have waited for the subscription or for credit.
+    this.openSinceMs = Number.POSITIVE_INFINITY;
   }
 
   /** Entries that may come yet. @param {number} more */
   grant(more) {
+    if (this.credit <= 0) this.openSinceMs = this.connection.ground.now();
     this.credit += more;
     if (this.subscribed) this.connection.send({ op: "credit", sub: this.sub, n: more });
   }
@@ -74,14 +78,27 @@ export class Following {
   }
 }
 
-/** Fires `change` with the state, `rtt` with milliseconds. */
+/**
+ * What the connection stands on: given, so that time and chance can be chosen.
+ * @typedef {{connect: (url: string, protocol: string) => WebSocket, now: () => number, random: () => number}} Ground
+ */
+
+/** @type {Ground} */
+const BROWSER = {
+  connect: (url, protocol) => new WebSocket(url, protocol),
+  now: () => Date.now(),
+  random: () => Math.random(),
+};
+
+/** Fires `change` with the state, `rtt` with milliseconds. `watch` is called a few times a second. */
 export class Connection extends EventTarget {
-  /** @param {string} url */
-  constructor(url) {
+  /** @param {string} url @param {Ground} [ground] */
+  constructor(url, ground = BROWSER) {
     super();
     this.url = url;
+    this.ground = ground;
     /** @type {State} */
-    this.state = { phase: "connecting", sinceMs: Date.now(), attempt: 0, retryAtMs: 0, lostAtMs: 0, reason: "" };
+    this.state = { phase: "connecting", sinceMs: ground.now(), attempt: 0, retryAtMs: 0, lostAtMs: 0, reason: "" };
     /** @type {WebSocket | null} */
     this.socket = null;
     /** @type {Map<string, Following>} */
@@ -90,20 +107,17 @@ export class Connection extends EventTarget {
     this.heardAtMs = 0;
     this.pingAtMs = 0;
     this.heartbeatMs = HEARTBEAT_MS_DEFAULT;
+    // When the gateway wants this connection to be closed.
+    this.leaveAtMs = Number.POSITIVE_INFINITY;
     this.goodbye = "";
-    setInterval(() => this.watch(), WATCH_MS);
-    window.addEventListener("online", () => this.retry());
-    document.addEventListener("visibilitychange", () => {
-      if (!document.hidden) this.retry();
-    });
   }
 
   open() {
     if (this.socket !== null) return;
     this.change({ phase: "connecting", reason: this.state.reason });
-    const socket = new WebSocket(this.url, SUBPROTOCOL);
+    const socket = this.ground.connect(this.url, SUBPROTOCOL);
     this.socket = socket;
-    this.heardAtMs = Date.now();
+    this.heardAtMs = this.ground.now();
     socket.onmessage = (event) => this.heard(String(event.data));
     socket.onclose = (event) => {
       if (this.socket === socket) this.lost(event.code, event.reason);
@@ -133,29 +147,30 @@ export class Connection extends EventTarget {
 
   /** @param {object} frame */
   send(frame) {
-    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(frame));
+    if (this.socket?.readyState === OPEN) this.socket.send(JSON.stringify(frame));
   }
 
   /** @param {Following} following */
   subscribe(following) {
     following.subscribed = true;
+    following.openSinceMs = this.ground.now();
     const { sub, stream, cursor, credit } = following;
     this.send({ op: "subscribe", ref: sub, sub, streams: { [stream]: cursor }, credit });
   }
 
   /** @param {Partial<State>} now */
   change(now) {
-    const sinceMs = now.phase === this.state.phase ? this.state.sinceMs : Date.now();
+    const sinceMs = now.phase === this.state.phase ? this.state.sinceMs : this.ground.now();
     this.state = { ...this.state, sinceMs, ...now };
     this.dispatchEvent(new CustomEvent("change", { detail: this.state }));
   }
 
   /** @param {string} text */
   heard(text) {
-    this.heardAtMs = Date.now();
+    this.heardAtMs = this.ground.now();
     const frame = JSON.parse(text);
     if (frame.op === "hello") this.welcomed(frame);
-    else if (frame.op === "pong") this.dispatchEvent(new CustomEvent("rtt", { detail: Date.now() - this.pingAtMs }));
+    else if (frame.op === "pong") this.dispatchEvent(new CustomEvent("rtt", { detail: this.ground.now() - this.pingAtMs }));
     else if (frame.op === "goaway") this.leave(Number(frame.after_ms ?? 0));
     else if (typeof frame.sub === "string") this.pushed(frame, text.length);
     else if (frame.op === "error") this.failed(frame);
@@ -164,7 +179,7 @@ export class Connection extends EventTarget {
   /** @param {any} frame */
   welcomed(frame) {
     this.heartbeatMs = Number(frame.heartbeat_ms ?? HEARTBEAT_MS_DEFAULT);
-    const awayMs = this.state.lostAtMs === 0 ? 0 : Date.now() - this.state.lostAtMs;
+    const awayMs = this.state.lostAtMs === 0 ? 0 : this.ground.now() - this.state.lostAtMs;
     this.goodbye = "";
     this.change({ phase: "open", attempt: 0, lostAtMs: 0, reason: "" });
     for (const following of this.followings.values()) {
@@ -202,15 +217,15 @@ export class Connection extends EventTarget {
   /** The gateway wants to be left: a moment later, not all at once. @param {number} afterMs */
   leave(afterMs) {
     this.goodbye = "the gateway is stopping";
-    const socket = this.socket;
-    setTimeout(() => socket?.close(1000), afterMs);
+    this.leaveAtMs = this.ground.now() + afterMs;
   }
 
   /** @param {number} code @param {string} told */
   lost(code, told) {
     // The whole time away counts from the first loss, however often it is tried since.
-    const lostAtMs = this.state.lostAtMs || Date.now();
+    const lostAtMs = this.state.lostAtMs || this.ground.now();
     this.socket = null;
+    this.leaveAtMs = Number.POSITIVE_INFINITY;
     for (const following of this.followings.values()) following.subscribed = false;
     // Why it went is told; that it is not back yet, everybody sees.
     const reason = this.state.attempt > 0 ? this.state.reason : this.goodbye || REASONS[code] || told || `it was closed with ${code}`;
@@ -221,14 +236,18 @@ export class Connection extends EventTarget {
     const attempt = this.state.attempt + 1;
     const mostMs = Math.min(RETRY_MS_MAX, RETRY_MS_MIN * 2 ** attempt);
     // Half of it by chance: a thousand tabs do not come back in the same moment.
-    const waitMs = mostMs / 2 + (Math.random() * mostMs) / 2;
-    this.change({ phase: "waiting", attempt, lostAtMs, reason, retryAtMs: Date.now() + waitMs });
+    const waitMs = mostMs / 2 + (this.ground.random() * mostMs) / 2;
+    this.change({ phase: "waiting", attempt, lostAtMs, reason, retryAtMs: this.ground.now() + waitMs });
   }
 
   watch() {
-    const nowMs = Date.now();
+    const nowMs = this.ground.now();
     if (this.state.phase === "waiting" && nowMs >= this.state.retryAtMs) this.open();
     if (this.socket === null) return;
+    if (nowMs >= this.leaveAtMs) {
+      this.leaveAtMs = Number.POSITIVE_INFINITY;
+      this.socket.close(1000);
+    }
     if (nowMs - this.heardAtMs > this.heartbeatMs * HEARTBEATS_MISSED_MAX) {
       const socket = this.socket;
       this.goodbye = "nothing was heard for three heartbeats";

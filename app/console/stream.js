@@ -6,7 +6,7 @@
 
 import * as api from "./api.js";
 import { act } from "./announce.js";
-import { Charts } from "./charts.js";
+import { Charts, LagChart } from "./charts.js";
 import { ask } from "./dialogs.js";
 import { button, fill, h, write } from "./dom.js";
 import { bytes, count, duration, plural } from "./format.js";
@@ -33,9 +33,10 @@ export class StreamPage extends EventTarget {
     this.stream = null;
     this.measures = new Measures();
     this.charts = new Charts();
+    this.lagChart = new LagChart();
     this.inspector = new Inspector();
     this.live = new Live(tail, (entry) => this.inspector.open(this.name, entry));
-    this.groups = new Groups();
+    this.groups = new Groups(this.lagChart.element);
     this.publish = new Publish();
     this.title = h("h1");
     this.figures = h("p.figures");
@@ -65,10 +66,20 @@ export class StreamPage extends EventTarget {
 
   listen() {
     this.tail.addEventListener("arrived", (event) => {
-      const { entries, live } = /** @type {CustomEvent} */ (event).detail;
-      if (live) this.measures.arrived(entries);
+      const { entries, openSinceMs } = /** @type {CustomEvent} */ (event).detail;
+      this.measures.arrived(entries, openSinceMs, Date.now());
     });
-    this.inspector.addEventListener("deleted", (event) => this.tail.removed(/** @type {CustomEvent} */ (event).detail));
+    this.inspector.addEventListener("deleted", (event) => {
+      const { stream, id } = /** @type {CustomEvent} */ (event).detail;
+      if (stream === this.name) this.tail.removed(id);
+    });
+    this.inspector.addEventListener("again", (event) => {
+      this.inspector.close();
+      this.go("publish");
+      // The address changes later; the form is to have the focus.
+      this.open({ stream: this.name, view: "publish", group: "" });
+      this.publish.again(/** @type {CustomEvent} */ (event).detail);
+    });
     this.groups.addEventListener("inspect", (event) => this.look(/** @type {CustomEvent} */ (event).detail));
     this.groups.addEventListener("changed", () => this.refresh().catch(() => undefined));
   }
@@ -121,11 +132,13 @@ export class StreamPage extends EventTarget {
   /** Ask for the figures again, and for what the open view shows. */
   async refresh() {
     const { name } = this;
+    const sentMs = performance.now();
     try {
       const [stream, { groups }] = await Promise.all([api.stream(name), api.groups(name)]);
       if (name !== this.name) return;
+      this.measures.rate.read(stream, sentMs, performance.now());
       this.show(stream);
-      this.measures.lags(groups.map(({ lag }) => lag));
+      this.measures.lags(groups);
       this.groups.show(groups);
     } catch (error) {
       if (name === this.name && error instanceof api.Refused && error.code === "no_stream") this.gone();
@@ -138,7 +151,6 @@ export class StreamPage extends EventTarget {
   show(stream) {
     this.stream = stream;
     this.missing.hidden = true;
-    this.measures.counter(stream, performance.now());
     if (this.generation !== "" && this.generation !== stream.generation) this.tail.recreated();
     this.generation = stream.generation;
     const kept = [
@@ -163,18 +175,26 @@ export class StreamPage extends EventTarget {
     write(this.figures, "");
   }
 
+  /** Another theme. */
+  restyle() {
+    this.charts.restyle();
+    this.lagChart.restyle();
+  }
+
   /** A second is over. */
   tick() {
     if (this.name === "") return;
     this.measures.tick(Date.now());
-    if (!document.hidden) this.charts.draw(this.measures.series);
+    if (document.hidden) return;
+    this.charts.draw(this.measures.series);
+    this.lagChart.draw(this.measures);
   }
 
-  /** @param {string} id */
-  async look(id) {
+  /** @param {{stream: string, id: string}} wanted perhaps of another stream, where a dead letter is */
+  async look({ stream, id }) {
     const { name } = this;
-    const entry = await api.entry(name, id).catch(() => ({ id, fields: null }));
-    if (name === this.name) this.inspector.open(name, entry);
+    const entry = await api.entry(stream, id).catch(() => ({ id, fields: null }));
+    if (name === this.name) this.inspector.open(stream, entry);
   }
 
   async trim() {

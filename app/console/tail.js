@@ -206,7 +206,7 @@ export class Tail extends EventTarget {
     this.charsMean = 0.9 * this.charsMean + 0.1 * each;
     for (const entry of entries) this.inbox.push(entryRow(entry, each));
     this.total += entries.length;
-    this.dispatchEvent(new CustomEvent("arrived", { detail: { entries, live: this.caughtUp } }));
+    this.dispatchEvent(new CustomEvent("arrived", { detail: { entries, live: this.caughtUp, openSinceMs: this.following?.openSinceMs } }));
     this.schedule();
   }
 

@@ -88,7 +88,7 @@ KNOWN = (
         "TD",
         "TEXTAREA",
     ),
-    *("TH", "THEAD", "TITLE", "TR"),
+    *("LI", "TH", "THEAD", "TITLE", "TR", "UL"),
 )
 WATCH = """() => {
   window.violations = [];
@@ -145,6 +145,30 @@ async def test_names_are_shown_as_text(page: Page, gateway: Gateway) -> None:
         .click()
     )
     await expect(page.get_by_role("heading", level=1, name=names[0], exact=True)).to_be_visible()
+    await _check(page, before, links=0)
+
+
+async def test_reasons_of_dead_letters_are_shown_as_text(page: Page, gateway: Gateway) -> None:
+    """In their list, in its question and its suggestions; and names on the overview."""
+    reasons = [one for one in PAYLOADS if one.isprintable()][:20]
+    ids = await gateway.publish("dead", *({"n": str(n)} for n in range(len(reasons))))
+    await gateway.call("PUT", "dead/groups/team", {"start": "0"})
+    policy = {"dead_letter": {"stream": "dead-letters", "max_deliveries": None}}
+    await gateway.call("PATCH", "dead/groups/team", policy)
+    await gateway.call("POST", "dead/groups/team/consumers/anna/read", {"count": len(ids)})
+    for entry_id, reason in zip(ids, reasons, strict=True):
+        await gateway.call("POST", "dead/groups/team/dead-letter", {"ids": [entry_id], "reason": reason})
+    await opened(page, gateway, "dead", "groups/team")
+    await page.evaluate(WATCH)
+    before = await page.evaluate(COUNT)
+    shown = page.get_by_role("region", name="Dead letters")
+    await expect(shown.locator(".reason")).to_have_text(reasons[::-1])
+    await shown.get_by_role("button", name="Redrive all…").click()
+    await expect(page.get_by_text("This puts back 20 dead letters.")).to_be_visible()
+    assert await page.evaluate(UNKNOWN, list(KNOWN)) == []
+    await page.keyboard.press("Escape")
+    await page.get_by_role("link", name="Weir console, start").click()
+    await expect(page.get_by_role("region", name="Largest streams").get_by_role("link")).not_to_have_count(0)
     await _check(page, before, links=0)
 
 

@@ -20,13 +20,15 @@ from tests.console.test_console import opened, rows
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 DOCS = Path(__file__).parents[2] / "docs"
-NAMES = ("console-live", "console-dark", "console-groups")
+NAMES = ("console-live", "console-dark", "console-groups", "console-overview")
 WIDTH, HEIGHT = 1280, 760
 picture_bytes_max = 200_000
 
 
 async def test_the_pictures_show_what_there_is(page: Page, gateway: Gateway, tmp_path: Path) -> None:
-    """A live tail in light, an entry in dark, a group with what is pending; each named in the document."""
+    """A live tail in light, an entry in dark, a group with what is pending, the overview; each named in the
+    document.
+    """
     folder = DOCS / "images" if os.environ.get("WEIR_PICTURES") else tmp_path
     await page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     await _before(gateway)
@@ -44,6 +46,9 @@ async def test_the_pictures_show_what_there_is(page: Page, gateway: Gateway, tmp
     await opened(page, gateway, "orders", "groups/billing")
     await page.get_by_role("region", name="Pending entries").get_by_role("checkbox").nth(2).check()
     await page.screenshot(path=folder / f"{NAMES[2]}.png")
+    await page.get_by_role("link", name="Weir console, start").click()
+    await expect(page.get_by_role("region", name="Furthest behind").get_by_role("row")).not_to_have_count(0)
+    await page.screenshot(path=folder / f"{NAMES[3]}.png")
     document = (DOCS / "console.md").read_text()
     for name in NAMES:
         made, shown = ((place / f"{name}.png").read_bytes() for place in (folder, DOCS / "images"))

@@ -1,0 +1,131 @@
+"""A web page from elsewhere, in a real browser, against an open gateway on this machine.
+
+Knows: what a page can make a browser send without being asked. Must never know: how the gateway tells.
+"""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from playwright.async_api import Browser
+
+from tests.console.conftest import Gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ENTRIES = "/v1/streams/spoils/entries"
+GROUP = "/v1/streams/spoils/groups/g"
+# Everything that needs no permission: each has failed, or has had its time.
+ATTACK = """
+async ([gateway, entries, group]) => {
+  const streams = ["worker", "thief"].map((name) => `${gateway}${group}/consumers/${name}/stream`);
+  const over = (element) => new Promise((resolve) => {
+    element.onload = element.onerror = resolve;
+    document.body.append(element);
+    setTimeout(resolve, 1000);
+  });
+  const made = (kind, given) => Object.assign(document.createElement(kind), given);
+  const form = (action, method, enctype) => {
+    const frame = made("iframe", { name: `frame${Math.random()}` });
+    const sent = made("form", { action, method, enctype, target: frame.name });
+    sent.append(made("input", { name: "evil", value: "1" }));
+    document.body.append(frame, sent);
+    sent.submit();
+    return over(frame);
+  };
+  const accept = { Accept: "text/event-stream" };
+  const quiet = (url, given) => fetch(url, { mode: "no-cors", signal: AbortSignal.timeout(1000), ...given })
+    .then((answer) => answer.text()).catch(() => 0);
+  const socket = new WebSocket(gateway.replace("http", "ws") + "/v1/ws");
+  const opened = new Promise((resolve) => {
+    socket.onopen = () => resolve(true);
+    socket.onerror = () => resolve(false);
+  });
+  const source = new EventSource(streams[0]);
+  const read = (url) => fetch(url, { headers: accept }).then(() => true, () => false);
+  await Promise.all([
+    ...streams.flatMap((src) => [
+      over(made("img", { src })), over(made("script", { src })), over(made("iframe", { src })),
+      quiet(src), quiet(src, { headers: accept }), read(src), form(src, "GET", ""),
+    ]),
+    form(gateway + entries, "POST", "application/x-www-form-urlencoded"),
+    form(gateway + entries, "POST", "text/plain"),
+    quiet(gateway + entries, { method: "POST", body: "evil" }),
+    quiet(gateway + "/v1/commands", { method: "POST", body: '["FLUSHALL"]' }),
+    navigator.sendBeacon(gateway + "/v1/commands", '["FLUSHALL"]'),
+    opened,
+  ]);
+  source.close();
+  return { socket: await opened, readable: await read(gateway + "/v1/streams") };
+}
+"""
+
+
+class Page(BaseHTTPRequestHandler):
+    """An empty page."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>elsewhere</title><body>")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[int]:
+    """The port of another server on this machine."""
+    server = HTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"], ids=["cross-site", "same-site"])
+async def test_a_page_elsewhere_takes_no_entry_and_throws_no_worker_out(
+    browser: Browser, gateway: Gateway, elsewhere: int, host: str
+) -> None:
+    """By image, script, frame, form, link, fetch, beacon, EventSource and WebSocket: nothing changes."""
+    http = gateway.http
+    await http.delete("/v1/streams/spoils")
+    batch = {"entries": [{"id": f"5-{n}", "fields": {"n": str(n)}} for n in range(3)]}
+    await http.post(ENTRIES, json=batch)
+    await http.put(GROUP, json={"start": "0"})
+    headers = {"Accept": "text/event-stream"}
+    async with http.stream(
+        "GET", f"{GROUP}/consumers/worker/stream?max_in_flight=1", headers=headers
+    ) as worker:
+        lines = worker.aiter_lines()
+
+        async def next_id() -> str:
+            async for line in lines:
+                assert not line.startswith("event: end"), "the worker was thrown out"
+                if line.startswith("data: "):
+                    return str(json.loads(line.removeprefix("data: "))["id"])
+            raise AssertionError("the worker's connection is over")
+
+        assert await next_id() == "5-0"
+        page = await (await browser.new_context()).new_page()
+        await page.goto(f"http://{host}:{elsewhere}/")
+        url = gateway.server.url
+        assert await page.evaluate(ATTACK, [url, ENTRIES, GROUP]) == {"socket": False, "readable": False}
+        # A link: the whole page goes there.
+        await page.evaluate("url => { location = url; }", f"{url}{GROUP}/consumers/thief/stream")
+        await page.wait_for_url("**/thief/stream")
+        assert "origin_refused" in await page.content()
+        await page.context.close()
+        pending = (await http.get(f"{GROUP}/pending")).json()
+        assert pending["consumers"] == [{"name": "worker", "count": 1}]
+        assert [one["name"] for one in (await http.get(f"{GROUP}/consumers")).json()["consumers"]] == [
+            "worker"
+        ]
+        assert (await http.get("/v1/streams/spoils")).json()["length"] == 3
+        await http.post(f"{GROUP}/ack", json={"ids": ["5-0"]})
+        assert await next_id() == "5-1"

@@ -1,0 +1,59 @@
+"""EventSource in a real browser: what a gateway must not answer, or the browser never asks again.
+
+Knows: the standard's states of an EventSource. Must never know: how the gateway ends an answer.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.async_api import Browser
+
+from tests.server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SLOW = str(Path(__file__).parents[1] / "slow_start.py")
+loading_s = 5
+EVENTSOURCE_CLOSED = 2
+# An event every few seconds at most, each followed by a wait of one to five.
+back_ms_max = 30_000
+FOLLOW = """
+() => {
+  const source = new EventSource("/v1/streams/s/tail?after=0");
+  const seen = { entries: [], ends: [], states: [] };
+  source.onerror = () => seen.states.push(source.readyState);
+  source.addEventListener("entry", ({ data }) => seen.entries.push(JSON.parse(data).id));
+  source.addEventListener("end", ({ data }) => seen.ends.push(JSON.parse(data).reason));
+  window.seen = seen;
+}
+"""
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path / "weir-data", "--fsync", "always") as server:
+        yield server
+
+
+async def test_an_eventsource_outlives_a_kill_and_a_long_start(browser: Browser, slow: Server) -> None:
+    """Kill -9, a log that takes five seconds to read: entries published afterwards arrive by themselves."""
+    async with httpx.AsyncClient(base_url=slow.url, timeout=30) as http:
+        await http.post("/v1/streams/s/entries", json={"id": "5-0", "fields": {"n": "before"}})
+        page = await (await browser.new_context(bypass_csp=True)).new_page()
+        await page.goto(f"{slow.url}/errors/gap")
+        await page.evaluate(FOLLOW)
+        await page.wait_for_function("seen.entries.length === 1")
+        slow.kill()
+        slow.wrapper = (sys.executable, SLOW, str(loading_s))
+        slow.launch()
+        await page.wait_for_function("seen.ends.includes('starting')", timeout=back_ms_max)
+        assert (await http.get("/healthz/ready")).status_code == 503
+        slow.wait_until_ready()
+        await http.post("/v1/streams/s/entries", json={"id": "5-1", "fields": {"n": "after"}})
+        await page.wait_for_function("seen.entries.length === 2", timeout=back_ms_max)
+        assert await page.evaluate("seen.entries") == ["5-0", "5-1"]
+        assert EVENTSOURCE_CLOSED not in await page.evaluate("seen.states")
+        await page.context.close()

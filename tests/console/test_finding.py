@@ -1,0 +1,459 @@
+"""Finding a stream, an entry, what lags behind; and taking along what was found.
+
+Knows: the page by its roles and names, as people and screen readers do. Must never know: its modules.
+"""
+
+import asyncio
+import csv
+import http.client
+import json
+import re
+import shlex
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Locator, Page, Request, Route, expect
+
+from tests.console.conftest import Gateway
+from tests.console.test_console import AXE, check_access, opened, rows
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+WAREHOUSES = "tenant-4711:region-eu-central:orders-of-the-northern-warehouses"
+LEFT = "element => element.getBoundingClientRect().left"
+# What scrolls and is not among the stops of the Tab key; the checker is content with less.
+OUT_OF_REACH = """() => [...document.querySelectorAll("*")].filter((one) => {
+  const { overflowX, overflowY } = getComputedStyle(one);
+  const scrolls = (/auto|scroll/.test(overflowY) && one.scrollHeight > one.clientHeight + 1)
+    || (/auto|scroll/.test(overflowX) && one.scrollWidth > one.clientWidth + 1);
+  const stop = one.tabIndex >= 0 || one.querySelector("a[href], button, input, [tabindex='0']");
+  return scrolls && one.clientHeight > 0 && !stop;
+}).map((one) => one.className)"""
+WIDTH = "element => element.getBoundingClientRect().width"
+
+_FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+def listed(page: Page) -> Locator:
+    """The links of the list of streams."""
+    return page.get_by_role("region", name="List of streams").get_by_role("link")
+
+
+async def test_names_are_whole_and_columns_stay(page: Page, gateway: Gateway) -> None:
+    """At 1280 px, with names that differ at the end alone, beside a stream whose figures grow; the list is
+    made wider by keyboard, which is remembered.
+    """
+    await page.set_viewport_size({"width": 1280, "height": 800})
+    names = [f"wide-{place:02}-{'x' * 60}-{end}" for place, end in enumerate(("one", "two", "three"))]
+    for name in names:
+        await gateway.publish(name, {"n": "1"})
+    await opened(page, gateway, names[0])
+    length = page.get_by_role("columnheader", name="Length")
+    left = await length.evaluate(LEFT)
+    cut = "one => [one, one.parentElement].some((box) => box.scrollWidth > box.clientWidth)"
+    for name in names:
+        link = page.get_by_role("region", name="List of streams").get_by_role("link", name=name)
+        assert await link.inner_text() == name
+        assert not await link.evaluate(cut)
+    for n in range(12):
+        await gateway.publish(names[0], *({"n": str(n)} for n in range(1_000)))
+        if n % 4 == 0:
+            assert await length.evaluate(LEFT) == left
+    line = page.get_by_role("row", name=names[0])
+    await expect(line.get_by_role("cell").first).to_have_text("12K")
+    assert await length.evaluate(LEFT) == left
+    divider = page.get_by_role("separator", name="Width of the list")
+    await divider.focus()
+    for _ in range(9):
+        await divider.press("ArrowRight")
+    assert await length.evaluate(LEFT) > left + 20
+    await expect(page.get_by_role("columnheader", name="Memory")).to_be_visible()
+    width = await page.locator("#streams").evaluate(WIDTH)
+    await page.reload()
+    assert await page.locator("#streams").evaluate(WIDTH) == width
+
+
+async def test_prefixes_fold_and_any_part_of_a_name_finds(page: Page, gateway: Gateway) -> None:
+    """A few streams are shown open; many are folded, but for the one that is looked at."""
+    tails = [f"{kind}:{n}" for kind in ("paid", "sent") for n in range(22)]
+    for tail in tails:
+        await gateway.call("PUT", f"{WAREHOUSES}:{tail}")
+    await gateway.call("PUT", "fold-other")
+    await opened(page, gateway, f"{WAREHOUSES}:paid:7")
+    folder = page.get_by_role("button", name=f"{WAREHOUSES}:")
+    await expect(folder).to_have_attribute("aria-expanded", "true")
+    await expect(page.get_by_role("row", name=f"{WAREHOUSES}: 44 streams")).to_be_visible()
+    await expect(page.get_by_role("button", name="paid:", exact=True)).to_have_attribute(
+        "aria-expanded", "true"
+    )
+    sent = page.get_by_role("button", name="sent:", exact=True)
+    await expect(sent).to_have_attribute("aria-expanded", "false")
+    await expect(listed(page).filter(has_text=re.compile("^7$"))).to_have_count(1)
+    await sent.press("Enter")
+    await expect(listed(page).filter(has_text=re.compile("^7$"))).to_have_count(2)
+    await expect(page.get_by_role("link", name=f"{WAREHOUSES}:sent:21", exact=True)).to_be_visible()
+    await folder.click()
+    await expect(page.get_by_role("link", name=f"{WAREHOUSES}:sent:21", exact=True)).to_have_count(0)
+    search = page.get_by_role("searchbox", name="Find streams")
+    await search.fill("NORTHERN sent:2")
+    await expect(listed(page)).to_have_text([f"{WAREHOUSES}:sent:{n}" for n in ("2", "20", "21")])
+    await search.fill("nothing like it")
+    await expect(page.get_by_text("No stream has this in its name.")).to_be_visible()
+
+
+async def test_the_overview_tells_how_the_gateway_is(page: Page, gateway: Gateway) -> None:
+    """Figures, the busiest streams, and the groups that are furthest behind, the worst first."""
+    for name, count in (("lag-much", 30), ("lag-some", 20)):
+        await gateway.call("PUT", f"{name}/groups/team", {"start": "0"})
+        await gateway.publish(name, *({"n": str(n)} for n in range(count)))
+    await page.goto(f"{gateway.server.url}/console")
+    for card in ("Streams", "Entries in memory", "Memory", "Log", "Connections", "Version", "Up for"):
+        figure = page.locator(".card").filter(has=page.get_by_text(card, exact=True)).locator("dd")
+        await expect(figure).to_have_text(re.compile(r"\d"))
+    behind = page.get_by_role("region", name="Furthest behind").get_by_role("row")
+    await expect(behind.nth(1)).to_have_text(re.compile(r"team\s*lag-much\s*30\s*0\s*0"))
+    await expect(behind.nth(2)).to_have_text(re.compile(r"team\s*lag-some\s*20\s*0\s*0"))
+    busy = page.get_by_role("region", name="Busiest streams")
+    for _ in range(100):
+        await gateway.publish("lag-some", {"n": "more"})
+        if await busy.get_by_role("link", name="lag-some").is_visible():
+            break
+        await asyncio.sleep(0.2)
+    await expect(busy.get_by_role("link", name="lag-some")).to_be_visible()
+    await behind.nth(1).get_by_role("link", name="team").click()
+    await expect(page.get_by_role("region", name="Group", exact=True)).to_be_visible()
+    await expect(page.get_by_role("region", name="Lag of each group over time")).to_contain_text("team 30")
+    await page.get_by_role("link", name="Weir console, start").click()
+    await expect(page.get_by_role("heading", level=1, name="Overview")).to_be_visible()
+
+
+async def test_dead_letters_say_why_and_go_back(page: Page, gateway: Gateway) -> None:
+    """Some that are chosen, then all of one reason; what is asked for is tried first and told. Those of other
+    groups stay out of it, and so does what dies again meanwhile.
+    """
+    asked: list[dict[str, dict[str, str]]] = []
+
+    def note(request: Request) -> None:
+        if request.url.endswith("/redrive"):
+            asked.append(json.loads(request.post_data or "{}"))
+
+    page.on("request", note)
+    ids = await gateway.publish("letters", *({"n": str(n)} for n in range(6)))
+    await gateway.call("PUT", "letters/groups/team", {"start": "0"})
+    policy = {"dead_letter": {"stream": "letters-dead", "max_deliveries": None}}
+    await gateway.call("PATCH", "letters/groups/team", policy)
+    await gateway.call("POST", "letters/groups/team/consumers/anna/read", {"count": 6})
+    for at, reason in ((0, "no such town"), (3, "unpaid")):
+        letters = {"ids": ids[at : at + 3], "reason": reason}
+        await gateway.call("POST", "letters/groups/team/dead-letter", letters)
+    await gateway.call("PUT", "letters/groups/other", {"start": "0"})
+    await gateway.call("PATCH", "letters/groups/other", policy)
+    await gateway.call("POST", "letters/groups/other/consumers/bert/read", {"count": 1})
+    await gateway.call("POST", "letters/groups/other/dead-letter", {"ids": ids[:1], "reason": "unpaid"})
+    await opened(page, gateway, "letters", "groups/team")
+    letters_shown = page.get_by_role("region", name="Dead letters")
+    line = letters_shown.get_by_role("row").filter(has_text=ids[4])
+    await expect(line).to_contain_text("unpaid")
+    await expect(line).to_contain_text("anna")
+    await expect(letters_shown.get_by_role("row")).to_have_count(7)
+    await line.get_by_role("checkbox").check()
+    await letters_shown.get_by_role("button", name="Redrive chosen…").click()
+    await expect(page.get_by_text("This puts back 1 dead letter.")).to_be_visible()
+    await page.get_by_role("button", name="Redrive", exact=True).click()
+    await expect(page.locator(".toast").last).to_contain_text("Put back 1 entry")
+    await expect(letters_shown.get_by_role("row")).to_have_count(6)
+    await letters_shown.get_by_role("button", name="Redrive all…").click()
+    await page.get_by_label("Only with this reason").fill("no such town")
+    await expect(page.get_by_text("This puts back 3 dead letters.")).to_be_visible()
+    await page.get_by_role("button", name="Redrive", exact=True).click()
+    await expect(page.locator(".toast").last).to_contain_text("Put back 3 entries")
+    await expect(letters_shown.get_by_role("row")).to_have_count(3)
+    ends = {one["filter"]["end"] for one in asked if "filter" in one}
+    assert len(ends) == 1
+    letters_left = (await gateway.call("GET", "letters-dead/entries"))["entries"]
+    first, second, others = (str(one["id"]) for one in letters_left if isinstance(one, dict))
+    assert ends != {others}
+    await letters_shown.get_by_label(f"Choose {first}").check()
+    await gateway.call("POST", "letters-dead/entries/delete", {"ids": [first]})
+    await expect(letters_shown.get_by_role("button", name="Redrive chosen…")).to_be_disabled()
+    await expect(letters_shown.get_by_role("button", name=second, exact=True)).to_be_visible()
+    entries = (await gateway.call("GET", "letters/entries"))["entries"]
+    fields = [one["fields"] for one in entries if isinstance(one, dict)]
+    assert [one["n"] for one in fields] == ["0", "1", "2", "3", "4", "5", "4", "0", "1", "2"]
+
+
+async def _run_copied(page: Page, name: str) -> dict[str, object]:
+    """What the gateway answers to the command that this button copies."""
+    await page.evaluate("() => navigator.clipboard.writeText('')")
+    await page.get_by_role("complementary", name="Entry").get_by_role("button", name=name, exact=True).click()
+    copied = await page.wait_for_function("() => navigator.clipboard.readText()")
+    words = shlex.split(str(await copied.json_value()))
+    done = await asyncio.to_thread(subprocess.run, words, capture_output=True, check=True)
+    answer: dict[str, object] = json.loads(done.stdout)
+    return answer
+
+
+async def test_an_entry_leaves_the_page_as_json_and_curl_and_comes_again(
+    page: Page, gateway: Gateway
+) -> None:
+    """The command that is copied works in a shell; what is published again has the same fields, ends of lines
+    and all.
+    """
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    note = 'it\'s\r\n"two" lines'
+    (entry_id,) = await gateway.publish("copies", {"note": note, "n": "1"})
+    await opened(page, gateway, "copies")
+    await rows(page).last.click()
+    entry = page.get_by_role("complementary", name="Entry")
+    await entry.get_by_role("button", name="JSON", exact=True).click()
+    shown = json.loads(await entry.locator("pre").inner_text())
+    assert shown == {"id": entry_id, "fields": {"note": note, "n": "1"}}
+    assert "id" in await _run_copied(page, "Copy as curl to publish")
+    assert (await _run_copied(page, "Copy as curl"))["fields"] == {"note": note, "n": "1"}
+    await entry.get_by_role("button", name="Publish again…").click()
+    await expect(page.get_by_label("Value").first).to_have_value(note.replace("\r\n", "\n"))
+    await page.get_by_label("Value").last.fill("2")
+    await page.get_by_role("button", name="Publish", exact=True).click()
+    await expect(page.locator(".toast").last).to_contain_text("Published")
+    entries = (await gateway.call("GET", "copies/entries"))["entries"]
+    assert [one["fields"] for one in entries if isinstance(one, dict)] == [
+        {"note": note, "n": "1"},
+        {"note": note, "n": "1"},
+        {"note": note, "n": "2"},
+    ]
+
+
+async def test_bytes_are_published_again_as_bytes(page: Page, gateway: Gateway) -> None:
+    """What is no text comes again with its encoding; the next entry is text again."""
+    await gateway.call("POST", "raw/entries", {"fields": {"raw": "AP8QSA=="}, "encoding": "base64"})
+    await opened(page, gateway, "raw")
+    await rows(page).last.click()
+    await page.get_by_role("button", name="Publish again…").click()
+    await expect(page.get_by_text("are base64")).to_be_visible()
+    await page.get_by_role("button", name="Publish", exact=True).click()
+    await expect(page.locator(".toast").last).to_contain_text("Published")
+    await page.get_by_role("button", name="Begin anew").click()
+    await page.get_by_label("Field name").fill("raw")
+    await page.get_by_label("Value").fill("AP8QSA==")
+    await page.get_by_label("Value").press("Control+Enter")
+    await expect(page.locator(".toast")).to_have_count(2)
+    entries = (await gateway.call("GET", "raw/entries"))["entries"]
+    encodings = [one.get("encoding") for one in entries if isinstance(one, dict)]
+    assert encodings == ["base64", "base64", None]
+
+
+async def test_ages_are_in_seconds(page: Page, gateway: Gateway) -> None:
+    """A trim by age leaves what is younger; nothing is removed before it is said."""
+    minutes_ago = round(time.time() * 1000) - 600_000
+    await gateway.call("POST", "aged/entries", {"id": f"{minutes_ago}-0", "fields": {"n": "1"}})
+    await opened(page, gateway, "aged")
+    await page.get_by_role("button", name="Trim…").click()
+    await page.get_by_label("Keep").select_option("older")
+    for seconds, count in (("100000", "0 entries"), ("60", "1 entry")):
+        await page.get_by_label("Number, ID or seconds").fill(seconds)
+        await expect(page.get_by_text(f"This removes {count}.")).to_be_visible()
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(rows(page)).to_have_count(1)
+
+
+async def test_an_answer_that_comes_late_is_shown_nowhere_else(page: Page, gateway: Gateway) -> None:
+    """Figures of a stream that is left belong to no other."""
+    await gateway.publish("late", *({"n": str(n)} for n in range(7)))
+    await gateway.publish("prompt", {"n": "1"})
+
+    async def wait(route: Route) -> None:
+        await asyncio.sleep(1.5)
+        await route.continue_()
+
+    await page.route(re.compile("/v1/streams/late$"), wait)
+    await page.goto(f"{gateway.server.url}/console#/late/live")
+    await expect(page.get_by_role("heading", level=1, name="late")).to_be_visible()
+    await page.evaluate("() => { location.hash = '#/prompt/live' }")
+    await expect(page.locator(".figures")).to_contain_text("1 entry ")
+    async with page.expect_response(re.compile("/v1/streams/late$")):
+        pass
+    # Looked at again and again: the next round of figures would put it right.
+    for _ in range(10):
+        assert "1 entry " in await page.locator(".figures").inner_text()
+        await asyncio.sleep(0.05)
+
+
+async def _downloaded(page: Page, form: str, to: Path) -> str:
+    async with page.expect_download() as download:
+        await page.get_by_label("Download the rows shown").select_option(form)
+    await (await download.value).save_as(to)
+    return (await asyncio.to_thread(to.read_bytes)).decode()
+
+
+async def test_what_is_filtered_is_downloaded(page: Page, gateway: Gateway, tmp_path: Path) -> None:
+    """As lines of JSON and as a table, in which nothing is a formula."""
+    formula = '=HYPERLINK("http://127.0.0.1/","click")'
+    await gateway.publish("keep/it".replace("/", " "), *({"n": str(n), "text": formula} for n in range(300)))
+    await opened(page, gateway, "keep%20it")
+    await page.get_by_role("searchbox", name="Filter entries").fill("n>=290")
+    await expect(rows(page)).to_have_count(10)
+    lines = (await _downloaded(page, "ndjson", tmp_path / "a")).splitlines()
+    assert [json.loads(line)["fields"] for line in lines] == [
+        {"n": str(n), "text": formula} for n in range(290, 300)
+    ]
+    table = list(csv.reader((await _downloaded(page, "csv", tmp_path / "b")).splitlines()))
+    assert table[0] == ["id", "time", "encoding", "n", "text"]
+    assert [line[3:] for line in table[1:]] == [[str(n), f"'{formula}"] for n in range(290, 300)]
+
+
+async def _one_at_a_time(gateway: Gateway, count: int) -> int:
+    """Thousands of requests, so by a client that costs little."""
+
+    def publish() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", gateway.server.port, timeout=30)
+        for number in range(count):
+            connection.request("POST", "/v1/streams/busy/entries", f"n={number}", _FORM)
+            answer = connection.getresponse()
+            assert answer.status == 201, answer.read()
+            answer.read()
+        connection.close()
+
+    await asyncio.to_thread(publish)
+    return count
+
+
+async def test_a_pause_in_a_busy_stream_loses_nothing(page: Page, gateway: Gateway, tmp_path: Path) -> None:
+    """Entries that come one at a time, more than the page has credit for: after it goes on they are all
+    there.
+    """
+    await gateway.call("PUT", "busy")
+    await opened(page, gateway, "busy")
+    sent = 0
+    for pauses in range(2):
+        await page.get_by_role("button", name="Pause").click()
+        for _ in range(6):
+            sent += await _one_at_a_time(gateway, 500)
+        if pauses == 0:
+            await expect(page.locator(".status")).to_contain_text("more wait in the stream")
+        await page.get_by_role("button", name="Resume").click()
+        sent += await _one_at_a_time(gateway, 50)
+        await expect(page.locator(".status")).to_contain_text(f"{sent:,} received")
+    entries: list[str] = []
+    after = "0"
+    while page_of := (await gateway.call("GET", f"busy/entries?after={after}&count=1000"))["entries"]:
+        entries += [str(one["id"]) for one in page_of if isinstance(one, dict)]
+        after = entries[-1]
+    lines = (await _downloaded(page, "ndjson", tmp_path / "all")).splitlines()
+    assert [json.loads(line)["id"] for line in lines] == entries
+    assert len(entries) == sent
+    await expect(rows(page, "Gap:")).to_have_count(0)
+
+
+async def test_after_a_jump_the_keyboard_goes_on_from_there(page: Page, gateway: Gateway) -> None:
+    """The row that was jumped to is chosen; the next is the next one. Where the list was scrolled, it begins
+    with what is in sight.
+    """
+    ids = await gateway.publish("jumped", *({"n": f"n{n:04}"} for n in range(1_200)))
+    await opened(page, gateway, "jumped")
+    grid = page.get_by_role("grid", name="Entries")
+    chosen = page.locator('.row[aria-selected="true"]')
+    place = page.get_by_role("textbox", name="Jump to")
+    await place.fill(ids[600])
+    await place.press("Enter")
+    await expect(chosen).to_contain_text("n0600")
+    await expect(grid).to_be_focused()
+    await page.keyboard.press("ArrowDown")
+    await expect(chosen).to_contain_text("n0601")
+    await page.keyboard.press("ArrowUp")
+    await page.keyboard.press("ArrowUp")
+    await expect(chosen).to_contain_text("n0599")
+    await expect(chosen).to_be_in_viewport()
+
+    await page.get_by_role("button", name="Go to now").click()
+    await grid.hover()
+    await page.mouse.wheel(0, -2_600)
+    await expect(page.locator(".state")).to_contain_text("Paused at")
+    first = """rows => {
+      const head = document.querySelector(".grid-top").getBoundingClientRect();
+      return rows.find((row) => row.getBoundingClientRect().top >= head.bottom - 1).textContent;
+    }"""
+    for key in ("ArrowDown", "ArrowUp"):
+        await page.get_by_role("searchbox", name="Filter entries").fill(
+            f"n0{'' if key == 'ArrowDown' else ' '}"
+        )
+        await grid.evaluate("element => { element.scrollTop -= 40 }")
+        await grid.focus()
+        seen = await page.locator(".row:visible").evaluate_all(first)
+        await grid.press(key)
+        await expect(chosen).to_have_text(seen)
+
+
+async def test_columns_are_resized(page: Page, gateway: Gateway) -> None:
+    """By pointer at the head, by keyboard in the menu of columns; a double click resets."""
+    await gateway.publish("columns", {"alpha": "a" * 90, "beta": "b"})
+    await opened(page, gateway, "columns")
+    head = page.get_by_role("columnheader", name="alpha")
+    width = await head.evaluate(WIDTH)
+    divider = head.get_by_role("separator")
+    box = await divider.bounding_box()
+    assert box is not None
+    await page.mouse.move(box["x"] + 4, box["y"] + 4)
+    await page.mouse.down()
+    await page.mouse.move(box["x"] + 84, box["y"] + 4, steps=4)
+    await page.mouse.up()
+    assert await head.evaluate(WIDTH) == pytest.approx(width + 80, abs=2)
+    assert await rows(page).locator(".cell").nth(2).evaluate(WIDTH) == await head.evaluate(WIDTH)
+    await page.get_by_role("button", name="Columns", exact=True).click()
+    await page.get_by_role("button", name="Narrower alpha").press("Enter")
+    assert await head.evaluate(WIDTH) == pytest.approx(width + 32, abs=2)
+    await page.keyboard.press("Escape")
+    await divider.dblclick()
+    assert await head.evaluate(WIDTH) == pytest.approx(width, abs=2)
+
+
+async def test_what_is_done_to_pending_entries_is_what_was_chosen(page: Page, gateway: Gateway) -> None:
+    """Idle times are in seconds; what somebody else has acknowledged meanwhile is chosen no more."""
+    ids = await gateway.publish("stale", *({"n": str(n)} for n in range(4)))
+    await gateway.call("PUT", "stale/groups/team", {"start": "0"})
+    await gateway.call("POST", "stale/groups/team/consumers/anna/read", {"count": 4})
+    await opened(page, gateway, "stale", "groups/team")
+    pending = page.get_by_role("region", name="Pending entries")
+    lines = pending.get_by_role("row")
+    await expect(lines).to_have_count(5)
+    await page.wait_for_function(
+        "() => /[1-9][.0-9]* s/.test(document.querySelector('.pending tbody').textContent)"
+    )
+    # Five hundred milliseconds have gone by, five hundred seconds have not.
+    await pending.get_by_label("Idle at least, in seconds").fill("500")
+    await expect(lines).to_have_count(1)
+    await pending.get_by_label("Idle at least, in seconds").fill("")
+    await expect(lines).to_have_count(5)
+    await pending.get_by_label(f"Choose {ids[0]}").check()
+    await pending.get_by_role("button", name="Claim…").click()
+    await page.get_by_label("For consumer").fill("bert")
+    await page.get_by_label("Only if idle").fill("500")
+    await page.get_by_role("button", name="Claim", exact=True).click()
+    await expect(page.locator(".toast").last).to_contain_text("bert claimed 0 entries")
+
+    for entry_id in ids[:2]:
+        await pending.get_by_label(f"Choose {entry_id}").check()
+    await gateway.call("POST", "stale/groups/team/ack", {"ids": ids[:1]})
+    await expect(lines).to_have_count(4)
+    await expect(pending).to_contain_text("3, 1 chosen")
+    await gateway.call("POST", "stale/groups/team/ack", {"ids": ids[1:2]})
+    await expect(pending.get_by_role("button", name="Acknowledge")).to_be_disabled()
+    await expect(lines).to_have_count(3)
+
+
+async def test_a_long_list_and_the_overview_are_accessible(page: Page, gateway: Gateway) -> None:
+    """Where there is more than fits, what scrolls can be reached by keyboard."""
+    await gateway.publish("reach", *({f"field-{at}": "x" * 40 for at in range(9)} for _ in range(200)))
+    await gateway.call("PUT", "reach/groups/team", {"start": "0"})
+    for narrow in (False, True):
+        await page.set_viewport_size({"width": 390 if narrow else 1280, "height": 700})
+        await opened(page, gateway, "reach")
+        assert await page.evaluate(OUT_OF_REACH) == []
+        await page.evaluate(AXE.read_text())
+        await check_access(page)
+        await page.get_by_role("link", name="Weir console, start").click()
+        await expect(page.get_by_role("region", name="Furthest behind").get_by_role("row")).not_to_have_count(
+            0
+        )
+        await check_access(page)

@@ -1,0 +1,127 @@
+"""Every view as it looks: narrow and wide, light and dark; nothing is cut off, nothing runs over the edge.
+
+Knows: the views, and how to see that something does not fit. Must never know: what a view is for.
+
+`WEIR_VIEWS=folder` keeps the pictures there.
+"""
+
+import os
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.console.conftest import Gateway
+from tests.console.test_console import opened, rows
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+LONG = "tenant-4711:region-eu-central:orders-of-the-northern-warehouses:"
+STREAM = f"{LONG}placed"
+SIZES = {"wide": (1280, 800), "narrow": (390, 844)}
+# What is wider than the window, or than the box that hides its end without a way to scroll there.
+OVERFLOWS = """() => {
+  const LOOKED_AT = "button, h1, h2, dt, dd, th, label, input, select, .figures, .status, .connection > span";
+  const UNSEEN = ".unseen, .skip, [hidden], dialog:not([open])";
+  // These scroll, or are cut off where a column ends.
+  const SCROLLS = ".grid, .sideways, .plot, .menu";
+  const wide = document.documentElement.scrollWidth > innerWidth ? ["the page"] : [];
+  for (const one of document.querySelectorAll(LOOKED_AT)) {
+    const box = one.getBoundingClientRect();
+    if (one.closest(`${UNSEEN}, ${SCROLLS}`) || !one.checkVisibility() || box.width === 0) continue;
+    const said = `${one.tagName}.${one.className} ${one.textContent.slice(0, 40)}`;
+    const isCut = one.scrollWidth > one.clientWidth + 1 && one.matches("button, h1, th, dt, dd, label");
+    if (box.right > innerWidth + 1 || box.left < -1) wide.push(`over the edge: ${said}`);
+    else if (isCut) wide.push(`cut off: ${said}`);
+  }
+  return wide;
+}"""
+
+
+async def _fill(gateway: Gateway) -> None:
+    chance = random.Random(11)
+    for tail in ("placed", "paid", "sent", "returned"):
+        await gateway.publish(
+            f"{LONG}{tail}",
+            *({"order": f"A-{n}", "total": str(chance.randrange(9_999)), "note": "x" * n} for n in range(60)),
+        )
+    for name in ("audit", "metrics.cellar", "metrics.attic"):
+        await gateway.publish(name, *({"n": str(n)} for n in range(20)))
+    policy = {"start": "0", "dead_letter": {"stream": f"{LONG}dead", "max_deliveries": 3}}
+    await gateway.call("PUT", f"{STREAM}/groups/billing", {"start": "0"})
+    await gateway.call("PUT", f"{STREAM}/groups/a-group-with-a-rather-long-name-of-its-own", {"start": "0"})
+    del policy["start"]
+    await gateway.call("PATCH", f"{STREAM}/groups/billing", policy)
+    given = await gateway.call(
+        "POST", f"{STREAM}/groups/billing/consumers/worker-on-node-17/read", {"count": 9}
+    )
+    ids = [one["id"] for one in given["entries"] if isinstance(one, dict)]
+    letters = {"ids": ids[:3], "reason": "the customer's address could not be found in any of the registers"}
+    await gateway.call("POST", f"{STREAM}/groups/billing/dead-letter", letters)
+
+
+async def _overview(page: Page, gateway: Gateway) -> None:
+    await page.goto(f"{gateway.server.url}/console#/")
+    await expect(page.get_by_role("region", name="Furthest behind").get_by_role("row")).not_to_have_count(0)
+
+
+async def _live(page: Page, gateway: Gateway) -> None:
+    await opened(page, gateway, STREAM)
+    await expect(rows(page).last).to_be_visible()
+
+
+async def _entry(page: Page, gateway: Gateway) -> None:
+    await _live(page, gateway)
+    await rows(page).last.click()
+    await expect(page.get_by_role("complementary", name="Entry")).to_be_visible()
+
+
+async def _groups(page: Page, gateway: Gateway) -> None:
+    await opened(page, gateway, STREAM, "groups/billing")
+    await expect(page.get_by_role("region", name="Dead letters").get_by_role("row")).to_have_count(4)
+
+
+async def _letters(page: Page, gateway: Gateway) -> None:
+    await _groups(page, gateway)
+    await page.get_by_role("region", name="Dead letters").scroll_into_view_if_needed()
+
+
+async def _publish(page: Page, gateway: Gateway) -> None:
+    await opened(page, gateway, STREAM, "publish")
+
+
+async def _question(page: Page, gateway: Gateway) -> None:
+    await _groups(page, gateway)
+    await page.get_by_role("button", name="Policy…").click()
+    await expect(page.get_by_role("dialog")).to_be_visible()
+
+
+VIEWS: dict[str, Callable[[Page, Gateway], Awaitable[None]]] = {
+    "overview": _overview,
+    "live": _live,
+    "entry": _entry,
+    "groups": _groups,
+    "letters": _letters,
+    "publish": _publish,
+    "question": _question,
+}
+
+
+async def test_every_view_fits(page: Page, gateway: Gateway, tmp_path: Path) -> None:
+    """Light and dark, wide and narrow, with long names: all that is shown can be read or scrolled to."""
+    folder = Path(os.environ.get("WEIR_VIEWS") or tmp_path)
+    await _fill(gateway)
+    found: dict[str, object] = {}
+    for size, (width, height) in SIZES.items():
+        await page.set_viewport_size({"width": width, "height": height})
+        for name, view in VIEWS.items():
+            await view(page, gateway)
+            for scheme in ("light", "dark"):
+                await page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+                await page.screenshot(path=folder / f"{name}-{size}-{scheme}.png")
+                if wide := await page.evaluate(OVERFLOWS):
+                    found[f"{name} {size} {scheme}"] = wide
+            await page.keyboard.press("Escape")
+    assert found == {}
