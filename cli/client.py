@@ -100,12 +100,21 @@ class Gateway:
                 return rows
 
     def post(
-        self, path: str, body: Mapping[str, object], *, wait_ms: int = 0, repeatable: bool = False
+        self,
+        path: str,
+        body: Mapping[str, object],
+        *,
+        wait_ms: int = 0,
+        repeatable: bool = False,
+        key: str | None = None,
     ) -> Answer:
-        """Do something. `repeatable` where doing it twice is the same as once; elsewhere a lost answer
-        raises Unanswered at once.
+        """Do something. `repeatable` where doing it twice is the same as once, as it is under an idempotency
+        `key`; elsewhere a lost answer raises Unanswered at once.
         """
         headers = {"content-type": "application/json"}
+        if key is not None:
+            headers["idempotency-key"] = key
+            repeatable = True
         content = orjson.dumps(body)
         return self._call(
             "POST", path, content=content, headers=headers, wait_ms=wait_ms, repeatable=repeatable

@@ -18,8 +18,8 @@ _GROUPS: Final = ("name", "consumers", "pending", "last_delivered_id", "entries_
 _PENDING: Final = ("id", "consumer", "idle_ms", "delivery_count")
 _count_default: Final = 100
 _claim_idle_ms_default: Final = 60_000
-# Of one request; far below what a gateway allows.
-_claim_entries_max: Final = 1_000
+# Of one request: as many as a gateway looks up.
+_claim_entries_max: Final = 500
 _NONE_LEFT: Final = "0-0"
 
 
@@ -124,7 +124,7 @@ def claim(  # noqa: PLR0913 - a command's options are its parameters
     with Gateway(url, token_file) as gateway:
         place = (gateway, stream, group)
         body: dict[str, object] = {"consumer": consumer, "min_idle_ms": min_idle, "just_ids": just_ids}
-        answers = _claimed(*place, {**body, "ids": ids}) if ids else _autoclaimed(*place, body, count)
+        answers = _claimed(*place, body, ids) if ids else _autoclaimed(*place, body, count)
         total = 0
         for answer in answers:
             found = answer["ids"] if just_ids else answer["entries"]
@@ -135,11 +135,14 @@ def claim(  # noqa: PLR0913 - a command's options are its parameters
 
 
 def _claimed(
-    gateway: "Gateway", stream: str, group: str, body: dict[str, object]
+    gateway: "Gateway", stream: str, group: str, body: dict[str, object], ids: list[str]
 ) -> Iterator[dict[str, Any]]:
     from cli.client import of_group
 
-    yield gateway.post(f"{of_group(stream, group)}/claim", body)
+    wanted = list(dict.fromkeys(ids))
+    for start in range(0, len(wanted), _claim_entries_max):
+        some = wanted[start : start + _claim_entries_max]
+        yield gateway.post(f"{of_group(stream, group)}/claim", {**body, "ids": some})
 
 
 def _autoclaimed(

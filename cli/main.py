@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import backup, groups, log, migrate, publish, read, serve, streams, tail
+from cli import backup, groups, log, migrate, publish, read, redrive, serve, streams, tail
 from cli.failure import Failure
 from cli.output import plain
 from pipeline.cli.main import jobs
@@ -34,7 +34,8 @@ def root(version: Annotated[bool | None, typer.Option("--version", help="print t
     """A stream gateway: Redis Streams semantics over HTTP, from one small service.
 
     `serve` and `config` are about a server, `backup`, `restore` and `log` about its data; all others talk to
-    one, at --url or WEIR_URL. Exit codes: 0 fine, 1 failed, 2 usage, 3 data refused, 4 data in use elsewhere.
+    one, at --url or WEIR_URL. Exit codes: 0 fine, 1 failed, 2 usage, 3 data refused, 4 data in use elsewhere,
+    5 a fault inside the server.
     """
     if version:
         from app.version import VERSION
@@ -58,6 +59,7 @@ cli.command("trim", rich_help_panel=_OPERATIONS)(streams.trim)
 cli.command("groups", rich_help_panel=_OPERATIONS)(groups.groups)
 cli.command("pending", rich_help_panel=_OPERATIONS)(groups.pending)
 cli.command("claim", rich_help_panel=_OPERATIONS)(groups.claim)
+cli.command("redrive", rich_help_panel=_OPERATIONS)(redrive.redrive)
 cli.add_typer(jobs, rich_help_panel=_SPARK)
 
 

@@ -17,6 +17,7 @@ import typer
 
 from cli import options, output
 from cli.failure import Failure
+from cli.progress import Progress
 
 if TYPE_CHECKING:
     from cli.migration.copying import Copy, Outcome
@@ -89,6 +90,7 @@ class Import:
         from cli.migration.peers import Door, Origin
 
         self._patience_ms = patience_ms
+        self._progress = Progress()
         self._in_use = in_use
         self.origin: Origin = Origin(redis)
         self.target: Door = Door(url, token_file)
@@ -97,8 +99,13 @@ class Import:
 
     def close(self) -> None:
         """Hang up both."""
+        self._progress.clear()
         self.origin.close()
         self.target.__exit__(None, None, None)
+
+    def say(self, line: str) -> None:
+        """A line that stays, beside what is shown of the progress."""
+        self._progress.say(line)
 
     @property
     def has_problems(self) -> bool:
@@ -119,7 +126,7 @@ class Import:
         from cli.migration.copying import Outcome
 
         shown = output.plain(stream.decode(errors="backslashreplace"))
-        return self._outcomes.setdefault(stream, Outcome(shown, output.say))
+        return self._outcomes.setdefault(stream, Outcome(shown, self._progress.say, self._progress.show))
 
     def copy(self, stream: bytes, *, is_last: bool) -> None:
         """Copy a stream, trying again while patience lasts; `is_last` ends the import of it."""
@@ -205,6 +212,7 @@ class Import:
 
     def show(self, *, as_json: bool) -> None:
         """What became of the streams."""
+        self._progress.clear()
         if self._outcomes:
             output.rows([one.row() for one in self._outcomes.values()], _COLUMNS, as_json=as_json)
 
@@ -216,7 +224,7 @@ def _follow(found: Import, chosen: list[bytes], match: str) -> None:
         except KeyboardInterrupt:
             # It may have come in the midst of a reply.
             found.origin.close()
-            output.say("the last of it, with groups and what is pending; again with --follow goes on")
+            found.say("the last of it, with groups and what is pending; again with --follow goes on")
             for name in [*found.copies, *found.new_names(chosen, match)]:
                 found.copy(name, is_last=False)
 
@@ -225,7 +233,7 @@ def _copy_what_comes(found: Import, chosen: list[bytes], match: str) -> NoReturn
     looked_s = time.monotonic()
     for name in found.new_names(chosen, match):
         found.copy(name, is_last=False)
-    output.say("caught up; copying what comes until Ctrl-C")
+    found.say("caught up; copying what comes until Ctrl-C")
     while True:
         for name in found.fresh():
             found.advance(name)

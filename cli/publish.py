@@ -1,4 +1,4 @@
-"""`weir publish`: a file or standard input into a stream, nothing twice and nothing lost.
+"""`weir publish`: a file, standard input or fields as words into a stream, nothing twice and nothing lost.
 
 Knows: which key a batch is sent under, and what to say about the outcome.
 Must never know: HTTP, how the input is written.
@@ -10,10 +10,12 @@ known key is refused, so a changed input, --batch or --format is told instead of
 """
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -31,6 +33,8 @@ _batch_entries_default: Final = 1_000
 _batch_entries_max: Final = 1_000_000
 # What the gateway remembers of a stream, the oldest forgotten first.
 remembered_keys_max: Final = 10_000
+# Where in a batch the gateway found something wrong: the line of the body, the index of the entry.
+_PLACE_IN_BATCH: Final = re.compile(r"(line \d+: )?(/\d+)?")
 _FORMATS: Final = ("auto", "ndjson", "csv", "lines")
 
 
@@ -81,9 +85,14 @@ def _written(text: str) -> str:
 
 def publish(  # noqa: PLR0913 - a command's options are its parameters
     stream: options.Stream,
-    file: Annotated[
-        Path, typer.Argument(help="what to publish; - is standard input", show_default=False)
-    ] = _STANDARD_INPUT,
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE | NAME=VALUE…]",
+            help="a file, or the fields of one entry; without, or -: standard input",
+            show_default=False,
+        ),
+    ] = None,
     *,
     written: Annotated[
         str, typer.Option("--format", callback=_written, metavar="FORMAT", help=" | ".join(_FORMATS))
@@ -99,7 +108,7 @@ def publish(  # noqa: PLR0913 - a command's options are its parameters
     url: options.Url = options.DEFAULT_URL,
     token_file: options.TokenFile = None,
 ) -> None:
-    """Publish NDJSON, CSV with a header, or plain lines (as the field `data`).
+    """Publish NDJSON, CSV with a header, plain lines (as the field `data`), or one entry: NAME=VALUE ….
 
     A file, also as `< FILE`, is stored once: when the command was interrupted, run it again and it goes on.
     What comes through a pipe is sent as it comes; with --resume-key it is stored once too. A name not used
@@ -108,24 +117,80 @@ def publish(  # noqa: PLR0913 - a command's options are its parameters
     if resume_key == "":
         raise typer.BadParameter("it is not empty", param_hint="--resume-key")
     from cli.client import Gateway
+
+    connect = partial(Gateway, url, token_file, patience_ms=patience_ms)
+    fields = _fields(what or [])
+    outcome = Outcome()
+    if not fields:
+        file = Path(what[0]) if what else _STANDARD_INPUT
+        _publish_file(connect, stream, file, written, batch, resume_key, outcome)
+    elif written != "auto":
+        raise typer.BadParameter("it goes with a file or standard input", param_hint="--format")
+    else:
+        run = Run(resume_key or _new_name(), resume_key is not None, None)
+        with connect(tell=output.say) as gateway:
+            _send(gateway, stream, run, _entry(fields), outcome)
+    output.lines([_summary(outcome, as_json=as_json)])
+
+
+def _publish_file(
+    connect: "Callable[..., Gateway]",
+    stream: str,
+    file: Path,
+    written: str,
+    batch: int,
+    resume_key: str | None,
+    outcome: Outcome,
+) -> None:
     from cli.sources import Format, Lines, batches, rows
 
     with _opened(file) as descriptor:
         run = _run(descriptor, resume_key)
         lines = Lines(descriptor, live=not run.resumable)
         found = batches(lines, rows(lines, Format(written), file.name), batch)
-        outcome = Outcome()
         with (
             _explained(run, outcome),
             _progress(run.bytes_total) as (advance, tell),
-            Gateway(url, token_file, patience_ms=patience_ms, tell=tell) as gateway,
+            connect(tell=tell) as gateway,
         ):
             for one in found:
                 _send(gateway, stream, run, one, outcome)
                 advance(one.bytes_read, outcome.stored + outcome.repeated)
                 if one.position == remembered_keys_max:
                     tell(f"more than {remembered_keys_max:,} batches: the same again would store some twice")
-    output.lines([_summary(outcome, as_json=as_json)])
+
+
+def _fields(words: list[str]) -> list[tuple[str, str]]:
+    """The words as fields of one entry, in order; none where they are the name of a file.
+
+    One word that is a file's name is that file, whatever is in it.
+    """
+    if not words or (len(words) == 1 and ("=" not in words[0] or Path(words[0]).exists())):
+        return []
+    fields = [word.partition("=") for word in words]
+    for word, (name, equals, _) in zip(words, fields, strict=True):
+        if not equals or not name:
+            raise typer.BadParameter(f"{word!r} is not NAME=VALUE, as the fields of one entry are")
+    return [(name, value) for name, _, value in fields]
+
+
+def _entry(fields: list[tuple[str, str]]) -> "Batch":
+    """A batch of one entry."""
+    import orjson
+
+    from cli.sources import Batch
+
+    try:
+        return Batch(0, orjson.dumps({"fields": fields}) + b"\n", [], 0)
+    except orjson.JSONEncodeError:
+        raise typer.BadParameter("the fields are not UTF-8") from None
+
+
+def _new_name() -> str:
+    """The name of a run that is not to be repeated by another command."""
+    import secrets
+
+    return secrets.token_hex(16)
 
 
 def _send(gateway: "Gateway", stream: str, run: Run, batch: "Batch", outcome: Outcome) -> None:
@@ -140,7 +205,7 @@ def _send(gateway: "Gateway", stream: str, run: Run, batch: "Batch", outcome: Ou
         if not isinstance(index, int) or index >= len(batch.numbers):
             raise
         # The gateway counts the lines of the batch, people those of their file.
-        sentence = failure.sentence.removeprefix(f"/{index}").lstrip(":/ ")
+        sentence = _PLACE_IN_BATCH.sub("", failure.sentence, count=1).lstrip(":/ ")
         raise Failure(f"line {batch.numbers[index]}: {sentence}", code=failure.code) from None
     outcome.add(answer["count"], answer["last_id"], duplicate=answer["duplicate"])
 
@@ -165,11 +230,10 @@ def _opened(file: Path) -> Iterator[int]:
 
 def _run(descriptor: int, resume_key: str | None) -> Run:
     import hashlib
-    import secrets
 
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        return Run(resume_key or secrets.token_hex(16), resume_key is not None, None)
+        return Run(resume_key or _new_name(), resume_key is not None, None)
     begin = os.lseek(descriptor, 0, os.SEEK_CUR)
     total = max(0, status.st_size - begin)
     if resume_key is not None:

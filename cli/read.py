@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cli import options, output
+from cli.failure import Failure
 
 if TYPE_CHECKING:
     from cli.client import Gateway
@@ -46,8 +47,24 @@ def read(  # noqa: PLR0913 - a command's options are its parameters
     if (since and start != "-") or (until and end != "+"):
         raise typer.BadParameter("--since stands in place of --start, --until in place of --end")
     with Gateway(url, token_file) as gateway:
+        found = False
         for page in pages(gateway, stream, bounds, count=None if everything else count, reverse=reverse):
+            found = found or bool(page)
             output.entries(page, as_json=as_json)
+        if not found and not _exists(gateway, stream):
+            output.say(f"there is no stream {output.word(stream)}")
+
+
+def _exists(gateway: "Gateway", stream: str) -> bool:
+    from cli.client import of_stream
+
+    try:
+        gateway.get(of_stream(stream))
+    except Failure as failure:
+        if failure.code != "no_stream":
+            raise
+        return False
+    return True
 
 
 def pages(

@@ -29,7 +29,12 @@ def _ids(values: Any) -> list[str]:  # noqa: ANN401
 
 
 # By the mark that `engine.records` gives a field which MessagePack has no form for.
-_FORMS: Final[dict[str, Callable[[Any], Any]]] = {"id": ids.text, "ids": _ids, "texts": _texts}
+_FORMS: Final[dict[str, Callable[[Any], Any]]] = {
+    "id": ids.text,
+    "bound": ids.text,
+    "ids": _ids,
+    "texts": _texts,
+}
 _TOLD_BY_TEXTS: Final = "in the texts"
 
 

@@ -3,12 +3,15 @@
 Knows: how to ask for what `app` does. Must never know: how it does it.
 """
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+
+from cli import output
 
 if TYPE_CHECKING:
     from app.settings import Settings
@@ -38,15 +41,19 @@ def serve(
     """Serve until SIGTERM or Ctrl-C.
 
     Every setting is also WEIR_NAME in the environment and a key of the TOML file: see `weir config`.
-    Exit codes: 0 stopped, 1 failed, 2 usage, 3 data refused, 4 data in use by another process.
+    Exit codes: 0 stopped, 1 failed, 2 usage, 3 data refused, 4 data in use by another process,
+    5 a second fault inside the engine.
     """
     settings, _ = _settings(
         {"host": host, "port": port, "data": data, "fsync": fsync, "insecure": insecure}, others, config
     )
     from app import logs, server
+    from app.settings import unknown_variables
     from engine import SystemClock
 
     logs.configure(settings.log_level, settings.log_format)
+    for name, nearest in unknown_variables(os.environ):
+        logs.get().warning("unknown variable", name=logs.escaped(name), nearest=nearest)
     server.prepare()
     try:
         server.run(settings, SystemClock(), _say)
@@ -67,10 +74,13 @@ def show_config(
     """Print the effective settings as TOML, each with where it comes from and what it is for."""
     flags = {"host": host, "port": port, "data": data, "fsync": fsync, "insecure": insecure}
     settings, sources = _settings(flags, others, config)
-    from app.settings import toml_line
+    from app.settings import describe, toml_line, unknown_variables
 
-    for name, field in type(settings).model_fields.items():
-        print(f"# {field.description} ({sources[name]})")
+    for name, nearest in unknown_variables(os.environ):
+        hint = f": do you mean {nearest}?" if nearest else ""
+        output.say(f"WARNING: {name} is no setting{hint}")
+    for name in type(settings).model_fields:
+        print(f"# {describe(name)} ({sources[name]})")
         print(toml_line(name, getattr(settings, name)))
 
 

@@ -24,12 +24,13 @@ from cli.migration.appending import TOO_SMALL, append
 from cli.migration.peers import Command, Door, Peer, Refused, Reply, TooLarge, turn_bytes_max
 from cli.migration.reading import Entry, Group, Pending, View
 from cli.output import plain
-from engine import EngineError, ids
+from engine import TURN_LOOKUPS_MAX, EngineError, ids
 
 MARK: Final = b"weir:import"
 # A consumer of that group's: since then entries are only added.
 _IN_USE: Final = b"in-use"
-_commands_max: Final = 1_000
+# Of one transaction: each claim, release and deletion of it looks an entry up.
+_commands_max: Final = TURN_LOOKUPS_MAX
 _window_entries: Final = 100
 # What two clocks' readings may be apart; below it a pending entry has not been delivered again.
 _clock_ms_max: Final = 50
@@ -39,11 +40,12 @@ _shown_ids_max: Final = 10
 @dataclass
 class Outcome:
     """What was done for a stream. `pending` counts what is pending in Weir; `problems` are sentences, each
-    told when it comes up.
+    told when it comes up. `show` gets how far the copy is.
     """
 
     stream: str
     tell: Callable[[str], None]
+    show: Callable[[str], None]
     entries: int = 0
     renumbered: int = 0
     deleted: int = 0
@@ -57,9 +59,13 @@ class Outcome:
             self.problems.append(sentence)
             self.tell(f"{self.stream}: {sentence}")
 
+    def advanced(self, length: int) -> None:
+        """Tell how far the copy of a stream of this length is."""
+        self.show(f"{self.stream}: {self.entries:,} entries copied, Redis has {length:,}")
+
     def row(self) -> dict[str, object]:
         """Its members by name."""
-        return {name: value for name, value in vars(self).items() if name != "tell"}
+        return {name: value for name, value in vars(self).items() if name not in ("tell", "show")}
 
 
 class Claim(NamedTuple):
@@ -152,6 +158,7 @@ class Copy:
                         self._trim(view)
                     self._store(items)
             self.position = upto
+            self.outcome.advanced(view.length)
             if is_all:
                 return view
             count = reading.fitting(count, view.page)

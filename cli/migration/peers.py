@@ -71,9 +71,7 @@ class Origin:
         try:
             from redis.connection import ConnectionPool
         except ImportError:
-            raise Failure(
-                "`weir import` needs the client of Redis: pip install 'weir[redis]' (or pip install redis)"
-            ) from None
+            raise Failure("`weir import` needs the client of Redis: pip install 'redis>=8.1'") from None
         try:
             # RESP2, which every version speaks, and replies as they come: this client makes dictionaries of
             # some of them, and so would lose fields that stand twice.

@@ -6,6 +6,7 @@ Must never know: what is tested with it.
 
 import json
 import os
+import pty
 import subprocess
 import sys
 import urllib.request
@@ -66,6 +67,23 @@ def begun(url: str, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*WEIR, *words], stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1, env=environment(url)
     )
+
+
+def on_a_terminal(url: str, *words: str) -> tuple[bytes, bytes]:
+    """Run to the end with a terminal for standard error: what went to standard output, and what it showed."""
+    primary, secondary = pty.openpty()
+    environs = environment(url) | {"TERM": "xterm"}
+    process = subprocess.Popen([*WEIR, *words], stdout=subprocess.PIPE, stderr=secondary, env=environs)
+    os.close(secondary)
+    shown = b""
+    try:
+        while piece := os.read(primary, 4_096):
+            shown += piece
+    except OSError:
+        pass  # how a terminal ends
+    os.close(primary)
+    out, _ = process.communicate(timeout=command_s_max)
+    return out, shown
 
 
 def redis(url: str, *command: object) -> Any:

@@ -1,5 +1,6 @@
 """The command line: what it prints and how it ends."""
 
+import json
 import os
 import subprocess
 import sys
@@ -32,6 +33,22 @@ def test_config_prints_what_is_in_force(tmp_path: Path) -> None:
     for line, source in [("port = 99", "flag"), ("count_default = 5", "flag"), ("count_max = 9", "file")]:
         assert f"({source})" in lines[lines.index(line) - 1]
     assert "(environment)" in lines[lines.index('fsync = "no"') - 1]
+
+
+def test_a_variable_that_is_no_setting_is_named(tmp_path: Path) -> None:
+    """With what is meant, by `weir config` and in the log of a server, before its data is opened."""
+    told = weir("config", WEIR_FSYNK="no", WEIR_COLOUR="red", WEIR_FSYNC="no")
+    assert told.returncode == 0
+    assert told.stderr.splitlines() == [
+        "weir: WARNING: WEIR_COLOUR is no setting",
+        "weir: WARNING: WEIR_FSYNK is no setting: do you mean WEIR_FSYNC?",
+    ]
+    (tmp_path / "data").write_text("no directory: the server ends at once")
+    told = weir("serve", "--port", "0", "--data", str(tmp_path / "data"), WEIR_FSYNK="no")
+    assert told.returncode != 0
+    warning = json.loads(told.stderr.splitlines()[0])
+    assert (warning["level"], warning["event"]) == ("warning", "unknown variable")
+    assert (warning["name"], warning["nearest"]) == ("WEIR_FSYNK", "WEIR_FSYNC")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,18 @@ from tests.server import free_port
 NOWHERE: Final = "http://127.0.0.1:9"
 HEAVY: Final = ("app", "engine", "fastapi", "httpx", "orjson", "pydantic", "uvicorn")
 LOCAL: Final = ("serve", "config", "backup", "restore", "log")
-COMMANDS: Final = ("publish", "tail", "read", "streams", "info", "trim", "groups", "pending", "claim")
+COMMANDS: Final = (
+    "publish",
+    "tail",
+    "read",
+    "streams",
+    "info",
+    "trim",
+    "groups",
+    "pending",
+    "claim",
+    "redrive",
+)
 
 
 def test_help_names_every_command_and_waits_for_no_library() -> None:
@@ -122,6 +133,7 @@ def test_a_token_is_sent_without_its_line_end(url: str, tmp_path: Path) -> None:
         ["trim", "s", "--older-than", "7"],
         ["trim", "s", "--older-than", "-7d"],
         ["claim", "s", "g"],
+        ["redrive", "s"],
         ["claim", "s", "g", "c", "--min-idle", "soon"],
         ["pending", "s", "g", "--min-idle", "1w"],
         ["no-such-command"],

@@ -82,3 +82,5 @@ def test_a_long_pending_list_is_claimed_in_one_go(url: str, stream: str) -> None
         len(weir(url, "claim", stream, "g", "b", "--min-idle", "0", "--count", "1200", "--just-ids").lines)
         == 1_200
     )
+    named = [f"{number}-0" for number in range(1, 502)]
+    assert weir(url, "claim", stream, "g", "c", *named, "--min-idle", "0", "--just-ids").lines == named

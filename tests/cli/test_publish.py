@@ -4,8 +4,6 @@ Knows: inputs, and what must be in the stream afterwards. Must never know: how b
 """
 
 import json
-import os
-import pty
 import signal
 import subprocess
 import time
@@ -14,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.cli.command import WEIR, begun, environment, redis, values, weir
+from tests.cli.command import WEIR, begun, environment, on_a_terminal, redis, values, weir
 from tests.cli.link import BAD_GATEWAY, BUSY, LOSE, PASS, STARTING, link
 from tests.server import Server
 
@@ -48,6 +46,46 @@ def test_ndjson_is_stored_as_it_is(url: str, stream: str) -> None:
         ["c", "x", "c", "y"],
         ["d", "z"],
     ]
+
+
+def test_fields_are_words(url: str, stream: str) -> None:
+    """One entry, its fields in order, a name twice too; what follows the first = is the value."""
+    done = weir(url, "publish", stream, "item=a pear", "url=http://x/?a=b", "item=", "ü=\U0001f600")
+    assert done.code == 0, done.err
+    assert done.out.startswith("stored 1 entry; the last ID is ")
+    ((_, flat),) = redis(url, "XRANGE", stream, "-", "+")
+    assert flat == ["item", "a pear", "url", "http://x/?a=b", "item", "", "ü", "\U0001f600"]
+    again = ("publish", stream, "n=1", "--resume-key", "one", "--json")
+    assert [weir(url, *again).objects[0]["stored"] for _ in range(2)] == [1, 0]
+    assert redis(url, "XLEN", stream) == 2
+
+
+def test_a_word_that_is_a_file_is_the_file(url: str, stream: str, tmp_path: Path) -> None:
+    """Beside other words it is a field, as they are."""
+    (tmp_path / "n=1").write_text('{"of":"the file"}\n')
+    (tmp_path / "plain").write_text('{"of":"plain"}\n')
+    for words in (["n=1"], ["n=1", "m=2"], ["plain"]):
+        done = subprocess.run(
+            [*WEIR, "publish", stream, *words],
+            cwd=tmp_path,
+            env=environment(url),
+            capture_output=True,
+            check=True,
+        )
+        assert b"stored 1 entry" in done.stdout
+    found = [flat for _, flat in redis(url, "XRANGE", stream, "-", "+")]
+    assert found == [["of", "the file"], ["n", "1", "m", "2"], ["of", "plain"]]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["a=1", "b"], ["b", "a=1"], ["=1"], ["a=1", "-"], ["a=1", "--format", "csv"], ["a=\udcff"], ["b", "c"]],
+)
+def test_words_that_are_no_fields_are_usage_errors(url: str, stream: str, words: list[str]) -> None:
+    """Nothing is stored, not even of the words that were right."""
+    done = weir(url, "publish", stream, *words)
+    assert (done.code, "Traceback" in done.err) == (2, False)
+    assert redis(url, "XLEN", stream) == 0
 
 
 def test_csv_takes_its_fields_from_the_header(url: str, stream: str, tmp_path: Path) -> None:
@@ -247,23 +285,7 @@ def test_csv_that_cannot_be_read_is_refused_by_line(
 
 def test_progress_is_for_terminals(url: str, stream: str, tmp_path: Path) -> None:
     """On a terminal standard error shows how far it is; the outcome on standard output is the same."""
-    primary, secondary = pty.openpty()
     file = numbered(tmp_path / "rows.ndjson")
-    environs = environment(url) | {"TERM": "xterm"}
-    process = subprocess.Popen(
-        [*WEIR, "publish", stream, str(file), "--json"],
-        stdout=subprocess.PIPE,
-        stderr=secondary,
-        env=environs,
-    )
-    os.close(secondary)
-    shown = b""
-    try:
-        while piece := os.read(primary, 4_096):
-            shown += piece
-    except OSError:
-        pass  # how a terminal ends
-    os.close(primary)
-    out, _ = process.communicate(timeout=wait_s_max)
+    out, shown = on_a_terminal(url, "publish", stream, str(file), "--json")
     assert json.loads(out)["stored"] == entries
     assert b"entries" in shown

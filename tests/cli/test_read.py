@@ -45,8 +45,10 @@ def test_bounds_are_as_everywhere(url: str, stream: str, words: list[str], found
     assert weir(url, "read", stream, *words).lines == [f"{number}-0 n={number}" for number in found]
 
 
-def test_a_stream_that_is_not_there_is_empty(url: str, stream: str) -> None:
-    """Reading is no way to find out whether a stream exists."""
+def test_a_stream_that_is_not_there_is_named(url: str, stream: str) -> None:
+    """It has no entries, so that nothing failed; but a name may be misspelt. An empty stream is silent."""
+    assert weir(url, "read", stream) == (0, "", f'weir: there is no stream "{stream}"\n')
+    redis(url, "XGROUP", "CREATE", stream, "g", "0", "MKSTREAM")
     assert weir(url, "read", stream) == (0, "", "")
 
 

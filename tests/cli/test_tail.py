@@ -4,6 +4,7 @@ Knows: what must have been printed when. Must never know: how it waits.
 """
 
 import json
+import select
 import signal
 import subprocess
 import time
@@ -150,6 +151,39 @@ def test_as_a_consumer_it_acknowledges_what_it_printed(url: str, stream: str) ->
         assert json.loads(line(process))["id"] == "3-0"
         all_acknowledged(url, stream)
         assert interrupted(process)[0] == 0
+
+
+def test_what_could_not_be_printed_is_not_acknowledged(url: str, stream: str) -> None:
+    """The reader of the output left between two entries: the second one is shown again."""
+    add(url, stream, 1)
+    redis(url, "XGROUP", "CREATE", stream, "g", "0")
+    words = (stream, "--group", "g", "--consumer", "c")
+    with tailing(url, *words) as process:
+        assert line(process).startswith("1-0 n=1")
+        all_acknowledged(url, stream)
+        assert process.stdout is not None
+        process.stdout.close()
+        add(url, stream, 2)
+        assert process.wait(end_s_max) == 0
+    assert redis(url, "XPENDING", stream, "g")[:2] == [1, "2-0"]
+    with tailing(url, *words) as process:
+        assert line(process).startswith("2-0 n=2")
+
+
+def test_now_is_the_moment_when_it_began(server: Server, stream: str) -> None:
+    """`$` is resolved once: what is published while an answer gets lost is not skipped by asking again."""
+    redis(server.url, "XGROUP", "CREATE", stream, "g", "0", "MKSTREAM")
+    with (
+        link(server.port, LOSE, PASS, LOSE) as flaky,
+        tailing(flaky.url, stream, "--after", "$") as process,
+    ):
+        deadline = time.monotonic() + end_s_max / 2
+        while len(flaky.seen) < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        add(server.url, stream, 1)
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], end_s_max)[0], "it is shown"
+        assert line(process) == "1-0 n=1"
 
 
 def test_deliveries_that_were_lost_on_the_way_are_asked_for_again(server: Server, stream: str) -> None:

@@ -1,0 +1,128 @@
+"""`weir redrive`: dead letters of a group, back to the stream that they came from.
+
+Knows: how many calls it takes, and that each is done once. Must never know: HTTP, how a table is drawn.
+"""
+
+import secrets
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from cli import options, output
+from cli.failure import Failure
+
+if TYPE_CHECKING:
+    from cli.client import Gateway
+
+_count_default: Final = 100
+# IDs of one request; far below what a gateway allows.
+_call_ids_max: Final = 100
+_END: Final = "+"
+
+
+def redrive(  # noqa: PLR0913 - a command's options are its parameters
+    stream: options.Stream,
+    group: options.Group,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="these dead letters, by their IDs in the dead-letter stream; without: the oldest"
+        ),
+    ] = None,
+    *,
+    reason: Annotated[str | None, typer.Option(help="those with this reason only")] = None,
+    consumer: Annotated[str | None, typer.Option(help="those that this consumer held last")] = None,
+    start: Annotated[str | None, typer.Option(help="first ID in the dead-letter stream")] = None,
+    end: Annotated[str | None, typer.Option(help="last ID in the dead-letter stream")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="how many dead letters [100]")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="all of them, however many")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show which would go back")] = False,
+    as_json: options.Json = False,
+    patience_ms: options.Patience = 60_000,
+    url: options.Url = options.DEFAULT_URL,
+    token_file: options.TokenFile = None,
+) -> None:
+    """Send dead letters of a group back to its stream, as new entries that every group reads.
+
+    Prints the ID of each dead letter and of the new entry. An interrupted call is repeated, and done once.
+    """
+    given = {"reason": reason, "consumer": consumer, "start": start, "end": end}
+    wanted = {name: value for name, value in given.items() if value is not None}
+    if ids and (wanted or everything or count is not None):
+        raise typer.BadParameter("IDs go without --reason, --consumer, --start, --end, --count and --all")
+    if everything and count is not None:
+        raise typer.BadParameter("--count and --all are two numbers of dead letters")
+    from cli.client import Gateway
+
+    with Gateway(url, token_file, patience_ms=patience_ms, tell=output.say) as gateway:
+        calls = Calls(gateway, stream, group, dry_run=dry_run)
+        most = None if everything else count or _count_default
+        total, answer = 0, None
+        for answer in calls.named(ids) if ids else calls.filtered(wanted, most):
+            total += answer["redriven"]
+            output.lines(output.json_line(row) if as_json else _line(row) for row in answer["entries"])
+    letters = answer["stream"] if answer is not None else ""
+    went = "would go" if dry_run else "went"
+    output.say(f"{output.counted(total, 'dead letter', 'dead letters')} of {letters} {went} back to {stream}")
+    if answer is not None and answer["next"] is not None and not ids:
+        output.say(f"there may be more: --start '({answer['next']}' goes on")
+
+
+def _line(row: dict[str, Any]) -> str:
+    return row["dead_letter_id"] if row["id"] is None else f"{row['dead_letter_id']} {row['id']}"
+
+
+class Calls:
+    """One call after the other, each under a key of its own; each gives its answer."""
+
+    def __init__(self, gateway: "Gateway", stream: str, group: str, *, dry_run: bool) -> None:
+        from cli.client import of_group
+
+        self._gateway = gateway
+        self._group = of_group(stream, group)
+        self._path = f"{self._group}/dead-letters/redrive"
+        self._dry_run = dry_run
+
+    def named(self, ids: list[str]) -> Iterator[dict[str, Any]]:
+        """Those of these IDs; what one turn of the gateway had no room for is asked for again."""
+        left = ids
+        while left:
+            asked = left[:_call_ids_max]
+            answer = self._call({"ids": asked})
+            yield answer
+            done = {row["dead_letter_id"] for row in answer["entries"]}
+            rest = [one for one in asked if one not in done] if answer["next"] is not None else []
+            left = [*rest, *left[_call_ids_max:]]
+
+    def filtered(self, wanted: dict[str, str], most: int | None) -> Iterator[dict[str, Any]]:
+        """At most so many that fit, None for all. What dies again meanwhile is not sent back again."""
+        left = most
+        if "end" not in wanted:
+            wanted = {**wanted, "end": self._last()}
+        while left is None or left > 0:
+            asked = _call_ids_max if left is None else min(left, _call_ids_max)
+            answer = self._call({"filter": wanted, "count": asked})
+            yield answer
+            if answer["next"] is None:
+                return
+            wanted = {**wanted, "start": f"({answer['next']}"}
+            if left is not None:
+                left -= answer["redriven"]
+
+    def _last(self) -> str:
+        """The last ID of the stream of dead letters; without one the call itself says what is missing."""
+        from cli.client import of_stream
+
+        place = self._gateway.get(self._group)["dead_letter"]
+        try:
+            return _END if place is None else self._gateway.get(of_stream(place["stream"]))["last_id"]
+        except Failure as failure:
+            if failure.code != "no_stream":
+                raise
+            return _END
+
+    def _call(self, body: dict[str, object]) -> dict[str, Any]:
+        if self._dry_run:
+            return self._gateway.post(self._path, {**body, "dry_run": True}, repeatable=True)
+        return self._gateway.post(self._path, body, key=f"weir-redrive-{secrets.token_hex(16)}")
