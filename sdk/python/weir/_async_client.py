@@ -1,0 +1,401 @@
+"""The asynchronous client. `_client.py` is the same without `await`; a test compares the two.
+
+Knows: how a call is sent with asyncio. Must never know: what a call or its answer looks like.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+import stamina
+
+from weir import _calls
+from weir._calls import (
+    AddOptions,
+    ConsumerInfo,
+    GroupInfo,
+    NackMode,
+    PendingEntry,
+    References,
+    StreamInfo,
+)
+from weir._http import (
+    CONNECT_S_MAX,
+    Call,
+    Connection,
+    Token,
+    parse_response,
+    parse_url,
+    refusal,
+    unanswered,
+)
+from weir._sse import SILENCE_S_MAX, EventParser, Tail
+from weir.entries import Entry, Fields, Gap, Page, Published, encode_entry
+from weir.errors import NotFoundError
+
+T = TypeVar("T")
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+class AsyncClient:
+    """A connection pool to one gateway. Use it as `async with AsyncClient(url) as client`.
+
+    `url` defaults to WEIR_URL, else http://127.0.0.1:8080. `token` is a bearer token or a function that
+    returns one. A call waits `timeout_s` for its answer, and longer by what it asks the gateway to wait. It
+    is repeated for up to `retry_s` (0: never, None: for ever) while that is safe: reads, changes that are
+    the same when done twice, and publishes, which carry idempotency keys. A change that may have happened
+    raises NoAnswerError with `outcome_unknown`.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: Token = None,
+        timeout_s: float = 60.0,
+        retry_s: float | None = 60.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        where = parse_url(url or os.environ.get("WEIR_URL") or DEFAULT_URL)
+        self.connection = Connection(where, token, timeout_s, retry_s)
+        self._http = httpx.AsyncClient(transport=transport, **self.connection.options)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    @property
+    def url(self) -> str:
+        """The gateway's base URL."""
+        return str(self.connection.url)
+
+    # --- publish ------------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        stream: str,
+        fields: Fields,
+        *,
+        id: str | None = None,  # noqa: A002 - the API's word
+        key: str | None = None,
+        **options: Unpack[AddOptions],
+    ) -> Published:
+        """Add one entry, once, however often it has to be sent. `key` is its idempotency key, random if not
+        given: choose one yourself if the same entry may be published by another process as well.
+        """
+        body = encode_entry(fields, id)
+        return await self.call(_calls.publish(stream, body, key or _calls.new_key(), options))
+
+    async def publish_batch(
+        self,
+        stream: str,
+        entries: Iterable[Fields],
+        *,
+        key: str | None = None,
+        **options: Unpack[AddOptions],
+    ) -> Published:
+        """Add entries, all or none, with consecutive IDs."""
+        body = {"entries": [encode_entry(one) for one in entries]}
+        return await self.call(_calls.publish(stream, body, key or _calls.new_key(), options))
+
+    async def publish_many(
+        self, streams: Mapping[str, Iterable[Fields]], *, key: str | None = None
+    ) -> dict[str, Published]:
+        """Add entries to several streams, all or none."""
+        return await self.call(_calls.publish_many(streams, key or _calls.new_key()))
+
+    # --- read ---------------------------------------------------------------------------------------------
+
+    async def read(
+        self,
+        stream: str,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        reverse: bool = False,
+        count: int | None = None,
+    ) -> Page:
+        """A page of entries between two IDs, or two times (RFC 3339). A missing stream is empty."""
+        bounds = {"start": start, "end": end, "since": since, "until": until}
+        query = {**bounds, "reverse": reverse or None, "count": count}
+        return await self.call(_calls.read(stream, query))
+
+    async def read_after(
+        self, stream: str, after: str, *, count: int | None = None, wait_ms: int = 0
+    ) -> Page:
+        """A page of entries after an ID (`0`: from the oldest, `$`: new ones only), waiting for the first one
+        if asked to. Continue with `after=page.next`; never send `$` twice.
+        """
+        return await self.call(_calls.read(stream, {"after": after, "count": count}, wait_ms))
+
+    async def entries(
+        self, stream: str, *, after: str = "0", end: str | None = None, page_count: int = 1_000
+    ) -> AsyncIterator[Entry]:
+        """All entries after an ID that exist now (up to `end`), page by page."""
+        while True:
+            query = {"after": after, "end": end, "count": page_count}
+            page = await self.call(_calls.read(stream, query))
+            for entry in page.entries:
+                yield entry
+            if page.next is None or not page.more:
+                return
+            after = page.next
+
+    async def tail(
+        self,
+        *streams: str,
+        after: str = "$",
+        last: int | None = None,
+        on_gap: Callable[[Gap], None] | None = None,
+    ) -> AsyncIterator[Entry]:
+        """Entries as they are published, for ever, across lost connections and restarts of the gateway.
+
+        Begins after an ID, or `last` entries back. Raises GapError where entries were removed before they
+        were read; with `on_gap` that is called instead, and the tail goes on.
+        """
+        tail = Tail(streams, after, last, on_gap)
+        while True:
+            async with self._events(tail) as pieces:
+                parser = EventParser()
+                try:
+                    async for piece in pieces:
+                        for event in parser.feed(piece):
+                            entry = tail.accept(event)
+                            if entry is not None:
+                                yield entry
+                except httpx.TransportError:
+                    pass  # read on from the cursor
+            await asyncio.sleep(tail.retry_ms / 1000 * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
+
+    async def get_entry(self, stream: str, entry_id: str) -> Entry | None:
+        """One entry; None if it is not there."""
+        try:
+            return await self.call(_calls.get_entry(stream, entry_id))
+        except NotFoundError:
+            return None
+
+    # --- change -------------------------------------------------------------------------------------------
+
+    async def delete_entries(
+        self, stream: str, ids: Sequence[str], *, refs: References = "keep"
+    ) -> dict[str, str]:
+        """Delete entries; for each ID `deleted`, `absent` or `kept`."""
+        return await self.call(_calls.delete_entries(stream, ids, refs))
+
+    async def trim(
+        self,
+        stream: str,
+        *,
+        maxlen: int | None = None,
+        minid: str | None = None,
+        older_than_ms: int | None = None,
+        approx: bool = False,
+        guard: bool = False,
+        dry_run: bool = False,
+    ) -> int:
+        """Remove old entries; how many. `guard` refuses to remove what a group has not finished."""
+        bounds = {"maxlen": maxlen, "minid": minid, "older_than_ms": older_than_ms}
+        flags = {"approx": approx, "guard": guard or None, "dry_run": dry_run or None}
+        return await self.call(_calls.trim(stream, {**bounds, **flags}))
+
+    # --- streams ------------------------------------------------------------------------------------------
+
+    async def list_streams(self, *, prefix: str | None = None) -> AsyncIterator[StreamInfo]:
+        """All streams by name."""
+        after = None
+        while True:
+            page, after = await self.call(_calls.list_streams(prefix, after))
+            for one in page:
+                yield one
+            if after is None:
+                return
+
+    async def get_stream(self, stream: str) -> StreamInfo | None:
+        """One stream; None if it does not exist."""
+        try:
+            return await self.call(_calls.get_stream(stream))
+        except NotFoundError:
+            return None
+
+    async def ensure_stream(self, stream: str, *, retention: Mapping[str, int] | None = None) -> StreamInfo:
+        """Create a stream if it is missing; `retention` has `max_len`, `max_age_ms`, `max_bytes`."""
+        return await self.call(_calls.ensure_stream(stream, retention))
+
+    async def update_stream(self, stream: str, **changes: object) -> StreamInfo:
+        """Change what is named, `retention` for instance."""
+        return await self.call(_calls.update_stream(stream, changes))
+
+    async def delete_stream(self, stream: str) -> None:
+        """Delete a stream with its entries and groups."""
+        await self.call(_calls.delete_stream(stream))
+
+    def group(self, stream: str, group: str) -> "AsyncGroup":
+        """A group of a stream. Nothing is sent."""
+        return AsyncGroup(self, stream, group)
+
+    async def list_groups(self, stream: str) -> AsyncIterator[GroupInfo]:
+        """The groups of a stream by name."""
+        after = None
+        while True:
+            page, after = await self.call(_calls.list_groups(stream, after))
+            for one in page:
+                yield one
+            if after is None:
+                return
+
+    # --- anything -----------------------------------------------------------------------------------------
+
+    async def command(self, *words: str | float) -> Any:  # noqa: ANN401 - as Redis shapes it
+        """Run a Redis stream command: `await client.command("XLEN", "orders")`."""
+        return await self.call(_calls.command(words))
+
+    async def wait_until_ready(self) -> None:
+        """Return once the gateway serves requests; gives up after `retry_s`."""
+        await self.call(_calls.ready())
+
+    async def call(self, call: Call[T]) -> T:
+        """Send a call, again while that is safe and helps; what its answer holds."""
+        options = self.connection.retry_options(repeatable=call.repeatable)
+        async for attempt in stamina.retry_context(**options):
+            with attempt:
+                request = self.connection.request(self._http, call)
+                try:
+                    response = await self._http.send(request)
+                except httpx.TransportError as error:
+                    raise unanswered(error, self.connection.url, repeatable=call.repeatable) from error
+                return parse_response(response, call)
+        raise AssertionError("an attempt returns or raises")
+
+    @asynccontextmanager
+    async def _events(self, tail: Tail) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The body of the tail's next connection, once there is one."""
+        response = await self._connect(tail)
+        try:
+            yield response.aiter_raw()
+        finally:
+            await response.aclose()
+
+    async def _connect(self, tail: Tail) -> httpx.Response:
+        async for attempt in stamina.retry_context(**self.connection.retry_options(repeatable=True)):
+            with attempt:
+                path, query, headers = tail.request()
+                request = self._http.build_request(
+                    "GET",
+                    self.connection.endpoint(path, query),
+                    headers={**self.connection.headers(), **headers, "accept-encoding": "identity"},
+                    timeout=httpx.Timeout(SILENCE_S_MAX, connect=CONNECT_S_MAX),
+                )
+                try:
+                    response = await self._http.send(request, stream=True)
+                except httpx.TransportError as error:
+                    raise unanswered(error, self.connection.url, repeatable=True) from error
+                if response.is_success:
+                    return response
+                await response.aread()
+                raise refusal(response)
+        raise AssertionError("an attempt returns or raises")
+
+
+class AsyncGroup:
+    """One group of a stream: `client.group("orders", "billing")`."""
+
+    def __init__(self, client: AsyncClient, stream: str, group: str) -> None:
+        self._client = client
+        self.stream = stream
+        self.name = group
+
+    async def ensure(self, *, start: str = "$", **policy: object) -> GroupInfo:
+        """Create the group, and its stream, where they are missing. `start` is where a new group begins:
+        `$` with the next entry, `0` with the oldest. An existing group keeps its position. `policy` is set in
+        both cases: `dead_letter`, `ack_timeout_ms`, `consumer_timeout_ms`.
+        """
+        return await self._client.call(_calls.ensure_group(self.stream, self.name, start, policy))
+
+    async def info(self) -> GroupInfo | None:
+        """The group as it is now; None if it does not exist."""
+        try:
+            return await self._client.call(_calls.get_group(self.stream, self.name))
+        except NotFoundError:
+            return None
+
+    async def consumers(self) -> AsyncIterator[ConsumerInfo]:
+        """The group's consumers by name."""
+        after = None
+        while True:
+            page, after = await self._client.call(_calls.list_consumers(self.stream, self.name, after))
+            for one in page:
+                yield one
+            if after is None:
+                return
+
+    async def read(
+        self, consumer: str, *, count: int = 100, wait_ms: int = 0, claim_min_idle_ms: int | None = None
+    ) -> Page:
+        """Deliver new entries to a consumer. If the answer is lost (NoAnswerError) they are delivered all the
+        same: `history` has them.
+        """
+        call = _calls.group_read(
+            self.stream,
+            self.name,
+            consumer,
+            count=count,
+            wait_ms=wait_ms,
+            claim_min_idle_ms=claim_min_idle_ms,
+        )
+        return await self._client.call(call)
+
+    async def history(self, consumer: str, *, after: str = "0", count: int = 100) -> Page:
+        """What was delivered to a consumer and is not acknowledged."""
+        call = _calls.group_read(self.stream, self.name, consumer, count=count, after=after)
+        return await self._client.call(call)
+
+    async def ack(self, *ids: str, delete: References | None = None) -> int:
+        """Acknowledge entries, and with `delete` remove them from the stream; how many were pending."""
+        return await self._client.call(_calls.ack(self.stream, self.name, ids, delete))
+
+    async def nack(self, *ids: str, mode: NackMode = "fail") -> None:
+        """Give entries back: after a failure (`fail`), as if never delivered (`silent`), or for good
+        (`fatal`).
+        """
+        await self._client.call(_calls.nack(self.stream, self.name, ids, mode))
+
+    async def claim(self, consumer: str, *ids: str, min_idle_ms: int = 0) -> tuple[Entry, ...]:
+        """Take entries over that were idle for so long; those that were taken."""
+        return await self._client.call(_calls.claim(self.stream, self.name, consumer, ids, min_idle_ms))
+
+    async def extend(self, consumer: str, *ids: str) -> list[str]:
+        """Start the idle time of a consumer's own entries anew: the work on them goes on."""
+        return await self._client.call(_calls.extend(self.stream, self.name, consumer, ids))
+
+    async def pending(
+        self, *, consumer: str | None = None, min_idle_ms: int | None = None, page_count: int = 1_000
+    ) -> AsyncIterator[PendingEntry]:
+        """What was delivered and not acknowledged, by ID."""
+        start = "-"
+        while True:
+            query = {"start": start, "count": page_count, "consumer": consumer, "min_idle_ms": min_idle_ms}
+            page, last_id, more = await self._client.call(_calls.list_pending(self.stream, self.name, query))
+            for one in page:
+                yield one
+            if not more or last_id is None:
+                return
+            start = f"({last_id}"
+
+    async def delete(self, *, drop_pending: bool = False) -> None:
+        """Delete the group; a ConflictError while entries are pending, unless they are dropped."""
+        await self._client.call(_calls.delete_group(self.stream, self.name, drop_pending=drop_pending))

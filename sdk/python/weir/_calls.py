@@ -1,0 +1,332 @@
+"""Every operation of the API that the clients offer, as a `Call`.
+
+Knows: paths, parameters and answers of the public contract. Must never know: how a call is sent.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NotRequired, TypedDict, cast
+from uuid import uuid4
+
+from weir._http import Call, segment
+from weir.entries import Entry, Fields, Page, Published, encode_entry
+
+References = Literal["keep", "delete", "acked"]
+NackMode = Literal["silent", "fail", "fatal"]
+
+
+class StreamInfo(TypedDict):
+    """A stream as the gateway describes it; members that newer gateways add are there too."""
+
+    name: str
+    length: int
+    first_id: str | None
+    last_id: str
+    entries_added: int
+    max_deleted_id: str
+    removed_upto: str
+    groups: int
+    generation: str
+    retention: dict[str, Any]
+    archived_up_to: str | None
+    memory_bytes: int
+
+
+class GroupInfo(TypedDict):
+    """A group: how far it has read (`lag` is null where it is unknown) and what it has not acknowledged."""
+
+    name: str
+    consumers: int
+    pending: int
+    last_delivered_id: str
+    entries_read: int | None
+    lag: int | None
+    dead_letter: NotRequired[dict[str, Any] | None]
+    ack_timeout_ms: NotRequired[int | None]
+    consumer_timeout_ms: NotRequired[int | None]
+
+
+class ConsumerInfo(TypedDict):
+    """A consumer; times since it last asked for something, and since it last received something."""
+
+    name: str
+    pending: int
+    idle_ms: int
+    inactive_ms: int
+
+
+class PendingEntry(TypedDict):
+    """An entry that was delivered and not acknowledged; `consumer` is null where it was given back."""
+
+    id: str
+    consumer: str | None
+    idle_ms: int
+    delivery_count: int
+
+
+class AddOptions(TypedDict, total=False):
+    """What may accompany a publish.
+
+    `maxlen` or `minid` trim, with `approx` (default true) and `limit`; `refs` says what happens to entries
+    that groups still hold. `nomkstream` refuses to create the stream; `if_last_id` publishes only directly
+    after that entry; `durability="fsync"` answers when the entry is on disk.
+    """
+
+    maxlen: int
+    minid: str
+    approx: bool
+    limit: int
+    refs: References
+    nomkstream: bool
+    if_last_id: str
+    durability: Literal["fsync"]
+
+
+def _object(answer: Any) -> Any:  # noqa: ANN401 - JSON
+    return answer
+
+
+def _nothing(_: object) -> None:
+    return None
+
+
+def new_key() -> str:
+    """An idempotency key that nobody else uses."""
+    return uuid4().hex
+
+
+# --- entries ---------------------------------------------------------------------------------------------
+
+
+def publish(stream: str, body: object, key: str | None, options: AddOptions) -> Call[Published]:
+    """Add one entry, or `{"entries": [...]}`."""
+    headers, prefer = {}, []
+    query: dict[str, object] = dict(options)
+    if key is not None:
+        headers["idempotency-key"] = key
+    if_last_id = query.pop("if_last_id", None)
+    if if_last_id is not None:
+        headers["if-match"] = f'"{if_last_id}"'
+    if durability := query.pop("durability", None):
+        prefer.append(f"durability={durability}")
+    if prefer:
+        headers["prefer"] = ", ".join(prefer)
+    return Call(
+        "POST",
+        f"{_stream(stream)}/entries",
+        Published.parse,
+        query=query,
+        body=body,
+        headers=headers,
+        repeatable=key is not None,
+    )
+
+
+def publish_many(streams: Mapping[str, Iterable[Fields]], key: str | None) -> Call[dict[str, Published]]:
+    """Add entries to several streams, all or none."""
+    return Call(
+        "POST",
+        "/v1/publish",
+        lambda answer: {
+            name: Published.parse({**one, "duplicate": answer["duplicate"]})
+            for name, one in answer["streams"].items()
+        },
+        body={"streams": {name: [encode_entry(one) for one in entries] for name, entries in streams.items()}},
+        headers={} if key is None else {"idempotency-key": key},
+        repeatable=key is not None,
+    )
+
+
+def read(stream: str, query: Mapping[str, object], wait_ms: int = 0) -> Call[Page]:
+    """A page of entries."""
+    wait = {"wait": wait_ms} if wait_ms else {}
+    return Call(
+        "GET",
+        f"{_stream(stream)}/entries",
+        lambda answer: Page.parse(answer, stream),
+        query={**query, **wait},
+        wait_ms=wait_ms,
+    )
+
+
+def get_entry(stream: str, entry_id: str) -> Call[Entry]:
+    """One entry."""
+    path = f"{_stream(stream)}/entries/{segment(entry_id, 'entry ID')}"
+    return Call("GET", path, lambda answer: Entry.parse(answer, stream))
+
+
+def delete_entries(stream: str, ids: Sequence[str], refs: References) -> Call[dict[str, str]]:
+    """Delete entries; what happened to each."""
+    body = {"ids": list(ids), "refs": refs}
+    return Call(
+        "POST", f"{_stream(stream)}/entries/delete", lambda answer: dict(answer["results"]), body=body
+    )
+
+
+def trim(stream: str, body: Mapping[str, object]) -> Call[int]:
+    """Trim; the number of entries that were removed (or would be)."""
+    body = {name: value for name, value in body.items() if value is not None}
+    return Call("POST", f"{_stream(stream)}/trim", lambda answer: int(answer["deleted"]), body=body)
+
+
+# --- streams ---------------------------------------------------------------------------------------------
+
+
+def list_streams(prefix: str | None, after: str | None) -> Call[tuple[list[StreamInfo], str | None]]:
+    """A page of streams, and where to go on."""
+    query = {"prefix": prefix, "after": after, "limit": 1_000}
+    return Call("GET", "/v1/streams", lambda answer: (answer["streams"], answer["next"]), query=query)
+
+
+def get_stream(stream: str) -> Call[StreamInfo]:
+    """One stream."""
+    return Call("GET", _stream(stream), _object)
+
+
+def ensure_stream(stream: str, retention: Mapping[str, int] | None) -> Call[StreamInfo]:
+    """Create a stream where it is missing, and set its retention if given."""
+    body = {} if retention is None else {"retention": dict(retention)}
+    return Call("PUT", _stream(stream), _object, body=body)
+
+
+def update_stream(stream: str, changes: Mapping[str, object]) -> Call[StreamInfo]:
+    """Change what is named."""
+    return Call("PATCH", _stream(stream), _object, body=dict(changes))
+
+
+def delete_stream(stream: str) -> Call[None]:
+    """Delete a stream with its groups."""
+    return Call("DELETE", _stream(stream), _nothing, repeatable=False)
+
+
+# --- groups ----------------------------------------------------------------------------------------------
+
+
+def ensure_group(stream: str, group: str, start: str, policy: Mapping[str, object]) -> Call[GroupInfo]:
+    """Create a group (and its stream) where it is missing; an existing group keeps its position."""
+    return Call("PUT", _group(stream, group), _object, body={"start": start, **policy})
+
+
+def get_group(stream: str, group: str) -> Call[GroupInfo]:
+    """One group."""
+    return Call("GET", _group(stream, group), _object)
+
+
+def list_groups(stream: str, after: str | None) -> Call[tuple[list[GroupInfo], str | None]]:
+    """A page of groups, and where to go on."""
+    path = f"{_stream(stream)}/groups"
+    return Call("GET", path, lambda answer: (answer["groups"], answer["next"]), query={"after": after})
+
+
+def delete_group(stream: str, group: str, *, drop_pending: bool) -> Call[None]:
+    """Delete a group; refused while entries are pending, unless they are dropped."""
+    query = {"pending": "drop"} if drop_pending else {}
+    return Call("DELETE", _group(stream, group), _nothing, query=query, repeatable=False)
+
+
+def list_consumers(stream: str, group: str, after: str | None) -> Call[tuple[list[ConsumerInfo], str | None]]:
+    """A page of consumers, and where to go on."""
+    path = f"{_group(stream, group)}/consumers"
+    return Call("GET", path, lambda answer: (answer["consumers"], answer["next"]), query={"after": after})
+
+
+def group_read(
+    stream: str,
+    group: str,
+    consumer: str,
+    *,
+    count: int,
+    wait_ms: int = 0,
+    after: str | None = None,
+    claim_min_idle_ms: int | None = None,
+) -> Call[Page]:
+    """New entries for a consumer, or with `after` what it has not acknowledged.
+
+    New entries are delivered even if the answer is lost, so only the history is safe to ask for again.
+    """
+    body: dict[str, object] = {"count": count}
+    if after is not None:
+        body["after"] = after
+    elif wait_ms:
+        body["wait"] = wait_ms
+    if claim_min_idle_ms is not None:
+        body["claim_min_idle_ms"] = claim_min_idle_ms
+    return Call(
+        "POST",
+        f"{_consumer(stream, group, consumer)}/read",
+        lambda answer: Page.parse(answer, stream),
+        body=body,
+        wait_ms=wait_ms,
+        repeatable=after is not None,
+    )
+
+
+def ack(stream: str, group: str, ids: Sequence[str], delete: References | None) -> Call[int]:
+    """Acknowledge; how many were pending."""
+    body: dict[str, object] = {"ids": list(ids)}
+    if delete is not None:
+        body["delete"] = delete
+    return Call("POST", f"{_group(stream, group)}/ack", lambda answer: int(answer["acknowledged"]), body=body)
+
+
+def nack(stream: str, group: str, ids: Sequence[str], mode: NackMode) -> Call[None]:
+    """Give entries back to the group."""
+    body = {"ids": list(ids), "mode": mode}
+    return Call("POST", f"{_group(stream, group)}/nack", _nothing, body=body, repeatable=False)
+
+
+def claim(
+    stream: str, group: str, consumer: str, ids: Sequence[str], min_idle_ms: int
+) -> Call[tuple[Entry, ...]]:
+    """Take entries over from whoever holds them; those that were taken."""
+    body = {"consumer": consumer, "min_idle_ms": min_idle_ms, "ids": list(ids)}
+    return Call(
+        "POST",
+        f"{_group(stream, group)}/claim",
+        lambda answer: tuple(Entry.parse(one, stream) for one in answer["entries"]),
+        body=body,
+        repeatable=False,
+    )
+
+
+def extend(stream: str, group: str, consumer: str, ids: Sequence[str]) -> Call[list[str]]:
+    """Start the idle time of one's own entries anew, delivery counts as they are; the IDs still held."""
+    body = {"consumer": consumer, "min_idle_ms": 0, "ids": list(ids), "just_ids": True}
+    path = f"{_group(stream, group)}/claim"
+    return Call("POST", path, lambda answer: list(answer["ids"]), body=body)
+
+
+def list_pending(
+    stream: str, group: str, query: Mapping[str, object]
+) -> Call[tuple[list[PendingEntry], str | None, bool]]:
+    """A page of pending entries, the last ID of it, and whether there are more."""
+    return Call(
+        "GET",
+        f"{_group(stream, group)}/pending",
+        lambda answer: (cast("list[PendingEntry]", answer["pending"]), answer["next"], answer["more"]),
+        query=query,
+    )
+
+
+# --- anything --------------------------------------------------------------------------------------------
+
+
+def command(words: Sequence[str | int | float]) -> Call[Any]:
+    """A Redis stream command; its reply as Redis shapes it."""
+    return Call("POST", "/v1/commands", lambda answer: answer["result"], body=list(words), repeatable=False)
+
+
+def ready() -> Call[Any]:
+    """What the gateway says of its health; an UnavailableError while it is not ready."""
+    return Call("GET", "/healthz/ready", _object)
+
+
+def _stream(stream: str) -> str:
+    return f"/v1/streams/{segment(stream, 'stream')}"
+
+
+def _group(stream: str, group: str) -> str:
+    return f"{_stream(stream)}/groups/{segment(group, 'group')}"
+
+
+def _consumer(stream: str, group: str, consumer: str) -> str:
+    return f"{_group(stream, group)}/consumers/{segment(consumer, 'consumer')}"

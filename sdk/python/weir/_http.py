@@ -1,0 +1,186 @@
+"""One call of the API: how it becomes a request, what its answer means, whether to send it again.
+
+Knows: HTTP, problem documents, when repeating is safe. Must never know: what a call is for; how it is sent
+(`_client.py` and `_async_client.py` do that).
+"""
+
+import ipaddress
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from weir.errors import ApiError, NoAnswerError, NotAGatewayError, of_problem
+
+T = TypeVar("T")
+Token = str | Callable[[], str] | None
+
+CONNECT_S_MAX: Final = 5.0
+RETRY_PAUSE_S_MIN: Final = 0.1
+RETRY_PAUSE_S_MAX: Final = 5.0
+# Too many requests at the moment; starting, draining or restarting.
+_BUSY: Final = frozenset((429, 503))
+# What a proxy says when the gateway behind it does not answer: the outcome is unknown.
+_BROKEN: Final = frozenset((502, 504))
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One operation. `repeatable` where doing it twice is the same as doing it once.
+
+    `wait_ms` is how long the gateway may keep the answer; `parse` reads the answer's JSON (None for 204).
+    """
+
+    method: str
+    path: str
+    parse: Callable[[Any], T]
+    query: Mapping[str, object] = field(default_factory=dict)
+    body: object = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    wait_ms: int = 0
+    repeatable: bool = True
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where the gateway is, and how patient its client is. Times in seconds; `retry_s` None: for ever."""
+
+    url: httpx.URL
+    token: Token
+    timeout_s: float
+    retry_s: float | None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """For httpx's clients."""
+        # A proxy from the environment never leads to one's own machine.
+        return {"trust_env": not _is_loopback(self.url.host)}
+
+    def endpoint(self, path: str, query: Mapping[str, object]) -> httpx.URL:
+        """The URL of a path."""
+        # Encoded here: httpx leaves `+` and `(` as they are, and IDs may begin with them.
+        pairs = [
+            f"{name}={quote(_text(one), safe='')}"
+            for name, value in query.items()
+            if value is not None
+            for one in (value if isinstance(value, list | tuple) else [value])
+        ]
+        raw = "&".join(pairs).encode() or None
+        return self.url.copy_with(path=self.url.path.rstrip("/") + path, query=raw)
+
+    def headers(self) -> dict[str, str]:
+        """Those of every request; the token is looked up each time."""
+        headers = {"accept": "application/json, application/problem+json"}
+        token = self.token() if callable(self.token) else self.token
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        return headers
+
+    def request(self, client: httpx.Client | httpx.AsyncClient, call: Call[T]) -> httpx.Request:
+        """The request of a call."""
+        headers, content = {**self.headers(), **call.headers}, None
+        if call.body is not None:
+            content = json.dumps(call.body, ensure_ascii=False, separators=(",", ":")).encode()
+            headers.setdefault("content-type", "application/json")
+        timeout = httpx.Timeout(self.timeout_s + call.wait_ms / 1000, connect=CONNECT_S_MAX)
+        url = self.endpoint(call.path, call.query)
+        return client.build_request(call.method, url, content=content, headers=headers, timeout=timeout)
+
+    def retry_options(self, *, repeatable: bool) -> dict[str, Any]:
+        """For `stamina.retry_context`."""
+        deadline_s = None if self.retry_s is None else time.monotonic() + self.retry_s
+
+        def may_repeat(error: Exception) -> bool | float:
+            if isinstance(error, NoAnswerError):
+                return not error.outcome_unknown
+            if not isinstance(error, ApiError):
+                return False
+            if error.status not in _BUSY and not (repeatable and error.status in _BROKEN):
+                return False
+            pause_s = error.retry_after_s or 0.0
+            if deadline_s is not None and time.monotonic() + pause_s >= deadline_s:
+                return False
+            return pause_s or True
+
+        return {
+            "on": may_repeat,
+            "attempts": 1 if self.retry_s == 0 else None,
+            "timeout": self.retry_s or None,
+            "wait_initial": RETRY_PAUSE_S_MIN,
+            "wait_max": RETRY_PAUSE_S_MAX,
+            "wait_jitter": RETRY_PAUSE_S_MIN,
+        }
+
+
+def parse_url(url: str) -> httpx.URL:
+    """A gateway's base URL. Raises ValueError, without showing the URL: it may hold a secret."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"not a URL like http://127.0.0.1:8080: {error}") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ValueError("a gateway's URL is like http://127.0.0.1:8080")
+    if parsed.userinfo or parsed.query or parsed.fragment:
+        raise ValueError("a gateway's URL has no user, query or fragment: pass the token as `token`")
+    return parsed
+
+
+def unanswered(error: httpx.TransportError, url: httpx.URL, *, repeatable: bool) -> NoAnswerError:
+    """What a failed exchange means: a request that was never sent has no unknown outcome."""
+    never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+    reason = "no answer in time" if isinstance(error, httpx.TimeoutException) else str(error) or repr(error)
+    return NoAnswerError(
+        f"the gateway at {url} does not answer: {reason}", outcome_unknown=not (never_sent or repeatable)
+    )
+
+
+def parse_response(response: httpx.Response, call: Call[T]) -> T:
+    """What the answer of a call holds. Raises ApiError, NotAGatewayError."""
+    if not response.is_success:
+        raise refusal(response)
+    if response.status_code == 204:
+        return call.parse(None)
+    try:
+        members = json.loads(response.content)
+    except ValueError:
+        raise NotAGatewayError(f"{response.url.copy_with(query=None)} did not answer with JSON") from None
+    return call.parse(members)
+
+
+def refusal(response: httpx.Response) -> ApiError:
+    """The error that an answer tells; proxies in between may answer with anything."""
+    try:
+        problem = json.loads(response.content)
+    except ValueError:
+        problem = None
+    error = of_problem(problem if isinstance(problem, dict) else {}, response.status_code)
+    after = response.headers.get("retry-after", "")
+    error.retry_after_s = float(after) if after.isascii() and after.isdigit() else None
+    return error
+
+
+def segment(name: str, what: str) -> str:
+    """A name as one segment of a path. Raises ValueError for what is no name."""
+    if name in ("", ".", "..") or "/" in name:
+        raise ValueError(f"{name!r} is not a {what} name: it must not hold '/', nor be '', '.' or '..'")
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError:
+        raise ValueError(f"the {what} name is not valid UTF-8") from None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,331 @@
+"""The two ways of a worker to its gateway: a WebSocket, or HTTP with long-polls.
+
+Knows: frames of `weir.v1`, group reads, when to connect again and when to give up.
+Must never know: what the program does with an entry.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.typing import Subprotocol
+
+from weir._calls import NackMode, References
+from weir._settling import Settlement, batches
+from weir.entries import Entry, parse_gap
+from weir.errors import (
+    ApiError,
+    ConnectionClosedError,
+    ConsumerReplacedError,
+    NoAnswerError,
+    UnavailableError,
+    of_problem,
+)
+
+if TYPE_CHECKING:
+    from weir._async_client import AsyncGroup
+    from weir.worker import Worker
+
+PAUSE_S_MIN: Final = 0.1
+PAUSE_S_MAX: Final = 30.0
+# Until the gateway has said how often its heartbeat comes.
+HEARTBEAT_S_DEFAULT: Final = 15.0
+# Close codes from here on mean: do not come again.
+FINAL_CLOSE_MIN: Final = 4500
+# The gateway's own limit of IDs a request, `ids_max`, is not below this by default.
+IDS_MAX: Final = 1_000
+POLL_WAIT_MS: Final = 20_000
+_CONSUME_REF: Final = "consume"
+_UNSUBSCRIBE_REF: Final = "unsubscribe"
+
+
+class Link(Protocol):
+    """Keeps a worker connected."""
+
+    async def run(self) -> None:
+        """Connect, and connect again, until the worker stops; then settle what is left, until cancelled.
+
+        Raises what cannot be helped by coming again.
+        """
+
+    def wake(self) -> None:
+        """Something was settled: tell the gateway."""
+
+
+class Pauses:
+    """Pauses between connections that double, with jitter; `reset` once a connection worked."""
+
+    def __init__(self) -> None:
+        self._next_s = PAUSE_S_MIN
+
+    def reset(self) -> None:
+        """The next pause is the shortest again."""
+        self._next_s = PAUSE_S_MIN
+
+    async def pause(self) -> None:
+        """Sleep."""
+        pause_s, self._next_s = self._next_s, min(self._next_s * 2, PAUSE_S_MAX)
+        await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
+
+
+class WebSocketLink:
+    """One socket with one `consume` subscription."""
+
+    def __init__(self, worker: "Worker") -> None:
+        self._worker = worker
+        self._wake = asyncio.Event()
+        self._pauses = Pauses()
+        self._heartbeat_s = HEARTBEAT_S_DEFAULT
+        # Settlements on their way over this connection, by the `ref` of their frame.
+        self._sent: dict[int, list[Settlement]] = {}
+        self._ref = 0
+        # Until `caught_up` comes what this consumer had already.
+        self._in_history = True
+        self._unsubscribed = False
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def run(self) -> None:
+        while not self._worker.stopping:
+            try:
+                await self._session()
+            except ConnectionClosed as closed:
+                code = closed.rcvd.code if closed.rcvd is not None else 1006
+                if code >= FINAL_CLOSE_MIN:
+                    raise ConnectionClosedError(code, closed.rcvd.reason if closed.rcvd else "") from None
+            except InvalidStatus as refused:
+                error = _refusal(refused)
+                if not error.retryable:
+                    raise error from None
+            except (OSError, TimeoutError, InvalidHandshake, UnavailableError):
+                pass  # not there at the moment
+            if not self._worker.stopping:
+                await self._pauses.pause()
+        # Over a subscription, what is given back would come again at once.
+        await _settle_by_requests(self._worker, self._wake)
+
+    async def _session(self) -> None:
+        """One connection, from its handshake to its end."""
+        connection = self._worker.client.connection
+        url = connection.endpoint("/v1/ws", {})
+        target = url.copy_with(scheme="wss" if url.scheme == "https" else "ws")
+        headers = {name: value for name, value in connection.headers().items() if name == "authorization"}
+        async with connect(
+            str(target),
+            subprotocols=[Subprotocol("weir.v1")],
+            additional_headers=headers,
+            compression=None,
+            max_size=None,
+            ping_interval=None,  # the gateway's heartbeat says that it is there
+            proxy=None if not connection.options["trust_env"] else True,
+        ) as socket:
+            self._sent.clear()
+            self._in_history, self._unsubscribed = True, False
+            await socket.send(json.dumps(self._consume()))
+            sending = asyncio.create_task(self._send_settlements(socket))
+            try:
+                while not self._unsubscribed:
+                    async with asyncio.timeout(2 * self._heartbeat_s):
+                        message = await socket.recv()
+                    self._accept(json.loads(message))
+            finally:
+                sending.cancel()
+                with contextlib.suppress(asyncio.CancelledError, ConnectionClosed):
+                    await sending
+
+    def _consume(self) -> dict[str, object]:
+        worker = self._worker
+        frame: dict[str, object] = {
+            "op": "consume",
+            "ref": _CONSUME_REF,
+            "sub": "work",
+            "stream": worker.stream,
+            "group": worker.group,
+            "consumer": worker.consumer,
+            "create": worker.start,
+            "credit": worker.credit,
+        }
+        if worker.claim_min_idle_ms is not None:
+            frame["claim_min_idle_ms"] = worker.claim_min_idle_ms
+        return frame
+
+    def _accept(self, frame: dict[str, Any]) -> None:
+        op = frame.get("op")
+        if op == "hello":
+            self._heartbeat_s = frame["heartbeat_ms"] / 1000
+        elif op == "entries":
+            for members in frame["entries"]:
+                entry = Entry.parse(members, self._worker.stream)
+                self._worker.receive(entry, history=self._in_history)
+        elif op == "caught_up":
+            self._in_history = False
+        elif op == "ok":
+            self._accept_ok(frame.get("ref"))
+        elif op == "error":
+            self._accept_error(frame)
+        elif op == "gap":
+            self._worker.gap(parse_gap(frame))
+        elif op == "revoked":
+            raise ConsumerReplacedError(frame["reason"])
+
+    def _accept_ok(self, ref: object) -> None:
+        if ref == _CONSUME_REF:
+            self._pauses.reset()
+            # What an earlier connection did not confirm is sent again.
+            self._wake.set()
+        elif ref == _UNSUBSCRIBE_REF:
+            self._unsubscribed = True
+        elif isinstance(ref, int):
+            self._worker.confirm(self._sent.pop(ref, []))
+
+    def _accept_error(self, frame: dict[str, Any]) -> None:
+        problem = frame["problem"]
+        error = of_problem(problem, problem.get("status", 500))
+        if error.retryable:
+            # A new connection sends again whatever was not confirmed.
+            raise UnavailableError(error.status, error.code, error.detail, error.problem)
+        raise error
+
+    async def _send_settlements(self, socket: ClientConnection) -> None:
+        sent: dict[str, Settlement] = {}
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._worker.stopping:
+                await socket.send(json.dumps({"op": "unsubscribe", "ref": _UNSUBSCRIBE_REF, "sub": "work"}))
+                return
+            unconfirmed = self._worker.unconfirmed
+            unsent = [one for one in unconfirmed if sent.get(one.id) is not one]
+            sent = {one.id: one for one in unconfirmed}
+            for batch in batches(unsent, IDS_MAX):
+                self._ref += 1
+                self._sent[self._ref] = batch
+                await socket.send(json.dumps(self._settlement_frame(batch)))
+
+    def _settlement_frame(self, batch: list[Settlement]) -> dict[str, object]:
+        _, kind, detail = batch[0]
+        frame: dict[str, object] = {
+            "op": kind,
+            "ref": self._ref,
+            "sub": "work",
+            "ids": [one.id for one in batch],
+        }
+        if detail is not None:
+            frame["delete" if kind == "ack" else "mode"] = detail
+        return frame
+
+
+class LongPollLink:
+    """Group reads that wait, and requests that settle."""
+
+    def __init__(self, worker: "Worker") -> None:
+        self._worker = worker
+        self._group = worker.client.group(worker.stream, worker.group)
+        self._wake = asyncio.Event()
+        self._pauses = Pauses()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def run(self) -> None:
+        reading = asyncio.ensure_future(self._read())
+        settling = asyncio.ensure_future(_settle_by_requests(self._worker, self._wake))
+        stopping = asyncio.ensure_future(self._worker.until_stopping())
+        tasks = {reading, settling, stopping}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done.pop().result()
+            await _cancelled(reading)
+            # What an answer held that was cut off. Reading the history would count as a delivery.
+            async for one in self._group.pending(consumer=self._worker.consumer):
+                self._worker.give_back(one["id"])
+            await settling
+        finally:
+            await _cancelled(*tasks)
+
+    async def _read(self) -> None:
+        await self._group.ensure(start=self._worker.start)
+        await self._read_history()
+        while True:
+            while self._worker.room <= 0:
+                await self._worker.until_changed()
+            try:
+                page = await self._group.read(
+                    self._worker.consumer,
+                    count=self._worker.room,
+                    wait_ms=POLL_WAIT_MS,
+                    claim_min_idle_ms=self._worker.claim_min_idle_ms,
+                )
+            except NoAnswerError:
+                # Entries of a lost answer are delivered all the same.
+                await self._pauses.pause()
+                await self._read_history()
+                continue
+            self._pauses.reset()
+            if page.gap is not None:
+                self._worker.gap(page.gap)
+            for entry in page.entries:
+                self._worker.receive(entry, history=False)
+
+    async def _read_history(self) -> None:
+        after = "0"
+        while True:
+            page = await self._group.history(self._worker.consumer, after=after, count=IDS_MAX)
+            for entry in page.entries:
+                self._worker.receive(entry, history=True)
+            if not page.entries or page.next is None:
+                return
+            after = page.next
+
+
+async def _settle_by_requests(worker: "Worker", wake: asyncio.Event) -> None:
+    """Carry out what the program decides, until cancelled."""
+    group = worker.client.group(worker.stream, worker.group)
+    while True:
+        for batch in batches(worker.unconfirmed, IDS_MAX):
+            ids, (_, kind, detail) = [one.id for one in batch], batch[0]
+            if kind == "ack":
+                await group.ack(*ids, delete=cast("References | None", detail))
+            else:
+                await _give_back(group, worker.consumer, ids, cast("NackMode", detail))
+            worker.confirm(batch)
+        await wake.wait()
+        wake.clear()
+
+
+async def _give_back(group: "AsyncGroup", consumer: str, ids: list[str], mode: NackMode) -> None:
+    """Nack, without taking from others what an answer that was lost has given to them."""
+    pauses = Pauses()
+    while ids:
+        try:
+            return await group.nack(*ids, mode=mode)
+        except NoAnswerError:
+            await pauses.pause()
+            held = {one["id"] async for one in group.pending(consumer=consumer)}
+            ids = [one for one in ids if one in held]
+    return None
+
+
+async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel, and wait for the end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def _refusal(refused: InvalidStatus) -> ApiError:
+    """What the handshake was answered with."""
+    try:
+        problem = json.loads(refused.response.body or b"")
+    except ValueError:
+        problem = None
+    status = refused.response.status_code
+    error = of_problem(problem if isinstance(problem, dict) else {}, status)
+    if not error.problem and status in (502, 503, 504):
+        return UnavailableError(status, "", error.detail, {"retryable": True})
+    return error

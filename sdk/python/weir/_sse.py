@@ -1,0 +1,131 @@
+"""Server-sent events: the parser, and a live tail as a state machine without I/O.
+
+Knows: the event stream format of WHATWG HTML, the gateway's events. Must never know: sockets, time.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from weir._http import segment
+from weir.entries import Entry, Gap, parse_gap
+from weir.errors import GapError, of_problem
+
+_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
+# A stream without news sends a comment every 15 seconds; after twice that the connection is dead.
+SILENCE_S_MAX: Final = 30.0
+# How long to wait before coming back, where the gateway did not say.
+RETRY_MS_DEFAULT: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event; `id` is None where none was sent with it, `retry_ms` likewise."""
+
+    name: str
+    data: str
+    id: str | None
+    retry_ms: int | None
+
+
+class EventParser:
+    """Bytes in, events out. Lines end at LF, CRLF or CR, and nowhere else."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._name, self._data = "", list[str]()
+        self._id: str | None = None
+        self._retry_ms: int | None = None
+        self._empty = True
+
+    def feed(self, data: bytes) -> Iterator[Event]:
+        """The events that `data` completes."""
+        buffer = self._rest + data
+        # A CR at the end may be half of a CRLF.
+        usable = len(buffer) - 1 if buffer.endswith(b"\r") else len(buffer)
+        start = 0
+        for end in _LINE_END.finditer(buffer, 0, usable):
+            line = buffer[start : end.start()]
+            start = end.end()
+            if line:
+                self._line(line.decode("utf-8", "replace"))
+            elif not self._empty:
+                yield Event(self._name or "message", "\n".join(self._data), self._id, self._retry_ms)
+                self._begin()
+        self._rest = buffer[start:]
+
+    def _line(self, line: str) -> None:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            self._name = value
+        elif name == "data":
+            self._data.append(value)
+        elif name == "id" and "\0" not in value:
+            self._id = value
+        elif name == "retry" and value.isascii() and value.isdigit():
+            self._retry_ms = int(value)
+        else:
+            return
+        self._empty = False
+
+
+class Tail:
+    """Where a live tail is. Ask `request` for the next connection, `accept` its events, until `ended`.
+
+    `on_gap` hears of entries that were removed before they were read; without it that raises GapError.
+    """
+
+    def __init__(
+        self, streams: tuple[str, ...], after: str, last: int | None, on_gap: Callable[[Gap], None] | None
+    ) -> None:
+        if not streams:
+            raise ValueError("name at least one stream")
+        self._streams = streams
+        self._begin: dict[str, object] = {"last": last} if last is not None else {"after": after}
+        self._cursor: str | None = None
+        self._on_gap = on_gap
+        # Whether the gateway has ended this connection, and in how many milliseconds to come back.
+        self.ended = False
+        self.retry_ms = RETRY_MS_DEFAULT
+
+    def request(self) -> tuple[str, dict[str, object], dict[str, str]]:
+        """Path, query and headers of the next connection."""
+        self.ended = False
+        headers = {"accept": "text/event-stream, application/problem+json"}
+        query = dict(self._begin)
+        if self._cursor is not None:
+            headers["last-event-id"] = self._cursor
+        if len(self._streams) == 1:
+            return f"/v1/streams/{segment(self._streams[0], 'stream')}/tail", query, headers
+        return "/v1/tail", {"stream": list(self._streams), **query}, headers
+
+    def accept(self, event: Event) -> Entry | None:
+        """The entry that an event holds, if any. Raises ApiError, GapError."""
+        if event.retry_ms is not None:
+            self.retry_ms = event.retry_ms
+        entry = None
+        if event.name == "entry":
+            entry = Entry.parse(json.loads(event.data), self._streams[0])
+        elif event.name == "gap":
+            self._gap(json.loads(event.data))
+        elif event.name == "error":
+            problem = json.loads(event.data)
+            raise of_problem(problem, problem.get("status", 500))
+        elif event.name == "end":
+            self.ended = True
+        if event.id is not None:
+            self._cursor = event.id
+        return entry
+
+    def _gap(self, members: Mapping[str, Any]) -> None:
+        gap = parse_gap(members)
+        if self._on_gap is None:
+            stream = members.get("stream", self._streams[0])
+            raise GapError(stream, gap.requested, gap.first_available, gap.lost)
+        self._on_gap(gap)

@@ -1,0 +1,156 @@
+"""Entries and the answers that hold them, as values.
+
+Knows: an entry's JSON forms. Must never know: how it was sent or asked for.
+
+Field values are text. Bytes that are not UTF-8 are kept in `str` with surrogate escapes, as Python does for
+file names, so that one type serves all; `Entry.raw` gives the bytes.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+Value = str | bytes | int | float | bool
+# What can be published: a mapping, or pairs where a name occurs twice.
+Fields = Mapping[str, Value] | Sequence[tuple[str, Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Entries between `requested` and `first_available` were removed; `lost` of them, where that is known."""
+
+    requested: str
+    first_available: str | None
+    lost: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry. `pairs` are all fields in order, `fields` the last value of each name.
+
+    Of an entry that was deleted while it was pending only the ID is left: `deleted` is true, `fields` empty.
+    `delivery_count` and `idle_ms` are set where a group delivers or claims.
+    """
+
+    id: str
+    pairs: tuple[tuple[str, str], ...]
+    stream: str = ""
+    deleted: bool = False
+    delivery_count: int | None = None
+    idle_ms: int | None = None
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Values by name."""
+        return dict(self.pairs)
+
+    @property
+    def raw(self) -> dict[str, bytes]:
+        """The same as bytes, exactly as they were published."""
+        return {name: value.encode("utf-8", "surrogateescape") for name, value in self.pairs}
+
+    @classmethod
+    def parse(cls, members: Mapping[str, Any], stream: str = "") -> Self:
+        """From its JSON form."""
+        fields = members.get("fields")
+        pairs = members.get("pairs") or list((fields or {}).items())
+        if members.get("encoding") == "base64":
+            pairs = [
+                (name, base64.b64decode(value).decode("utf-8", "surrogateescape")) for name, value in pairs
+            ]
+        return cls(
+            id=members["id"],
+            pairs=tuple((name, value) for name, value in pairs),
+            stream=members.get("stream", stream),
+            deleted="fields" in members and fields is None,
+            delivery_count=members.get("delivery_count"),
+            idle_ms=members.get("idle_ms"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Entries of one read. Read on after `next`; `more` says that there is something right now."""
+
+    entries: tuple[Entry, ...]
+    next: str | None
+    more: bool
+    gap: Gap | None = None
+
+    @classmethod
+    def parse(cls, members: Mapping[str, Any], stream: str) -> Self:
+        """From the answer's JSON."""
+        gap = members.get("gap")
+        return cls(
+            entries=tuple(Entry.parse(one, stream) for one in members["entries"]),
+            next=members.get("next"),
+            more=bool(members.get("more")),
+            gap=None if gap is None else parse_gap(gap),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a publish stored. `ids` is empty where only their number was asked for.
+
+    `duplicate`: the same idempotency key had stored it before, and nothing was stored now.
+    """
+
+    first_id: str
+    last_id: str
+    count: int
+    ids: tuple[str, ...]
+    duplicate: bool
+
+    @property
+    def id(self) -> str:
+        """The ID of a single entry."""
+        return self.last_id
+
+    @classmethod
+    def parse(cls, members: Mapping[str, Any]) -> Self:
+        """From the answer's JSON, of one entry or of a batch."""
+        if "id" in members:
+            entry_id = members["id"]
+            return cls(entry_id, entry_id, 1, (entry_id,), members["duplicate"])
+        return cls(
+            first_id=members["first_id"],
+            last_id=members["last_id"],
+            count=members["count"],
+            ids=tuple(members.get("ids", ())),
+            duplicate=bool(members.get("duplicate")),
+        )
+
+
+def parse_gap(members: Mapping[str, Any]) -> Gap:
+    """From its JSON form."""
+    return Gap(members["requested"], members.get("first_available"), members.get("lost"))
+
+
+def encode_entry(fields: Fields, entry_id: str | None = None) -> dict[str, Any]:
+    """An entry as a publisher sends it. Raises ValueError for an entry without fields."""
+    pairs = list(fields.items() if isinstance(fields, Mapping) else fields)
+    if not pairs:
+        raise ValueError("an entry has at least one field")
+    members: dict[str, Any] = {} if entry_id is None else {"id": entry_id}
+    if any(_is_binary(value) for _, value in pairs):
+        members["encoding"] = "base64"
+        pairs = [(name, base64.b64encode(_to_bytes(value)).decode()) for name, value in pairs]
+    as_object = dict(pairs)
+    members["fields"] = as_object if len(as_object) == len(pairs) else [list(pair) for pair in pairs]
+    return members
+
+
+def _is_binary(value: Value) -> bool:
+    if isinstance(value, str):
+        return not value.isascii() and any("\udc80" <= character <= "\udcff" for character in value)
+    return isinstance(value, bytes)
+
+
+def _to_bytes(value: Value) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    return (value if isinstance(value, str) else repr(value)).encode("utf-8", "surrogateescape")

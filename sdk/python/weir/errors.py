@@ -1,0 +1,161 @@
+"""What can go wrong between a program and a gateway, as exceptions.
+
+Knows: the gateway's problem documents (RFC 9457) and their codes. Must never know: how a request is sent.
+
+    WeirError
+    ├─ NoAnswerError           no answer arrived; a change may have happened all the same
+    ├─ NotAGatewayError        what answered is no gateway
+    ├─ GapError                entries were removed before they were read
+    ├─ ConsumerReplacedError   another connection consumes under the same name
+    ├─ ConnectionClosedError   the gateway closed a WebSocket for good
+    └─ ApiError                the gateway refused; `code` says why, subclasses group the codes
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+
+class WeirError(Exception):
+    """Base of all exceptions of this package."""
+
+
+class NoAnswerError(WeirError):
+    """No answer arrived, even after the retries that were allowed.
+
+    With `outcome_unknown` the request may have been carried out all the same: it reached the gateway, or may
+    have, and it was not safe to send it again.
+    """
+
+    def __init__(self, message: str, *, outcome_unknown: bool) -> None:
+        super().__init__(message)
+        self.outcome_unknown = outcome_unknown
+
+
+class NotAGatewayError(WeirError):
+    """Something answered, but not as a gateway does."""
+
+
+class GapError(WeirError):
+    """Entries after the cursor were removed before they were read.
+
+    `requested` is the cursor, `first_available` the oldest entry that is kept (None if there is none),
+    `lost` the number of entries in between where it is known.
+    """
+
+    def __init__(self, stream: str, requested: str, first_available: str | None, lost: int | None) -> None:
+        count = "an unknown number of" if lost is None else f"{lost}"
+        super().__init__(
+            f"{count} entries of {stream!r} after {requested} were removed before they were read"
+        )
+        self.stream = stream
+        self.requested = requested
+        self.first_available = first_available
+        self.lost = lost
+
+
+class ConsumerReplacedError(WeirError):
+    """Another connection consumes under the same name, or the group or stream is gone; `reason` tells."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"this consumer's subscription ended: {reason}")
+        self.reason = reason
+
+
+class ConnectionClosedError(WeirError):
+    """The gateway closed the WebSocket with a code that means: do not come again."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"the gateway closed the connection with {code} {reason}".rstrip())
+        self.code = code
+        self.reason = reason
+
+
+class ApiError(WeirError):
+    """The gateway refused. `code` is one of the documented codes, `problem` the whole problem document."""
+
+    def __init__(self, status: int, code: str, detail: str, problem: Mapping[str, Any]) -> None:
+        super().__init__(f"{detail} ({code})" if code else detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.problem = problem
+        # Seconds after which the gateway asks to try again, where it says so.
+        self.retry_after_s: float | None = None
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return bool(self.problem.get("retryable"))
+
+    @property
+    def request_id(self) -> str | None:
+        """The gateway's name for the request; its log has it too."""
+        value = self.problem.get("request_id")
+        return value if isinstance(value, str) else None
+
+
+class InvalidRequestError(ApiError):
+    """The request is malformed or has values that are not allowed (400, 413, 415, 422)."""
+
+
+class AuthenticationError(ApiError):
+    """The token is missing or wrong (401)."""
+
+
+class ForbiddenError(ApiError):
+    """The token does not allow this (403)."""
+
+
+class NotFoundError(ApiError):
+    """There is no such stream, group, consumer or entry (404); `code` says which."""
+
+
+class ConflictError(ApiError):
+    """The state of the stream or group does not allow this (409, 412); `code` says why."""
+
+
+class StaleProducerError(ConflictError):
+    """A newer producer of the same name has taken over (`stale_epoch`)."""
+
+
+class RateLimitedError(ApiError):
+    """Too many requests, waiting reads or connections (429)."""
+
+
+class UnavailableError(ApiError):
+    """The gateway is starting, stopping, or cannot write its log (503)."""
+
+
+class FullError(ApiError):
+    """The disk or the memory limit is reached (507): reads, acknowledgements and deletions still work."""
+
+
+class InternalError(ApiError):
+    """Something went wrong in the gateway (500)."""
+
+
+_BY_STATUS: Final[Mapping[int, type[ApiError]]] = {
+    400: InvalidRequestError,
+    401: AuthenticationError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    412: ConflictError,
+    413: InvalidRequestError,
+    415: InvalidRequestError,
+    422: InvalidRequestError,
+    429: RateLimitedError,
+    500: InternalError,
+    503: UnavailableError,
+    507: FullError,
+}
+_BY_CODE: Final[Mapping[str, type[ApiError]]] = {"stale_epoch": StaleProducerError}
+
+
+def of_problem(problem: Mapping[str, Any], status: int) -> ApiError:
+    """The exception for a problem document, or for what a proxy says instead of one."""
+    code, detail = problem.get("code"), problem.get("detail")
+    code = code if isinstance(code, str) else ""
+    detail = detail if isinstance(detail, str) else f"the gateway answered {status}"
+    kind = _BY_CODE.get(code) or _BY_STATUS.get(status, ApiError)
+    return kind(status, code, detail, problem)

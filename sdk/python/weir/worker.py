@@ -1,0 +1,341 @@
+"""A worker: a consumer of a group that acknowledges what it has done.
+
+Knows: which entries the program holds, what it has settled, and that a lost connection changes neither.
+Must never know: frames or requests; `_links.py` has the two ways to a gateway.
+
+    link → receive → queue → the program → ack or nack → settle → link
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from weir._async_client import AsyncClient
+from weir._calls import NackMode, References
+from weir._http import Token
+from weir._links import Link, LongPollLink, WebSocketLink
+from weir._settling import Settlement
+from weir.entries import Entry, Gap
+
+log: Final = logging.getLogger("weir.worker")
+
+CREDIT_DEFAULT: Final = 100
+GRACE_S_DEFAULT: Final = 30.0
+
+Handler = Callable[["Delivery"], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivery:
+    """An entry that this worker holds until it acknowledges it or gives it back.
+
+    `async with delivery:` does that by itself: it acknowledges at the end, and gives back if an exception
+    leaves the block.
+    """
+
+    entry: Entry
+    _worker: "Worker"
+
+    def ack(self, *, delete: References | None = None) -> None:
+        """The work is done. With `delete` the entry is removed from the stream as well.
+
+        Returns at once; the worker repeats it over lost connections until the gateway has confirmed it.
+        """
+        self._worker.settle(Settlement(self.entry.id, "ack", delete))
+
+    def nack(self, *, mode: NackMode = "fail") -> None:
+        """Give the entry back to the group: after a failure (`fail`), as if it was never delivered
+        (`silent`), or for good (`fatal`). Returns at once, as `ack`.
+        """
+        self._worker.settle(Settlement(self.entry.id, "nack", mode))
+
+    async def extend(self) -> bool:
+        """Say that the work goes on, so that no other consumer takes the entry over; whether it is still
+        held.
+        """
+        return await self._worker.extend(self.entry.id)
+
+    async def __aenter__(self) -> Entry:
+        return self.entry
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.ack()
+        else:
+            self.nack(mode="fail" if isinstance(error, Exception) else "silent")
+
+
+class Worker:
+    """Consumes a stream as one consumer of a group; the group is created where it is missing.
+
+    First come entries that this consumer was given in an earlier life and did not acknowledge, then what
+    others gave back, then new ones. At most `credit` entries are held at a time. A lost connection is made
+    again, for ever; entries that are held meanwhile stay held and are not delivered twice to this worker.
+
+    `url` and `token` as for `AsyncClient`. `start` is where a group that is created begins: `0` with the
+    oldest entry, `$` with the next. `claim_min_idle_ms` also takes over what other consumers have held for so
+    long. `via` is the way to the gateway. `on_gap` hears of entries that were removed unread; without it that
+    is logged as a warning. `grace_s` is how long `close` waits for what is being worked on.
+    """
+
+    def __init__(  # noqa: PLR0913 - a worker's options
+        self,
+        url: str | None,
+        stream: str,
+        *,
+        group: str,
+        consumer: str,
+        start: str = "0",
+        credit: int = CREDIT_DEFAULT,
+        claim_min_idle_ms: int | None = None,
+        via: Literal["websocket", "long-poll"] = "websocket",
+        token: Token = None,
+        on_gap: Callable[[Gap], None] | None = None,
+        grace_s: float = GRACE_S_DEFAULT,
+    ) -> None:
+        if credit < 1:
+            raise ValueError("credit is at least 1")
+        self.stream = stream
+        self.group = group
+        self.consumer = consumer
+        self.credit = credit
+        self._start = start
+        self._claim_min_idle_ms = claim_min_idle_ms
+        self._on_gap = on_gap
+        self._grace_s = grace_s
+        self._client = AsyncClient(url, token=token, retry_s=None)
+        self._queue: asyncio.Queue[Delivery | None] = asyncio.Queue()
+        # What the program holds or is about to get; what it has settled and the gateway has not confirmed.
+        self._held: dict[str, Delivery] = {}
+        self._unconfirmed: dict[str, Settlement] = {}
+        self._changed = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._link: Link = WebSocketLink(self) if via == "websocket" else LongPollLink(self)
+        self._linking: asyncio.Task[None] | None = None
+
+    # --- for programs -------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._linking = asyncio.create_task(self._keep_linked())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[Delivery]:
+        """Deliveries, until `stop`. Use it inside `async with worker`.
+
+        Raises ApiError for what the gateway refuses for good, ConsumerReplacedError where another connection
+        took the consumer's place.
+        """
+        while (delivery := await self._queue.get()) is not None:
+            yield delivery
+        # For others that iterate.
+        self._queue.put_nowait(None)
+        self._raise_failure()
+
+    async def run(
+        self,
+        handle: Handler,
+        *,
+        concurrency: int = 1,
+        stop_on: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM),
+    ) -> None:
+        """Call `handle` for each delivery, `concurrency` at a time, until `stop` or one of the signals.
+
+        What `handle` returns from is acknowledged, unless it settled the delivery itself. What it raises from
+        is logged and given back (`fail`).
+        """
+        with self._stopped_by(stop_on):
+            try:
+                async with self, asyncio.TaskGroup() as group:
+                    for _ in range(concurrency):
+                        group.create_task(self._work(handle))
+            except BaseExceptionGroup as errors:
+                # All tasks see the same end of the link.
+                raise errors.exceptions[0] from None
+
+    def stop(self) -> None:
+        """Take no more entries: `run` and iterators end once the work in hand is settled."""
+        if not self.stopping:
+            self._stopping.set()
+            self._give_back()
+            self._queue.put_nowait(None)
+            self._link.wake()
+
+    async def close(self) -> None:
+        """Stop, wait up to `grace_s` until everything held is settled and confirmed, and disconnect. Entries
+        that are held even then stay pending for this consumer.
+        """
+        self.stop()
+        if self._linking is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._grace_s):
+                    await self._until_settled(self._linking)
+            self._linking.cancel()
+            await asyncio.wait((self._linking,))
+        await self._client.close()
+
+    # --- for links and deliveries -------------------------------------------------------------------------
+
+    @property
+    def client(self) -> AsyncClient:
+        """For requests beside the link's connection."""
+        return self._client
+
+    @property
+    def start(self) -> str:
+        """Where a group that is created begins."""
+        return self._start
+
+    @property
+    def claim_min_idle_ms(self) -> int | None:
+        """After how long others' entries are taken over; None: never."""
+        return self._claim_min_idle_ms
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it takes no more entries."""
+        return self._stopping.is_set()
+
+    async def until_stopping(self) -> None:
+        """Wait for that."""
+        await self._stopping.wait()
+
+    @property
+    def room(self) -> int:
+        """How many more entries may be taken; none once it stops."""
+        return 0 if self.stopping else self.credit - len(self._held) - len(self._unconfirmed)
+
+    @property
+    def unconfirmed(self) -> list[Settlement]:
+        """What the gateway has not confirmed yet, oldest first."""
+        return list(self._unconfirmed.values())
+
+    def receive(self, entry: Entry, *, history: bool) -> None:
+        """An entry was delivered; `history` if this consumer had it before the connection was made."""
+        settled = self._unconfirmed.get(entry.id)
+        if entry.id in self._held or (settled is not None and (history or settled.kind == "ack")):
+            return
+        # Otherwise a settled entry has been given back, and comes again before the answer to that.
+        self._unconfirmed.pop(entry.id, None)
+        if entry.deleted:
+            self._unconfirmed[entry.id] = Settlement(entry.id, "ack", None)
+            self._link.wake()
+        elif self.stopping:
+            self._unconfirmed[entry.id] = Settlement(entry.id, "nack", "silent")
+            self._link.wake()
+        else:
+            delivery = Delivery(entry, self)
+            self._held[entry.id] = delivery
+            self._queue.put_nowait(delivery)
+
+    def give_back(self, entry_id: str) -> None:
+        """An entry was delivered to this consumer and never reached this program."""
+        if entry_id not in self._held and entry_id not in self._unconfirmed:
+            self._unconfirmed[entry_id] = Settlement(entry_id, "nack", "silent")
+            self._link.wake()
+
+    def confirm(self, settlements: list[Settlement]) -> None:
+        """The gateway has carried these out."""
+        for one in settlements:
+            if self._unconfirmed.get(one.id) is one:
+                del self._unconfirmed[one.id]
+        self._changed.set()
+
+    def gap(self, gap: Gap) -> None:
+        """Entries were removed before anybody of the group read them."""
+        if self._on_gap is not None:
+            self._on_gap(gap)
+        else:
+            log.warning(
+                "%s entries of %s after %s were removed before group %s read them",
+                "some" if gap.lost is None else gap.lost,
+                self.stream,
+                gap.requested,
+                self.group,
+            )
+
+    async def until_changed(self) -> None:
+        """Wait until something was settled or confirmed."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    def settle(self, settlement: Settlement) -> None:
+        """The program has decided about an entry that it holds; a second decision does not count."""
+        if self._held.pop(settlement.id, None) is None:
+            return
+        self._unconfirmed[settlement.id] = settlement
+        self._changed.set()
+        self._link.wake()
+
+    async def extend(self, entry_id: str) -> bool:
+        """Start the idle time of an entry anew; whether this consumer still has it."""
+        held = await self._client.group(self.stream, self.group).extend(self.consumer, entry_id)
+        return entry_id in held
+
+    # --- inside -------------------------------------------------------------------------------------------
+
+    def _give_back(self) -> None:
+        """What the program has not begun with goes back to the group as if it was never delivered."""
+        while not self._queue.empty():
+            delivery = self._queue.get_nowait()
+            if delivery is not None:
+                delivery.nack(mode="silent")
+
+    async def _work(self, handle: Handler) -> None:
+        async for delivery in self:
+            try:
+                await handle(delivery)
+            except Exception:
+                log.exception("the handler failed for entry %s of %s", delivery.entry.id, self.stream)
+                delivery.nack(mode="fail")
+            except BaseException:
+                delivery.nack(mode="silent")
+                raise
+            else:
+                delivery.ack()
+
+    async def _keep_linked(self) -> None:
+        try:
+            await self._link.run()
+        finally:
+            # Whoever iterates learns how it ended.
+            self._queue.put_nowait(None)
+
+    def _raise_failure(self) -> None:
+        if self._linking is not None and self._linking.done() and not self._linking.cancelled():
+            error = self._linking.exception()
+            if error is not None:
+                raise error
+
+    async def _until_settled(self, linking: asyncio.Task[None]) -> None:
+        while (self._held or self._unconfirmed) and not linking.done():
+            waiting = asyncio.ensure_future(self.until_changed())
+            try:
+                await asyncio.wait((waiting, linking), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
+
+    @contextlib.contextmanager
+    def _stopped_by(self, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
+        loop, installed = asyncio.get_running_loop(), []
+        for number in signals:
+            # Elsewhere than in the main thread, and on Windows, there are no handlers.
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, self.stop)
+                installed.append(number)
+        try:
+            yield
+        finally:
+            for number in installed:
+                loop.remove_signal_handler(number)

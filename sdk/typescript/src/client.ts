@@ -1,0 +1,375 @@
+/** The client: every operation of the API that programs use. */
+
+import {
+  encodeEntry,
+  parseEntry,
+  parsePage,
+  parsePublished,
+  type Entry,
+  type Fields,
+  type GroupInfo,
+  type Page,
+  type PendingEntry,
+  type Published,
+  type Retention,
+  type StreamInfo,
+  type WireEntry,
+  type WirePage,
+} from "./entries.js";
+import { ApiError, GapError, type Gap, type Problem } from "./errors.js";
+import { Http, segment, sleep, type Call, type ClientOptions } from "./http.js";
+import { EventParser } from "./sse.js";
+
+/** A tail without news sends a comment every 15 seconds; after twice that the connection is dead. */
+const SILENCE_MS_MAX = 30_000;
+const RETRY_MS_DEFAULT = 1_000;
+
+export type References = "keep" | "delete" | "acked";
+export type NackMode = "silent" | "fail" | "fatal";
+
+export interface AddOptions {
+  /** Idempotency key; random if not given. */
+  key?: string;
+  maxlen?: number;
+  minid?: string;
+  approx?: boolean;
+  limit?: number;
+  refs?: References;
+  nomkstream?: boolean;
+  /** Publish only directly after this entry. */
+  ifLastId?: string;
+  /** Answer when the entry is on disk. */
+  durability?: "fsync";
+}
+
+export interface Range {
+  start?: string;
+  end?: string;
+  since?: string;
+  until?: string;
+  reverse?: boolean;
+  count?: number;
+}
+
+export interface TailOptions {
+  /** Begin after this ID; `0`: with the oldest entry, `$` (default): with the next. */
+  after?: string;
+  /** Begin so many entries back instead. */
+  last?: number;
+  /** Hears of entries that were removed before they were read; without it that throws a GapError. */
+  onGap?: (gap: Gap, stream: string) => void;
+  signal?: AbortSignal;
+}
+
+export class Client {
+  readonly http: Http;
+
+  constructor(options: ClientOptions = {}) {
+    this.http = new Http(options);
+  }
+
+  /** Add one entry, once, however often it has to be sent. */
+  async publish(stream: string, fields: Fields, options: AddOptions & { id?: string } = {}): Promise<Published> {
+    const { id, ...rest } = options;
+    return this.#add(stream, encodeEntry(fields, id), rest);
+  }
+
+  /** Add entries, all or none, with consecutive IDs. */
+  async publishBatch(stream: string, entries: readonly Fields[], options: AddOptions = {}): Promise<Published> {
+    return this.#add(stream, { entries: entries.map((fields) => encodeEntry(fields)) }, options);
+  }
+
+  /** Add entries to several streams, all or none. */
+  async publishMany(
+    streams: Readonly<Record<string, readonly Fields[]>>,
+    key: string = newKey(),
+  ): Promise<Record<string, Published>> {
+    const encoded = Object.entries(streams).map(([name, all]) => [name, all.map((one) => encodeEntry(one))]);
+    const answer = await this.http.json<{ streams: Record<string, Partial<Published>>; duplicate: boolean }>({
+      method: "POST",
+      path: "/v1/publish",
+      body: { streams: Object.fromEntries(encoded) as unknown },
+      headers: { "idempotency-key": key },
+      repeatable: true,
+    });
+    const parse = (one: Partial<Published>): Published => parsePublished({ ...one, duplicate: answer.duplicate });
+    return Object.fromEntries(Object.entries(answer.streams).map(([name, one]) => [name, parse(one)]));
+  }
+
+  /** A page of entries between two IDs, or two times (RFC 3339). A missing stream is empty. */
+  async read(stream: string, range: Range = {}): Promise<Page> {
+    return this.#page(stream, { ...range });
+  }
+
+  /** A page of entries after an ID, waiting for the first one if asked to. Continue with `next`. */
+  async readAfter(
+    stream: string,
+    after: string,
+    options: { count?: number; waitMs?: number; signal?: AbortSignal } = {},
+  ): Promise<Page> {
+    const { count, waitMs, signal } = options;
+    return this.#page(stream, { after, count, wait: waitMs }, { ...(waitMs && { waitMs }), ...(signal && { signal }) });
+  }
+
+  /** All entries after an ID that exist now (up to `end`), page by page. */
+  async *entries(stream: string, options: { after?: string; end?: string; pageCount?: number } = {}): AsyncGenerator<Entry> {
+    let after = options.after ?? "0";
+    for (;;) {
+      const page = await this.#page(stream, { after, end: options.end, count: options.pageCount ?? 1_000 });
+      yield* page.entries;
+      if (page.next === null || !page.more) return;
+      after = page.next;
+    }
+  }
+
+  /** Entries as they are published, for ever, across lost connections and restarts of the gateway. */
+  async *tail(streams: string | readonly string[], options: TailOptions = {}): AsyncGenerator<Entry> {
+    const names = typeof streams === "string" ? [streams] : streams;
+    const first = names[0];
+    if (first === undefined) throw new TypeError("name at least one stream");
+    const start = options.last === undefined ? { after: options.after ?? "$" } : { last: options.last };
+    let cursor: string | undefined;
+    for (let retryMs = RETRY_MS_DEFAULT; ; await sleep(retryMs * (0.5 + Math.random()), options.signal)) {
+      const call: Call = {
+        path: names.length === 1 ? `${streamPath(first)}/tail` : "/v1/tail",
+        query: names.length === 1 ? start : { stream: names, ...start },
+        headers: {
+          accept: "text/event-stream, application/problem+json",
+          ...(cursor !== undefined && { "last-event-id": cursor }),
+        },
+        ...(options.signal && { signal: options.signal }),
+      };
+      const parser = new EventParser();
+      for await (const text of texts(await this.http.stream(call), options.signal)) {
+        for (const event of parser.feed(text)) {
+          retryMs = event.retryMs ?? retryMs;
+          if (event.name === "error") throw problemError(JSON.parse(event.data) as Problem);
+          if (event.name === "gap") reportGap(JSON.parse(event.data) as Gap & { stream?: string }, first, options);
+          if (event.name === "entry") {
+            const entry = parseEntry(JSON.parse(event.data) as WireEntry, first);
+            cursor = event.id ?? cursor;
+            yield entry;
+          } else cursor = event.id ?? cursor;
+        }
+      }
+    }
+  }
+
+  /** One entry; undefined if it is not there. */
+  async getEntry(stream: string, id: string): Promise<Entry | undefined> {
+    const wire = await ifFound(this.http.json<WireEntry>({ path: `${streamPath(stream)}/entries/${segment(id)}` }));
+    return wire && parseEntry(wire, stream);
+  }
+
+  /** Delete entries; for each ID `deleted`, `absent` or `kept`. */
+  async deleteEntries(stream: string, ids: readonly string[], refs: References = "keep"): Promise<Record<string, string>> {
+    const path = `${streamPath(stream)}/entries/delete`;
+    const answer = await this.http.json<{ results: Record<string, string> }>({
+      method: "POST",
+      path,
+      body: { ids, refs },
+      repeatable: true,
+    });
+    return answer.results;
+  }
+
+  /** Remove old entries; how many. `guard` refuses to remove what a group has not finished. */
+  async trim(
+    stream: string,
+    bounds: { maxlen?: number; minid?: string; older_than_ms?: number; approx?: boolean; guard?: boolean; dry_run?: boolean },
+  ): Promise<number> {
+    const path = `${streamPath(stream)}/trim`;
+    return (await this.http.json<{ deleted: number }>({ method: "POST", path, body: bounds, repeatable: true })).deleted;
+  }
+
+  /** All streams by name. */
+  async *listStreams(prefix?: string): AsyncGenerator<StreamInfo> {
+    yield* pages<StreamInfo>(this.http, "/v1/streams", "streams", { prefix, limit: 1_000 });
+  }
+
+  /** One stream; undefined if it does not exist. */
+  async getStream(stream: string): Promise<StreamInfo | undefined> {
+    return ifFound(this.http.json<StreamInfo>({ path: streamPath(stream) }));
+  }
+
+  /** Create a stream if it is missing. */
+  async ensureStream(stream: string, retention?: Retention): Promise<StreamInfo> {
+    return this.http.json({ method: "PUT", path: streamPath(stream), body: retention ? { retention } : {} });
+  }
+
+  /** Delete a stream with its entries and groups. */
+  async deleteStream(stream: string): Promise<void> {
+    await this.http.json({ method: "DELETE", path: streamPath(stream) });
+  }
+
+  /** A group of a stream. Nothing is sent. */
+  group(stream: string, name: string): Group {
+    return new Group(this.http, stream, name);
+  }
+
+  /** Run a Redis stream command: `await client.command("XLEN", "orders")`. */
+  async command(...words: (string | number)[]): Promise<unknown> {
+    const call: Call = { method: "POST", path: "/v1/commands", body: words };
+    return (await this.http.json<{ result: unknown }>(call)).result;
+  }
+
+  async #page(stream: string, query: Exclude<Call["query"], undefined>, more: Partial<Call> = {}): Promise<Page> {
+    return parsePage(await this.http.json<WirePage>({ path: `${streamPath(stream)}/entries`, query, ...more }), stream);
+  }
+
+  async #add(stream: string, body: object, options: AddOptions): Promise<Published> {
+    const { key = newKey(), ifLastId, durability, ...query } = options;
+    const headers: Record<string, string> = { "idempotency-key": key };
+    if (ifLastId !== undefined) headers["if-match"] = `"${ifLastId}"`;
+    if (durability !== undefined) headers.prefer = `durability=${durability}`;
+    const path = `${streamPath(stream)}/entries`;
+    return parsePublished(await this.http.json({ method: "POST", path, query, body, headers, repeatable: true }));
+  }
+}
+
+export class Group {
+  readonly #http: Http;
+  readonly #path: string;
+
+  constructor(
+    http: Http,
+    readonly stream: string,
+    readonly name: string,
+  ) {
+    this.#http = http;
+    this.#path = `${streamPath(stream)}/groups/${segment(name)}`;
+  }
+
+  /** Create the group and its stream where they are missing; an existing group keeps its position. */
+  async ensure(start = "$", policy: Readonly<Record<string, unknown>> = {}): Promise<GroupInfo> {
+    return this.#http.json({ method: "PUT", path: this.#path, body: { start, ...policy } });
+  }
+
+  /** The group as it is now; undefined if it does not exist. */
+  async info(): Promise<GroupInfo | undefined> {
+    return ifFound(this.#http.json<GroupInfo>({ path: this.#path }));
+  }
+
+  /** Deliver new entries to a consumer. If the answer is lost they are delivered all the same: see `history`. */
+  async read(
+    consumer: string,
+    options: { count?: number; waitMs?: number; claimMinIdleMs?: number; signal?: AbortSignal } = {},
+  ): Promise<Page> {
+    const { count = 100, waitMs, claimMinIdleMs, signal } = options;
+    const body = { count, wait: waitMs, claim_min_idle_ms: claimMinIdleMs };
+    return this.#read(consumer, body, { ...(waitMs && { waitMs }), ...(signal && { signal }) });
+  }
+
+  /** What was delivered to a consumer and is not acknowledged. */
+  async history(consumer: string, options: { after?: string; count?: number } = {}): Promise<Page> {
+    const { after = "0", count = 100 } = options;
+    return this.#read(consumer, { after, count }, { repeatable: true });
+  }
+
+  /** Acknowledge entries, and with `remove` delete them from the stream; how many were pending. */
+  async ack(ids: readonly string[], remove?: References): Promise<number> {
+    const answer = await this.#post<{ acknowledged: number }>("/ack", { ids, delete: remove }, true);
+    return answer.acknowledged;
+  }
+
+  /** Give entries back: after a failure, as if never delivered (`silent`), or for good (`fatal`). */
+  async nack(ids: readonly string[], mode: NackMode = "fail"): Promise<void> {
+    await this.#post("/nack", { ids, mode }, false);
+  }
+
+  /** Take over entries that were idle for so long; those that were taken. */
+  async claim(consumer: string, ids: readonly string[], minIdleMs = 0): Promise<Entry[]> {
+    const body = { consumer, ids, min_idle_ms: minIdleMs };
+    const answer = await this.#post<{ entries: WireEntry[] }>("/claim", body, false);
+    return answer.entries.map((entry) => parseEntry(entry, this.stream));
+  }
+
+  /** Start the idle time of a consumer's own entries anew; the IDs that it still holds. */
+  async extend(consumer: string, ids: readonly string[]): Promise<string[]> {
+    const body = { consumer, ids, min_idle_ms: 0, just_ids: true };
+    return (await this.#post<{ ids: string[] }>("/claim", body, true)).ids;
+  }
+
+  /** What was delivered and not acknowledged, by ID. */
+  async *pending(options: { consumer?: string; minIdleMs?: number } = {}): AsyncGenerator<PendingEntry> {
+    for (let start = "-"; ; ) {
+      const query = { start, count: 1_000, consumer: options.consumer, min_idle_ms: options.minIdleMs };
+      const path = `${this.#path}/pending`;
+      const page = await this.#http.json<{ pending: PendingEntry[]; next: string | null; more: boolean }>({ path, query });
+      yield* page.pending;
+      if (!page.more || page.next === null) return;
+      start = `(${page.next}`;
+    }
+  }
+
+  /** Delete the group; refused while entries are pending, unless they are dropped. */
+  async delete(dropPending = false): Promise<void> {
+    const query = dropPending ? { pending: "drop" } : {};
+    await this.#http.json({ method: "DELETE", path: this.#path, query });
+  }
+
+  async #read(consumer: string, body: object, more: Partial<Call>): Promise<Page> {
+    const path = `${this.#path}/consumers/${segment(consumer)}/read`;
+    return parsePage(await this.#http.json<WirePage>({ method: "POST", path, body, ...more }), this.stream);
+  }
+
+  async #post<T>(action: string, body: object, repeatable: boolean): Promise<T> {
+    return this.#http.json<T>({ method: "POST", path: this.#path + action, body, repeatable });
+  }
+}
+
+function streamPath(stream: string): string {
+  return `/v1/streams/${segment(stream)}`;
+}
+
+function newKey(): string {
+  // Not randomUUID: browsers have it over https only.
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+async function ifFound<T>(answer: Promise<T>): Promise<T | undefined> {
+  try {
+    return await answer;
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 404) return undefined;
+    throw error;
+  }
+}
+
+async function* pages<T>(http: Http, path: string, member: string, query: Call["query"]): AsyncGenerator<T> {
+  for (let after: string | null | undefined; after !== null; ) {
+    const page: Record<string, unknown> = await http.json({ path, query: { ...query, after } });
+    yield* page[member] as T[];
+    after = (page.next as string | null | undefined) ?? null;
+  }
+}
+
+/** The text of a body as it comes, until it ends, breaks off, or is silent for too long. */
+async function* texts(response: Response, signal?: AbortSignal): AsyncGenerator<string> {
+  const reader = response.body?.getReader();
+  const decoder = new TextDecoder();
+  try {
+    for (;;) {
+      let timer: ReturnType<typeof setTimeout> | undefined;
+      const silence = new Promise<undefined>((resolve) => (timer = setTimeout(resolve, SILENCE_MS_MAX)));
+      const piece = await Promise.race([reader?.read(), silence]).finally(() => clearTimeout(timer));
+      if (piece === undefined || piece.done) return;
+      yield decoder.decode(piece.value as Uint8Array, { stream: true });
+    }
+  } catch (error) {
+    if (signal?.aborted || error instanceof GapError || error instanceof ApiError) throw error;
+    // The connection broke: the tail reads on from its cursor.
+  } finally {
+    await reader?.cancel().catch(() => undefined);
+  }
+}
+
+function reportGap(event: Gap & { stream?: string }, stream: string, options: TailOptions): void {
+  const { stream: named = stream, ...gap } = event;
+  if (!options.onGap) throw new GapError(named, gap);
+  options.onGap(gap, named);
+}
+
+export function problemError(problem: Problem): ApiError {
+  return new ApiError(problem.status ?? 500, problem);
+}

@@ -1,0 +1,86 @@
+/** What can go wrong between a program and a gateway. Every error of this package is a `WeirError`. */
+
+export class WeirError extends Error {
+  constructor(message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.name = new.target.name;
+  }
+}
+
+/**
+ * No answer arrived, even after the retries that were allowed. With `outcomeUnknown` the request may have been
+ * carried out all the same, and it was not safe to send it again.
+ */
+export class NoAnswerError extends WeirError {
+  constructor(
+    message: string,
+    readonly outcomeUnknown: boolean,
+    options?: ErrorOptions,
+  ) {
+    super(message, options);
+  }
+}
+
+/** Something answered, but not as a gateway does. */
+export class NotAGatewayError extends WeirError {}
+
+/** Entries after the cursor were removed before they were read; `lost` of them, where that is known. */
+export class GapError extends WeirError {
+  constructor(
+    readonly stream: string,
+    readonly gap: Gap,
+  ) {
+    super(`${gap.lost ?? "some"} entries of ${stream} after ${gap.requested} were removed before they were read`);
+  }
+}
+
+/** Another connection consumes under the same name, or the group or stream is gone; `reason` tells. */
+export class ConsumerReplacedError extends WeirError {
+  constructor(readonly reason: string) {
+    super(`this consumer's subscription ended: ${reason}`);
+  }
+}
+
+/** The gateway closed a WebSocket with a code that means: do not come again. */
+export class ConnectionClosedError extends WeirError {
+  constructor(
+    readonly code: number,
+    readonly reason: string,
+  ) {
+    super(`the gateway closed the connection with ${code} ${reason}`);
+  }
+}
+
+/** A problem document (RFC 9457), as the gateway sends it. */
+export interface Problem {
+  readonly status?: number;
+  readonly code?: string;
+  readonly detail?: string;
+  readonly retryable?: boolean;
+  readonly request_id?: string;
+  readonly [member: string]: unknown;
+}
+
+/** The gateway refused. `code` is one of the documented codes: `no_stream`, `forbidden`, `rate_limited` and so on. */
+export class ApiError extends WeirError {
+  readonly code: string;
+  readonly retryable: boolean;
+
+  constructor(
+    readonly status: number,
+    readonly problem: Problem,
+    /** After how many milliseconds the gateway asks to try again, where it says so. */
+    readonly retryAfterMs?: number,
+  ) {
+    super(problem.detail ?? `the gateway answered ${status}`);
+    this.code = problem.code ?? "";
+    this.retryable = problem.retryable ?? false;
+  }
+}
+
+/** Entries between `requested` and `first_available` were removed. */
+export interface Gap {
+  readonly requested: string;
+  readonly first_available: string | null;
+  readonly lost: number | null;
+}

@@ -1,0 +1,181 @@
+/** One call of the API: how it is sent, what its answer means, whether to send it again. */
+
+import { ApiError, NoAnswerError, NotAGatewayError, type Problem } from "./errors.js";
+
+const RETRY_PAUSE_MS_MIN = 100;
+const RETRY_PAUSE_MS_MAX = 5_000;
+/** Too many requests at the moment; starting, stopping or restarting. */
+const BUSY = [429, 503];
+/** What a proxy says when the gateway behind it does not answer: the outcome is unknown. */
+const BROKEN = [502, 504];
+
+export interface ClientOptions {
+  /** The gateway; in a browser its own origin if not given, elsewhere http://127.0.0.1:8080. */
+  url?: string;
+  /** A bearer token, or a function that returns one. */
+  token?: string | (() => string | Promise<string>);
+  /** How long to wait for an answer, beyond what the call asks the gateway to wait. */
+  timeoutMs?: number;
+  /** For how long a call is repeated while that is safe; 0: never, Infinity: for ever. */
+  retryMs?: number;
+  fetch?: typeof fetch;
+}
+
+export interface Call {
+  method?: string;
+  path: string;
+  query?: Record<string, string | number | boolean | readonly string[] | undefined>;
+  body?: unknown;
+  headers?: Record<string, string>;
+  waitMs?: number;
+  /** Doing it twice is the same as doing it once. */
+  repeatable?: boolean;
+  signal?: AbortSignal;
+}
+
+export class Http {
+  readonly url: URL;
+  readonly retryMs: number;
+  readonly #token: ClientOptions["token"];
+  readonly #timeoutMs: number;
+  readonly #fetch: typeof fetch;
+
+  constructor(options: ClientOptions) {
+    const origin = (globalThis as { location?: { origin?: string } }).location?.origin;
+    this.url = new URL(options.url ?? origin ?? "http://127.0.0.1:8080");
+    if (this.url.username || this.url.password || this.url.search || this.url.hash) {
+      throw new TypeError("a gateway's URL has no user, query or fragment: pass the token as `token`");
+    }
+    this.#token = options.token;
+    this.#timeoutMs = options.timeoutMs ?? 60_000;
+    this.retryMs = options.retryMs ?? 60_000;
+    this.#fetch = options.fetch ?? globalThis.fetch.bind(globalThis);
+  }
+
+  endpoint(path: string, query: Call["query"] = {}): URL {
+    const url = new URL(this.url);
+    url.pathname = this.url.pathname.replace(/\/$/, "") + path;
+    for (const [name, value] of Object.entries(query)) {
+      for (const one of Array.isArray(value) ? value : [value]) {
+        if (one !== undefined) url.searchParams.append(name, String(one));
+      }
+    }
+    return url;
+  }
+
+  async token(): Promise<string | undefined> {
+    return typeof this.#token === "function" ? this.#token() : this.#token;
+  }
+
+  /** The answer's JSON, null for 204. */
+  async json<T>(call: Call): Promise<T> {
+    return this.#retried(call, async () => {
+      const response = await this.#send(call, this.#timeoutMs + (call.waitMs ?? 0));
+      if (!response.ok) throw await refusal(response);
+      if (response.status === 204) return null as T;
+      try {
+        return (await response.json()) as T;
+      } catch (error) {
+        if (error instanceof SyntaxError) throw new NotAGatewayError("the answer is not JSON");
+        throw unanswered(error, call);
+      }
+    });
+  }
+
+  /** An answer whose body does not end. */
+  async stream(call: Call): Promise<Response> {
+    return this.#retried(call, async () => {
+      const response = await this.#send(call);
+      if (!response.ok) throw await refusal(response);
+      return response;
+    });
+  }
+
+  async #retried<T>(call: Call, attempt: () => Promise<T>): Promise<T> {
+    const deadline = performance.now() + this.retryMs;
+    for (let pauseMs = RETRY_PAUSE_MS_MIN; ; pauseMs = Math.min(2 * pauseMs, RETRY_PAUSE_MS_MAX)) {
+      try {
+        return await attempt();
+      } catch (error) {
+        const leastMs = error instanceof ApiError ? (error.retryAfterMs ?? 0) : 0;
+        const waitMs = Math.max(leastMs, pauseMs * (0.5 + Math.random()));
+        if (!mayRepeat(error, call) || performance.now() + waitMs > deadline) throw error;
+        await sleep(waitMs, call.signal);
+      }
+    }
+  }
+
+  async #send(call: Call, timeoutMs?: number): Promise<Response> {
+    const headers: Record<string, string> = { accept: "application/json, application/problem+json", ...call.headers };
+    const token = await this.token();
+    if (token !== undefined) headers.authorization = `Bearer ${token}`;
+    const signals = [call.signal, timeoutMs === undefined ? undefined : AbortSignal.timeout(timeoutMs)];
+    const init: RequestInit = {
+      method: call.method ?? "GET",
+      headers,
+      signal: AbortSignal.any(signals.filter((signal) => signal !== undefined)),
+    };
+    if (call.body !== undefined) {
+      headers["content-type"] ??= "application/json";
+      init.body = JSON.stringify(call.body);
+    }
+    try {
+      return await this.#fetch(this.endpoint(call.path, call.query), init);
+    } catch (error) {
+      if (call.signal?.aborted) throw error;
+      throw unanswered(error, call);
+    }
+  }
+}
+
+export async function refusal(response: Response): Promise<ApiError> {
+  let problem: Problem = {};
+  try {
+    const parsed: unknown = await response.json();
+    if (typeof parsed === "object" && parsed !== null) problem = parsed as Problem;
+  } catch {
+    // A proxy in between may answer with anything.
+  }
+  const after = response.headers.get("retry-after");
+  return new ApiError(response.status, problem, after && /^\d+$/.test(after) ? Number(after) * 1000 : undefined);
+}
+
+/** `fetch` does not say whether the request was sent, so a failure leaves it open unless repeating is safe. */
+function unanswered(error: unknown, call: Call): NoAnswerError {
+  const reason = error instanceof Error ? error.message : String(error);
+  return new NoAnswerError(`the gateway does not answer: ${reason}`, !isRepeatable(call), { cause: error });
+}
+
+function isRepeatable(call: Call): boolean {
+  return call.repeatable ?? ["GET", "PUT", "PATCH"].includes(call.method ?? "GET");
+}
+
+function mayRepeat(error: unknown, call: Call): boolean {
+  if (call.signal?.aborted) return false;
+  if (error instanceof NoAnswerError) return !error.outcomeUnknown;
+  if (!(error instanceof ApiError)) return false;
+  return BUSY.includes(error.status) || (isRepeatable(call) && BROKEN.includes(error.status));
+}
+
+/** A name as one segment of a path. */
+export function segment(name: string): string {
+  if (["", ".", ".."].includes(name) || name.includes("/")) {
+    throw new TypeError(`${JSON.stringify(name)} is not a name: it must not hold '/', nor be '', '.' or '..'`);
+  }
+  return encodeURIComponent(name);
+}
+
+export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const abort = (): void => {
+      clearTimeout(timer);
+      reject(signal?.reason as Error);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", abort);
+      resolve();
+    }, ms);
+    if (signal?.aborted) abort();
+    else signal?.addEventListener("abort", abort, { once: true });
+  });
+}

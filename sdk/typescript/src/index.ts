@@ -1,0 +1,19 @@
+/** The client of Weir, a stream gateway, for browsers and Node. */
+
+export { Client, Group } from "./client.js";
+export type { AddOptions, NackMode, Range, References, TailOptions } from "./client.js";
+export { bytes } from "./entries.js";
+export type { Entry, Fields, GroupInfo, Page, PendingEntry, Published, Retention, StreamInfo, Value } from "./entries.js";
+export {
+  ApiError,
+  ConnectionClosedError,
+  ConsumerReplacedError,
+  GapError,
+  NoAnswerError,
+  NotAGatewayError,
+  WeirError,
+} from "./errors.js";
+export type { Gap, Problem } from "./errors.js";
+export type { ClientOptions } from "./http.js";
+export { Worker } from "./worker.js";
+export type { Delivery, Handler, WorkerOptions } from "./worker.js";

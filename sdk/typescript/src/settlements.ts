@@ -1,0 +1,51 @@
+/** What a program decided about its entries, and how the gateway comes to know it. */
+
+import type { Group, NackMode, References } from "./client.js";
+import { NoAnswerError } from "./errors.js";
+import { sleep } from "./http.js";
+
+export interface Settlement {
+  readonly id: string;
+  readonly kind: "ack" | "nack";
+  /** What to delete, or the mode. */
+  readonly detail: string | undefined;
+}
+
+/** At most this many IDs a request; the gateway takes at least these. */
+const IDS_MAX = 1_000;
+const PAUSE_MS = 500;
+
+/** Runs of equal decisions, in order. */
+export function* batches(settlements: readonly Settlement[]): Generator<Settlement[]> {
+  let batch: Settlement[] = [];
+  for (const one of settlements) {
+    const [first] = batch;
+    if (first && (first.kind !== one.kind || first.detail !== one.detail || batch.length === IDS_MAX)) {
+      yield batch;
+      batch = [];
+    }
+    batch.push(one);
+  }
+  if (batch.length > 0) yield batch;
+}
+
+export async function settleByRequest(group: Group, consumer: string, batch: readonly Settlement[]): Promise<void> {
+  let ids = batch.map((one) => one.id);
+  const [first] = batch;
+  if (first?.kind === "ack") {
+    await group.ack(ids, first.detail as References | undefined);
+    return;
+  }
+  while (ids.length > 0) {
+    try {
+      return await group.nack(ids, first?.detail as NackMode);
+    } catch (error) {
+      if (!(error instanceof NoAnswerError)) throw error;
+      // Perhaps done: giving back again what another consumer holds by now would take it away.
+      await sleep(PAUSE_MS);
+      const held = new Set<string>();
+      for await (const one of group.pending({ consumer })) held.add(one.id);
+      ids = ids.filter((id) => held.has(id));
+    }
+  }
+}

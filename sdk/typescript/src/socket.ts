@@ -1,0 +1,162 @@
+/** One WebSocket connection of a worker, from its handshake to its end. */
+
+import { problemError } from "./client.js";
+import { parseEntry, type WireEntry } from "./entries.js";
+import { ConnectionClosedError, ConsumerReplacedError, type Gap, type Problem } from "./errors.js";
+import { batches, type Settlement } from "./settlements.js";
+import type { Worker } from "./worker.js";
+
+/** Until the gateway has said how often its heartbeat comes. */
+const HEARTBEAT_MS_DEFAULT = 15_000;
+/** Close codes from here on mean: do not come again. */
+const FINAL_CLOSE_MIN = 4500;
+const CONSUME = "consume";
+const UNSUBSCRIBE = "unsubscribe";
+
+interface Frame {
+  op: string;
+  ref?: number | string;
+  entries?: WireEntry[];
+  problem?: Problem;
+  reason?: string;
+  heartbeat_ms?: number;
+}
+
+/** Consume until the connection ends; whether it was one. Throws what cannot be helped by coming again. */
+export async function consumeOverSocket(worker: Worker): Promise<boolean> {
+  const Socket = worker.options.webSocket ?? globalThis.WebSocket;
+  if (Socket === undefined) throw new TypeError("there is no WebSocket here: pass `webSocket`, or via: 'long-poll'");
+  const url = worker.client.http.endpoint("/v1/ws");
+  url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+  const token = await worker.client.http.token();
+  return new Promise((resolve, reject) => {
+    new Connection(worker, new Socket(url, "weir.v1"), token, resolve, reject);
+  });
+}
+
+class Connection {
+  readonly #worker: Worker;
+  readonly #socket: WebSocket;
+  readonly #resolve: (connected: boolean) => void;
+  readonly #reject: (error: unknown) => void;
+  /** Settlements on their way, by the `ref` of their frame; and the last one sent for each entry. */
+  readonly #awaited = new Map<number, Settlement[]>();
+  #sent = new Map<string, Settlement>();
+  #ref = 0;
+  #consuming = false;
+  #unsubscribing = false;
+  /** Until `caught_up` comes what this consumer had already. */
+  #inHistory = true;
+  #heartbeatMs = HEARTBEAT_MS_DEFAULT;
+  #silence: ReturnType<typeof setTimeout> | undefined;
+  #over = false;
+
+  constructor(
+    worker: Worker,
+    socket: WebSocket,
+    token: string | undefined,
+    resolve: (connected: boolean) => void,
+    reject: (error: unknown) => void,
+  ) {
+    this.#worker = worker;
+    this.#socket = socket;
+    this.#resolve = resolve;
+    this.#reject = reject;
+    socket.addEventListener("open", () => this.#open(token));
+    socket.addEventListener("message", ({ data }) => this.#message(String(data)));
+    socket.addEventListener("close", ({ code, reason }) => this.#closed(code, reason));
+    // Where nobody listens for "error", some runtimes end the process.
+    socket.addEventListener("error", () => this.#closed(1006, ""));
+    this.#listen();
+  }
+
+  #open(token: string | undefined): void {
+    if (token !== undefined) this.#send({ op: "auth", token });
+    const { stream, group, consumer, start = "0", claimMinIdleMs: claim_min_idle_ms } = this.#worker.options;
+    const credit = this.#worker.credit;
+    const place = { stream, group, consumer, create: start, credit, claim_min_idle_ms };
+    this.#send({ op: "consume", ref: CONSUME, sub: "work", ...place });
+    void this.#settle();
+  }
+
+  #message(text: string): void {
+    this.#listen();
+    const frame = JSON.parse(text) as Frame;
+    if (frame.op === "hello") this.#heartbeatMs = frame.heartbeat_ms ?? HEARTBEAT_MS_DEFAULT;
+    else if (frame.op === "caught_up") this.#inHistory = false;
+    else if (frame.op === "gap") this.#worker.reportGap(frame as unknown as Gap);
+    else if (frame.op === "revoked") this.#end(new ConsumerReplacedError(frame.reason ?? ""));
+    else if (frame.op === "error") this.#refused(frame.problem ?? {});
+    else if (frame.op === "ok") this.#ok(frame.ref);
+    else if (frame.op === "entries") {
+      for (const wire of frame.entries ?? []) {
+        this.#worker.receive(parseEntry(wire, this.#worker.options.stream), this.#inHistory);
+      }
+    }
+  }
+
+  #ok(ref: Frame["ref"]): void {
+    if (ref === CONSUME) {
+      this.#consuming = true;
+      this.#flush();
+    } else if (ref === UNSUBSCRIBE) this.#end();
+    else if (typeof ref === "number") {
+      this.#worker.confirm(this.#awaited.get(ref) ?? []);
+      this.#awaited.delete(ref);
+    }
+  }
+
+  #refused(problem: Problem): void {
+    const error = problemError(problem);
+    // A new connection sends again what was not confirmed.
+    this.#end(error.retryable ? undefined : error);
+  }
+
+  async #settle(): Promise<void> {
+    while (!this.#over) {
+      const changed = this.#worker.changed();
+      if (this.#consuming) this.#flush();
+      await changed;
+    }
+  }
+
+  #flush(): void {
+    if (this.#unsubscribing) return;
+    if (this.#worker.stopping.aborted) {
+      this.#unsubscribing = true;
+      this.#send({ op: "unsubscribe", ref: UNSUBSCRIBE, sub: "work" });
+      return;
+    }
+    const unconfirmed = this.#worker.unconfirmed;
+    const unsent = unconfirmed.filter((one) => this.#sent.get(one.id) !== one);
+    this.#sent = new Map(unconfirmed.map((one) => [one.id, one]));
+    for (const batch of batches(unsent)) {
+      const [{ kind, detail }] = batch as [Settlement];
+      this.#awaited.set(++this.#ref, batch);
+      const how = kind === "ack" ? { delete: detail } : { mode: detail };
+      this.#send({ op: kind, ref: this.#ref, sub: "work", ids: batch.map((one) => one.id), ...how });
+    }
+  }
+
+  #send(frame: object): void {
+    if (this.#socket.readyState === this.#socket.OPEN) this.#socket.send(JSON.stringify(frame));
+  }
+
+  #listen(): void {
+    clearTimeout(this.#silence);
+    this.#silence = setTimeout(() => this.#end(), 2 * this.#heartbeatMs);
+  }
+
+  #closed(code: number, reason: string): void {
+    this.#end(code >= FINAL_CLOSE_MIN ? new ConnectionClosedError(code, reason) : undefined);
+  }
+
+  #end(error?: Error): void {
+    if (this.#over) return;
+    this.#over = true;
+    clearTimeout(this.#silence);
+    this.#socket.close();
+    if (error) this.#reject(error);
+    else this.#resolve(this.#consuming);
+  }
+}

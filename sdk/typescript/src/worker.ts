@@ -1,0 +1,284 @@
+/** A worker: a consumer of a group that acknowledges what it has done. */
+
+import { Client, type Group, type NackMode, type References } from "./client.js";
+import type { Entry } from "./entries.js";
+import { NoAnswerError, WeirError, type Gap } from "./errors.js";
+import { sleep } from "./http.js";
+import { batches, settleByRequest, type Settlement } from "./settlements.js";
+import { consumeOverSocket } from "./socket.js";
+
+const CREDIT_DEFAULT = 100;
+const GRACE_MS_DEFAULT = 30_000;
+const POLL_WAIT_MS = 20_000;
+const PAUSE_MS_MIN = 100;
+const PAUSE_MS_MAX = 30_000;
+
+export interface WorkerOptions {
+  stream: string;
+  group: string;
+  /** A name of this worker's own: what it holds when it dies is found again under that name. */
+  consumer: string;
+  /** Where a group that is created begins: `0` (default) with the oldest entry, `$` with the next. */
+  start?: string;
+  /** How many entries it holds at most. */
+  credit?: number;
+  /** Also take over what other consumers have held for so long. */
+  claimMinIdleMs?: number;
+  via?: "websocket" | "long-poll";
+  /** Node before version 22 has none of its own: pass the one of the package `ws`. */
+  webSocket?: typeof WebSocket;
+  /** Hears of entries that were removed before the group read them; without it that is a console warning. */
+  onGap?: (gap: Gap) => void;
+  /** Hears what `handle` threw; without it that is a console error. */
+  onError?: (error: unknown, entry: Entry) => void;
+  /** How long `run` waits at its end for what is being worked on. */
+  graceMs?: number;
+}
+
+/** An entry that the worker holds until it acknowledges it or gives it back. */
+export interface Delivery {
+  readonly entry: Entry;
+  /** The work is done. Returns at once; repeated over lost connections until the gateway has confirmed it. */
+  ack(remove?: References): void;
+  /** Give the entry back. Returns at once, as `ack`. */
+  nack(mode?: NackMode): void;
+  /** Say that the work goes on, so that nobody else takes the entry over; whether it is still held. */
+  extend(): Promise<boolean>;
+}
+
+export type Handler = (delivery: Delivery) => unknown;
+
+/**
+ * Consumes a stream as one consumer of a group; the group is created where it is missing. First come entries that
+ * this consumer did not acknowledge in an earlier life, then new ones. A lost connection is made again, for ever;
+ * entries that are held meanwhile stay held and are not delivered twice to this worker.
+ */
+export class Worker {
+  readonly client: Client;
+  readonly options: WorkerOptions;
+  readonly credit: number;
+  readonly #group: Group;
+  readonly #queue: Delivery[] = [];
+  readonly #held = new Set<string>();
+  readonly #unconfirmed = new Map<string, Settlement>();
+  readonly #stopping = new AbortController();
+  #changed: () => void = () => undefined;
+  #change: Promise<void> = Promise.resolve();
+  #failure: { error: unknown } | undefined;
+
+  constructor(client: Client | string, options: WorkerOptions) {
+    this.client = typeof client === "string" ? new Client({ url: client }) : client;
+    this.options = options;
+    this.credit = options.credit ?? CREDIT_DEFAULT;
+    if (!(this.credit >= 1)) throw new RangeError("credit is at least 1");
+    this.#group = this.client.group(options.stream, options.group);
+    this.#renew();
+  }
+
+  /** Aborted once it takes no more entries. */
+  get stopping(): AbortSignal {
+    return this.#stopping.signal;
+  }
+
+  /** What the gateway has not confirmed yet. */
+  get unconfirmed(): Settlement[] {
+    return [...this.#unconfirmed.values()];
+  }
+
+  /** Take no more entries: `run` ends once the work in hand is settled. Entries not begun go back to the group. */
+  stop(): void {
+    if (this.stopping.aborted) return;
+    this.#stopping.abort();
+    for (const delivery of this.#queue.splice(0)) delivery.nack("silent");
+    this.#notify();
+  }
+
+  /**
+   * Call `handle` for each delivery, `concurrency` at a time, until `stop`. What it returns from (or resolves) is
+   * acknowledged, unless it settled the delivery itself; what it throws is reported and given back.
+   */
+  async run(handle: Handler, concurrency = 1): Promise<void> {
+    const over = new AbortController();
+    const linking = this.#link(over.signal).catch((error: unknown) => {
+      this.#failure ??= { error };
+      this.#notify();
+    });
+    await Promise.all(Array.from({ length: concurrency }, () => this.#work(handle)));
+    const deadline = performance.now() + (this.options.graceMs ?? GRACE_MS_DEFAULT);
+    while (!this.#failure && this.#held.size + this.#unconfirmed.size > 0 && performance.now() < deadline) {
+      await Promise.race([this.#change, sleep(100)]);
+    }
+    over.abort();
+    this.#notify();
+    await linking;
+    if (this.#failure) throw this.#failure.error;
+  }
+
+  /** For links: an entry was delivered; `history` if this consumer had it before the connection was made. */
+  receive(entry: Entry, history: boolean): void {
+    const settled = this.#unconfirmed.get(entry.id);
+    if (this.#held.has(entry.id) || (settled && (history || settled.kind === "ack"))) return;
+    // Otherwise a settled entry has been given back, and comes again before the answer to that.
+    this.#unconfirmed.delete(entry.id);
+    this.#held.add(entry.id);
+    const delivery = this.#delivery(entry);
+    if (entry.deleted) delivery.ack();
+    else if (this.stopping.aborted) delivery.nack("silent");
+    else this.#queue.push(delivery);
+    this.#notify();
+  }
+
+  /** For links: the gateway has carried these out. */
+  confirm(settlements: readonly Settlement[]): void {
+    for (const one of settlements) {
+      if (this.#unconfirmed.get(one.id) === one) this.#unconfirmed.delete(one.id);
+    }
+    this.#notify();
+  }
+
+  /** For links: entries were removed before the group read them. */
+  reportGap(gap: Gap): void {
+    if (this.options.onGap) this.options.onGap(gap);
+    else console.warn(`${gap.lost ?? "some"} entries after ${gap.requested} were removed before they were read`);
+  }
+
+  /** For links: resolves when something was received, settled or confirmed, or it stops. */
+  changed(): Promise<void> {
+    return this.#change;
+  }
+
+  #delivery(entry: Entry): Delivery {
+    return {
+      entry,
+      ack: (remove) => this.#settle({ id: entry.id, kind: "ack", detail: remove }),
+      nack: (mode = "fail") => this.#settle({ id: entry.id, kind: "nack", detail: mode }),
+      extend: async () => (await this.#group.extend(this.options.consumer, [entry.id])).includes(entry.id),
+    };
+  }
+
+  #settle(settlement: Settlement): void {
+    // Settled before: the first word counts.
+    if (!this.#held.delete(settlement.id)) return;
+    this.#unconfirmed.set(settlement.id, settlement);
+    this.#notify();
+  }
+
+  async #work(handle: Handler): Promise<void> {
+    for (;;) {
+      const delivery = this.#queue.shift();
+      if (delivery) await this.#handle(handle, delivery);
+      else if (this.stopping.aborted || this.#failure) return;
+      else await this.#change;
+    }
+  }
+
+  async #handle(handle: Handler, delivery: Delivery): Promise<void> {
+    try {
+      await handle(delivery);
+      delivery.ack();
+    } catch (error) {
+      delivery.nack("fail");
+      if (this.options.onError) this.options.onError(error, delivery.entry);
+      else console.error(`the handler failed for entry ${delivery.entry.id}`, error);
+    }
+  }
+
+  async #link(over: AbortSignal): Promise<void> {
+    if (this.options.via === "long-poll") {
+      await Promise.all([this.#poll(), this.#settleByRequests(over)]);
+      return;
+    }
+    for (let pauseMs = PAUSE_MS_MIN; !this.stopping.aborted; pauseMs = Math.min(2 * pauseMs, PAUSE_MS_MAX)) {
+      if (await consumeOverSocket(this)) pauseMs = PAUSE_MS_MIN;
+      if (!this.stopping.aborted) await interruptible(pauseMs * (0.5 + Math.random()), this.stopping);
+    }
+    // Over a subscription, what is given back would come again at once.
+    await this.#settleByRequests(over);
+  }
+
+  async #settleByRequests(over: AbortSignal): Promise<void> {
+    while (!over.aborted && !this.#failure) {
+      const change = this.#change;
+      for (const batch of batches(this.unconfirmed)) {
+        await this.#unanswered(() => settleByRequest(this.#group, this.options.consumer, batch));
+        this.confirm(batch);
+      }
+      if (this.#unconfirmed.size === 0) await change;
+    }
+  }
+
+  async #poll(): Promise<void> {
+    await this.#unanswered(() => this.#group.ensure(this.options.start ?? "0"));
+    await this.#readHistory();
+    while (!this.stopping.aborted && !this.#failure) {
+      const room = this.credit - this.#held.size - this.#unconfirmed.size;
+      if (room <= 0) {
+        await this.#change;
+        continue;
+      }
+      try {
+        const page = await this.#group.read(this.options.consumer, {
+          count: room,
+          waitMs: POLL_WAIT_MS,
+          signal: this.stopping,
+          ...(this.options.claimMinIdleMs !== undefined && { claimMinIdleMs: this.options.claimMinIdleMs }),
+        });
+        if (page.gap) this.reportGap(page.gap);
+        for (const entry of page.entries) this.receive(entry, false);
+      } catch (error) {
+        if (this.stopping.aborted) break;
+        if (!(error instanceof NoAnswerError)) throw error;
+        // Entries of a lost answer are delivered all the same.
+        await interruptible(PAUSE_MS_MIN, this.stopping);
+        await this.#readHistory();
+      }
+    }
+    await this.#giveBackUnseen();
+  }
+
+  /** What an answer held that was cut off. Not by reading the history, which would count as a delivery. */
+  async #giveBackUnseen(): Promise<void> {
+    for await (const { id } of this.#group.pending({ consumer: this.options.consumer })) {
+      if (this.#held.has(id) || this.#unconfirmed.has(id)) continue;
+      this.#unconfirmed.set(id, { id, kind: "nack", detail: "silent" });
+      this.#notify();
+    }
+  }
+
+  async #readHistory(): Promise<void> {
+    for (let after = "0"; ; ) {
+      const page = await this.#unanswered(() => this.#group.history(this.options.consumer, { after, count: 1_000 }));
+      for (const entry of page.entries) this.receive(entry, true);
+      if (page.entries.length === 0 || page.next === null) return;
+      after = page.next;
+    }
+  }
+
+  /** Repeat for as long as no answer comes: a worker outlives any outage. */
+  async #unanswered<T>(request: () => Promise<T>): Promise<T> {
+    for (;;) {
+      try {
+        return await request();
+      } catch (error) {
+        if (!(error instanceof NoAnswerError) && !(error instanceof WeirError && "retryable" in error && error.retryable)) {
+          throw error;
+        }
+        await sleep(PAUSE_MS_MIN * 10);
+      }
+    }
+  }
+
+  #notify(): void {
+    const changed = this.#changed;
+    this.#renew();
+    changed();
+  }
+
+  #renew(): void {
+    this.#change = new Promise((resolve) => (this.#changed = resolve));
+  }
+}
+
+async function interruptible(ms: number, signal: AbortSignal): Promise<void> {
+  await sleep(ms, signal).catch(() => undefined);
+}

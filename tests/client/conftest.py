@@ -1,0 +1,27 @@
+"""One gateway for the tests of the Python client; a test that kills one takes one of its own."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.server import Server
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A running gateway."""
+    with Server(tmp_path_factory.mktemp("client") / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def url(server: Server) -> str:
+    """Where it is."""
+    return server.url
+
+
+@pytest.fixture
+def stream(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses, with characters that need encoding."""
+    return f"client:ü +{re.sub(r'[^a-z0-9_]', '-', request.node.name.lower())}"

@@ -1,0 +1,222 @@
+"""Publishing, reading and managing through the Python client, beside a real gateway."""
+
+import asyncio
+import inspect
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+import weir
+from tests.cli.link import BUSY, LOSE, PASS, link
+from tests.server import Server, free_port
+from weir import AsyncClient, AsyncGroup, Client, Group
+
+
+def test_what_is_published_is_read_as_it_was(url: str, stream: str) -> None:
+    fields: dict[str, weir.Value] = {"text": "ü\u2028", "number": 19.5, "flag": True, "empty": ""}
+    with Client(url) as client:
+        published = client.publish(stream, fields)
+        entry = client.get_entry(stream, published.id)
+    assert entry is not None
+    assert entry.fields == {"text": "ü\u2028", "number": "19.5", "flag": "true", "empty": ""}
+    assert (entry.id, entry.stream, entry.deleted) == (published.id, stream, False)
+
+
+def test_bytes_and_repeated_names_survive(url: str, stream: str) -> None:
+    with Client(url) as client:
+        client.publish(stream, [("a", b"\xff\x00"), ("a", "ü"), ("n", 1)])
+        client.publish(stream, [("a", "1"), ("a", "2")])
+        binary, pairs = client.read(stream).entries
+    assert [(name, value.encode("utf-8", "surrogateescape")) for name, value in binary.pairs] == [
+        ("a", b"\xff\x00"),
+        ("a", "ü".encode()),
+        ("n", b"1"),
+    ]
+    assert binary.raw["n"] == b"1"
+    assert pairs.pairs == (("a", "1"), ("a", "2"))
+    assert pairs.fields == {"a": "2"}
+
+
+def test_what_was_read_can_be_published_again(url: str, stream: str) -> None:
+    with Client(url) as client:
+        client.publish(stream, {"a": b"\xff", "b": "text"})
+        first = client.read(stream).entries[0]
+        client.publish(stream, first.pairs)
+        assert client.read(stream).entries[1].raw == {"a": b"\xff", "b": b"text"}
+
+
+def test_a_batch_is_stored_whole_with_neighbouring_ids(url: str, stream: str) -> None:
+    with Client(url) as client:
+        client.publish(stream, {"n": 0}, id="5-0")
+        client.publish(stream, {"n": 1}, id="5-1")
+        client.publish(stream, {"n": 2}, id="5-2")
+        assert [entry.id for entry in client.entries(stream, after="5-0")] == ["5-1", "5-2"]
+        assert [entry.id for entry in client.read(stream, start="(5-0", end="5-1").entries] == ["5-1"]
+        batch = client.publish_batch(stream, [{"n": 3}, {"n": 4}], if_last_id="5-2")
+        assert batch.count == len(batch.ids) == 2
+        with pytest.raises(weir.ConflictError) as refused:
+            client.publish(stream, {"n": 5}, if_last_id="5-2")
+        assert refused.value.code == "last_id_mismatch"
+
+
+def test_a_batch_for_several_streams_is_stored_whole(url: str, stream: str) -> None:
+    with Client(url) as client:
+        stored = client.publish_many({f"{stream}1": [{"n": 1}], f"{stream}2": [{"n": 1}, {"n": 2}]})
+        assert {name: one.count for name, one in stored.items()} == {f"{stream}1": 1, f"{stream}2": 2}
+
+
+def test_all_entries_come_page_by_page(url: str, stream: str) -> None:
+    with Client(url) as client:
+        client.publish_batch(stream, [{"n": number} for number in range(25)])
+        found = [entry.fields["n"] for entry in client.entries(stream, page_count=10)]
+        newest = client.read(stream, reverse=True, count=1)
+    assert found == [str(number) for number in range(25)]
+    assert newest.entries[0].fields == {"n": "24"}
+
+
+def test_a_read_waits_for_the_first_entry(url: str, stream: str) -> None:
+    with Client(url) as client, Client(url) as publisher:
+        cursor = client.read_after(stream, "$").next
+        assert cursor is not None
+        later = threading.Timer(0.1, publisher.publish, (stream, {"n": 1}))
+        later.start()
+        page = client.read_after(stream, cursor, wait_ms=20_000)
+        later.join()
+    assert [entry.fields for entry in page.entries] == [{"n": "1"}]
+
+
+def test_a_publish_whose_answer_is_lost_is_stored_once(server: Server, stream: str) -> None:
+    with link(server.port, LOSE, BUSY, PASS) as lossy, Client(lossy.url) as client:
+        published = client.publish(stream, {"n": 1})
+        assert published.duplicate, "the second request found what the first had stored"
+        assert len(set(lossy.seen)) == 1, "each request carried the same key"
+        assert client.get_stream(stream)["length"] == 1  # type: ignore[index]
+
+
+def test_a_change_that_may_have_happened_is_not_repeated(server: Server, stream: str) -> None:
+    with link(server.port, LOSE) as lossy, Client(lossy.url) as client:
+        with pytest.raises(weir.NoAnswerError) as lost:
+            client.command("XADD", stream, "*", "n", 1)
+        assert lost.value.outcome_unknown
+        assert client.command("XLEN", stream) == 1
+
+
+def test_a_gateway_that_is_not_there_is_no_unknown_outcome(stream: str) -> None:
+    with Client(f"http://127.0.0.1:{free_port()}", retry_s=0) as client:
+        with pytest.raises(weir.NoAnswerError) as refused:
+            client.publish(stream, {"n": 1})
+        assert not refused.value.outcome_unknown
+
+
+def test_calls_outlast_a_restart(tmp_path: Path) -> None:
+    with Server(tmp_path / "data") as server, Client(server.url) as client:
+        client.publish("s", {"n": 1})
+        server.kill()
+        restart = threading.Timer(0.3, server.launch)
+        restart.start()
+        client.publish("s", {"n": 2})
+        restart.join()
+        assert [entry.fields["n"] for entry in client.entries("s")] == ["1", "2"]
+
+
+def test_refusals_are_typed_by_what_went_wrong(url: str, stream: str) -> None:
+    with Client(url) as client:
+        assert client.get_stream(stream) is None
+        assert client.get_entry(stream, "1-0") is None
+        with pytest.raises(weir.NotFoundError) as missing:
+            client.delete_stream(stream)
+        assert (missing.value.code, missing.value.status, missing.value.retryable) == (
+            "no_stream",
+            404,
+            False,
+        )
+        assert missing.value.request_id
+        with pytest.raises(weir.InvalidRequestError):
+            client.read(stream, start="no ID")
+        with pytest.raises(ValueError, match="at least one field"):
+            client.publish(stream, {})
+        for name in ("", ".", "..", "a/b", "\ud800"):
+            with pytest.raises(ValueError, match="name"):
+                client.publish(name, {"n": 1})
+
+
+def test_a_url_with_a_secret_is_refused_without_showing_it() -> None:
+    with pytest.raises(ValueError, match="token") as refused:
+        Client("http://user:secret@127.0.0.1")
+    assert "secret" not in str(refused.value)
+
+
+def test_streams_and_groups_are_managed(url: str, stream: str) -> None:
+    with Client(url) as client:
+        client.ensure_stream(stream, retention={"max_len": 10})
+        assert client.update_stream(stream, retention={"max_len": 20})["retention"]["max_len"] == 20
+        ids = client.publish_batch(stream, [{"n": 1}, {"n": 2}, {"n": 3}]).ids
+        assert [one["name"] for one in client.list_streams(prefix=stream)] == [stream]
+        assert client.delete_entries(stream, ids[:1]) == {ids[0]: "deleted"}
+        assert client.trim(stream, maxlen=1, dry_run=True) == 1
+        group = client.group(stream, "g")
+        assert group.info() is None
+        group.ensure(start="0", ack_timeout_ms=60_000)
+        assert [one["name"] for one in client.list_groups(stream)] == ["g"]
+        delivered = group.read("c1", count=10).entries
+        assert [one.fields["n"] for one in delivered] == ["2", "3"]
+        assert [one["id"] for one in group.pending(consumer="c1", page_count=1)] == list(ids[1:])
+        assert [one.delivery_count for one in group.history("c1").entries] == [2, 2]
+        assert group.ack(ids[1]) == 1
+        assert group.extend("c1", ids[2]) == [ids[2]]
+        assert [one.id for one in group.claim("c2", ids[2])] == [ids[2]]
+        group.nack(ids[2])
+        assert sorted(one["name"] for one in group.consumers()) == ["c1", "c2"]
+        with pytest.raises(weir.ConflictError):
+            group.delete()
+        group.delete(drop_pending=True)
+        client.delete_stream(stream)
+
+
+def test_a_token_is_sent_and_looked_up_each_time() -> None:
+    seen, tokens = [], iter(["one", "two"])
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers["authorization"])
+        return httpx.Response(200, json={"result": "PONG"})
+
+    transport = httpx.MockTransport(answer)
+    with Client("http://gateway", token=lambda: next(tokens), transport=transport) as client:
+        client.command("PING")
+        client.command("PING")
+    assert seen == ["Bearer one", "Bearer two"]
+
+
+def test_an_answer_that_is_no_gateways_is_named(url: str) -> None:
+    def page(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, text="<html>")
+
+    with (
+        Client("http://gateway", transport=httpx.MockTransport(page)) as client,
+        pytest.raises(weir.NotAGatewayError),
+    ):
+        client.command("PING")
+
+
+def test_both_clients_offer_the_same() -> None:
+    for ours, twin in ((Client, AsyncClient), (Group, AsyncGroup)):
+        names = {name for name in vars(ours) if not name.startswith("_")}
+        assert names == {name for name in vars(twin) if not name.startswith("_")}
+        for name in names:
+            one, other = inspect.getattr_static(ours, name), inspect.getattr_static(twin, name)
+            if inspect.isfunction(one):
+                assert list(inspect.signature(one).parameters) == list(inspect.signature(other).parameters)
+                assert one.__doc__ == (other.__doc__ or "").replace("await ", ""), name
+
+
+async def test_the_asynchronous_client_does_the_same(url: str, stream: str) -> None:
+    async with AsyncClient(url) as client:
+        await client.publish_batch(stream, [{"n": number} for number in range(5)])
+        assert [entry.fields["n"] async for entry in client.entries(stream, page_count=2)] == list("01234")
+        group = client.group(stream, "g")
+        await group.ensure(start="0")
+        both = await asyncio.gather(group.read("a", count=2), group.read("b", count=3))
+        assert sum(len(page.entries) for page in both) == 5
+        assert len([one async for one in group.pending()]) == 5

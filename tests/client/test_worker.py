@@ -1,0 +1,215 @@
+"""Workers of the Python client: nothing lost, nothing acknowledged that was not done, over both ways."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+import weir
+from tests.server import Server
+from weir import AsyncClient, Delivery, Worker
+
+Via = Literal["websocket", "long-poll"]
+vias = pytest.mark.parametrize("via", ["websocket", "long-poll"])
+
+
+@contextlib.asynccontextmanager
+async def until_done(worker: Worker, handle: weir.worker.Handler, **options: int) -> AsyncIterator[None]:
+    """Run a worker beside the block; it ends with it."""
+    running = asyncio.create_task(worker.run(handle, stop_on=(), **options))
+    try:
+        yield
+    finally:
+        worker.stop()
+        async with asyncio.timeout(40):
+            await running
+
+
+async def settled(client: AsyncClient, stream: str, group: str = "g") -> bool:
+    info = await client.group(stream, group).info()
+    return info is not None and info["pending"] == 0 and info["lag"] == 0
+
+
+async def wait_until_settled(client: AsyncClient, stream: str) -> None:
+    async with asyncio.timeout(60):
+        while not await settled(client, stream):  # noqa: ASYNC110 - another process does it
+            await asyncio.sleep(0.02)
+
+
+@vias
+async def test_each_entry_is_handled_and_acknowledged_once(url: str, stream: str, via: Via) -> None:
+    done: Counter[str] = Counter()
+
+    async def handle(delivery: Delivery) -> None:
+        done[delivery.entry.fields["n"]] += 1
+
+    async with AsyncClient(url) as client:
+        await client.publish_batch(stream, [{"n": number} for number in range(300)])
+        worker = Worker(url, stream, group="g", consumer="c", via=via, credit=7)
+        async with until_done(worker, handle, concurrency=3):
+            await wait_until_settled(client, stream)
+            await client.publish(stream, {"n": 300})
+            await wait_until_settled(client, stream)
+    assert done == Counter(str(number) for number in range(301))
+
+
+@vias
+async def test_no_entry_is_lost_or_done_twice_over_kills_of_the_gateway(tmp_path: Path, via: Via) -> None:
+    done: Counter[str] = Counter()
+
+    async def handle(delivery: Delivery) -> None:
+        await asyncio.sleep(0.001)
+        done[delivery.entry.fields["n"]] += 1
+
+    with Server(tmp_path / "data") as server:
+        async with AsyncClient(server.url) as client:
+            worker = Worker(server.url, "s", group="g", consumer="c", via=via, credit=10)
+            async with until_done(worker, handle, concurrency=4):
+                for number in range(150):
+                    await client.publish("s", {"n": number})
+                    if number in (50, 100):
+                        await asyncio.to_thread(server.kill)
+                        await asyncio.to_thread(server.start)
+                await wait_until_settled(client, "s")
+    assert done == Counter(str(number) for number in range(150)), "one life of a worker does nothing twice"
+
+
+@vias
+async def test_what_a_handler_fails_at_comes_again_and_the_rest_goes_on(
+    url: str, stream: str, via: Via, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts: list[tuple[str, int | None]] = []
+
+    async def handle(delivery: Delivery) -> None:
+        counts.append((delivery.entry.fields["n"], delivery.entry.delivery_count))
+        if counts.count(counts[-1]) == 1 and counts[-1][0] == "1" and len(counts) < 4:
+            raise RuntimeError("not today")
+
+    async with AsyncClient(url) as client:
+        await client.publish_batch(stream, [{"n": 0}, {"n": 1}, {"n": 2}])
+        worker = Worker(url, stream, group="g", consumer="c", via=via, claim_min_idle_ms=60_000)
+        async with until_done(worker, handle):
+            await wait_until_settled(client, stream)
+    assert [number for number, _ in counts].count("1") == 2
+    assert {number for number, _ in counts} == {"0", "1", "2"}
+    assert "not today" in caplog.text
+
+
+@vias
+async def test_a_worker_that_stops_gives_back_what_it_has_not_begun(url: str, stream: str, via: Via) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Delivery) -> None:
+        begun.set()
+        await may_end.wait()
+
+    async with AsyncClient(url) as client:
+        await client.publish_batch(stream, [{"n": number} for number in range(5)])
+        worker = Worker(url, stream, group="g", consumer="c", via=via)
+        running = asyncio.create_task(worker.run(handle, stop_on=()))
+        await begun.wait()
+        worker.stop()
+        may_end.set()
+        async with asyncio.timeout(40):
+            await running
+        pending = [one async for one in client.group(stream, "g").pending()]
+    # One is done and acknowledged; four went back, as if they were never delivered.
+    assert [(one["consumer"], one["delivery_count"]) for one in pending] == [(None, 0)] * 4
+
+
+async def test_entries_of_an_earlier_life_come_first(url: str, stream: str) -> None:
+    async with AsyncClient(url) as client:
+        ids = (await client.publish_batch(stream, [{"n": 0}, {"n": 1}, {"n": 2}])).ids
+        group = client.group(stream, "g")
+        await group.ensure(start="0")
+        await group.read("c", count=2)
+        await client.delete_entries(stream, ids[:1])
+        seen: list[str] = []
+        worker = Worker(url, stream, group="g", consumer="c")
+        async with worker:
+            async for delivery in worker:
+                async with delivery as entry:
+                    seen.append(entry.fields["n"])
+                if len(seen) == 2:
+                    break
+        assert seen == ["1", "2"], "what was deleted meanwhile is acknowledged and not shown"
+        assert await settled(client, stream)
+
+
+async def test_an_exception_in_the_block_gives_the_entry_back(url: str, stream: str) -> None:
+    async def fail() -> None:
+        async with Worker(url, stream, group="g", consumer="c") as worker:
+            async for delivery in worker:
+                async with delivery:
+                    raise RuntimeError("mine")
+
+    async with AsyncClient(url) as client:
+        await client.publish(stream, {"n": 0})
+        with pytest.raises(RuntimeError, match="mine"):
+            await fail()
+        pending = [one async for one in client.group(stream, "g").pending()]
+    assert [(one["consumer"], one["delivery_count"]) for one in pending] == [(None, 1)]
+
+
+async def test_a_second_worker_of_the_same_name_ends_the_first(url: str, stream: str) -> None:
+    async def handle(_: Delivery) -> None:
+        """Nothing to do."""
+
+    async with AsyncClient(url) as client:
+        await client.publish(stream, {"n": 0})
+        first = asyncio.create_task(Worker(url, stream, group="g", consumer="c").run(handle, stop_on=()))
+        await wait_until_settled(client, stream)
+        async with until_done(Worker(url, stream, group="g", consumer="c"), handle):
+            with pytest.raises(weir.ConsumerReplacedError) as replaced:
+                async with asyncio.timeout(20):
+                    await first
+        assert replaced.value.reason == "replaced"
+
+
+@vias
+async def test_what_is_refused_for_good_ends_the_worker(url: str, via: Via) -> None:
+    async def handle(_: Delivery) -> None:
+        """Never called."""
+
+    with pytest.raises((weir.ApiError, ValueError)):
+        await Worker(url, "a/b", group="g", consumer="c", via=via, start="0").run(handle, stop_on=())
+
+
+async def test_extending_resets_the_idle_time(url: str, stream: str) -> None:
+    async with AsyncClient(url) as client:
+        await client.publish(stream, {"n": 0})
+        async with Worker(url, stream, group="g", consumer="c") as worker:
+            async for delivery in worker:
+                await asyncio.sleep(0.2)
+                assert await delivery.extend()
+                pending = [one async for one in client.group(stream, "g").pending()]
+                assert pending[0]["idle_ms"] < 200
+                assert pending[0]["delivery_count"] == 1
+                delivery.ack()
+                delivery.nack()  # too late, and without effect
+                break
+        assert await settled(client, stream)
+
+
+async def test_sigterm_ends_a_worker_after_the_work_in_hand(url: str, stream: str) -> None:
+    done: list[str] = []
+
+    async def handle(delivery: Delivery) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.05)
+        done.append(delivery.entry.fields["n"])
+
+    async with AsyncClient(url) as client:
+        await client.publish_batch(stream, [{"n": 0}, {"n": 1}])
+        async with asyncio.timeout(40):
+            await Worker(url, stream, group="g", consumer="c").run(handle)
+        info = await client.group(stream, "g").info()
+        assert info is not None
+        assert info["pending"] == 1, "the second entry was given back"
+    assert done == ["0"]

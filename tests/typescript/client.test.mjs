@@ -1,0 +1,177 @@
+// The TypeScript client in Node, beside a real gateway. WEIR_URL is the gateway, WEIR_CLIENT the compiled module.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+const { ApiError, Client, ConsumerReplacedError, GapError, NoAnswerError, Worker, bytes } = await import(
+  process.env.WEIR_CLIENT
+);
+const webSocket = (await import(process.env.WEIR_WS)).WebSocket;
+const url = process.env.WEIR_URL;
+const client = new Client({ url });
+let streams = 0;
+const fresh = () => `ts:ü +${process.pid}-${streams++}`;
+const collect = async (iterable) => {
+  const all = [];
+  for await (const one of iterable) all.push(one);
+  return all;
+};
+const until = async (holds) => {
+  for (let tries = 0; tries < 1_000; tries++) {
+    if (await holds()) return;
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  assert.fail("it did not come to that");
+};
+const settled = (stream) => async () => {
+  const info = await client.group(stream, "g").info();
+  return info?.pending === 0 && info.lag === 0;
+};
+
+test("what is published is read as it was", async () => {
+  const stream = fresh();
+  const { ids } = await client.publish(stream, { text: "ü\u2028", number: 19.5, flag: true });
+  const entry = await client.getEntry(stream, ids[0]);
+  assert.deepEqual(entry.fields, { text: "ü\u2028", number: "19.5", flag: "true" });
+  assert.equal(entry.stream, stream);
+  await client.publish(stream, [["a", new Uint8Array([255, 0])], ["a", "ü"]]);
+  await client.publish(stream, [["a", "1"], ["a", "2"]]);
+  const [, binary, pairs] = (await client.read(stream)).entries;
+  assert.deepEqual(bytes(binary), { a: new TextEncoder().encode("ü") });
+  assert.deepEqual(pairs.pairs, [["a", "1"], ["a", "2"]]);
+});
+
+test("neighbouring IDs are told apart", async () => {
+  const stream = fresh();
+  for (const id of ["5-0", "5-1", "5-2"]) await client.publish(stream, { n: id }, { id });
+  assert.deepEqual((await client.read(stream, { start: "(5-0", end: "5-1" })).entries.map(({ id }) => id), ["5-1"]);
+  const all = await collect(client.entries(stream, { after: "5-0", pageCount: 1 }));
+  assert.deepEqual(all.map(({ id }) => id), ["5-1", "5-2"]);
+  await assert.rejects(client.publish(stream, { n: 1 }, { ifLastId: "5-1" }), { code: "last_id_mismatch" });
+});
+
+test("the same key stores once", async () => {
+  const stream = fresh();
+  const first = await client.publishBatch(stream, [{ n: 1 }, { n: 2 }], { key: "k" });
+  const second = await client.publishBatch(stream, [{ n: 1 }, { n: 2 }], { key: "k" });
+  assert.deepEqual([first.duplicate, second.duplicate, second.ids], [false, true, first.ids]);
+  const many = await client.publishMany({ [`${stream}1`]: [{ n: 1 }], [`${stream}2`]: [{ n: 1 }, { n: 2 }] });
+  assert.equal(many[`${stream}2`].count, 2);
+});
+
+test("refusals have the gateway's code", async () => {
+  const stream = fresh();
+  assert.equal(await client.getStream(stream), undefined);
+  await assert.rejects(client.deleteStream(stream), (error) => error instanceof ApiError && error.code === "no_stream");
+  assert.throws(() => client.group(stream, "a/b"), TypeError);
+  const nowhere = new Client({ url: "http://127.0.0.1:9", retryMs: 0 });
+  await assert.rejects(nowhere.command("PING"), (error) => error instanceof NoAnswerError && error.outcomeUnknown);
+});
+
+test("streams and groups are managed", async () => {
+  const stream = fresh();
+  await client.ensureStream(stream, { max_len: 10 });
+  const { ids } = await client.publishBatch(stream, [{ n: 1 }, { n: 2 }, { n: 3 }]);
+  assert.deepEqual((await collect(client.listStreams(stream))).map(({ name }) => name), [stream]);
+  assert.deepEqual(await client.deleteEntries(stream, [ids[0]]), { [ids[0]]: "deleted" });
+  assert.equal(await client.trim(stream, { maxlen: 1, dry_run: true }), 1);
+  const group = client.group(stream, "g");
+  await group.ensure("0");
+  assert.equal((await group.read("c1", { count: 10 })).entries.length, 2);
+  assert.equal((await group.history("c1")).entries[0].delivery_count, 2);
+  assert.equal(await group.ack([ids[1]]), 1);
+  assert.deepEqual(await group.extend("c1", [ids[2]]), [ids[2]]);
+  assert.deepEqual((await group.claim("c2", [ids[2]])).map(({ id }) => id), [ids[2]]);
+  assert.deepEqual((await collect(group.pending())).map(({ consumer }) => consumer), ["c2"]);
+  await assert.rejects(group.delete(), { code: "group_has_pending" });
+  await group.delete(true);
+  await client.deleteStream(stream);
+});
+
+test("a tail joins history to what is new, and tells gaps", async () => {
+  const stream = fresh();
+  for (const id of ["5-0", "5-1", "5-2"]) await client.publish(stream, { n: id }, { id });
+  const seen = [];
+  for await (const { id } of client.tail(stream, { after: "5-0" })) {
+    seen.push(id);
+    if (id === "5-2") void client.publish(stream, { n: 3 }, { id: "5-3" });
+    if (id === "5-3") break;
+  }
+  assert.deepEqual(seen, ["5-1", "5-2", "5-3"]);
+  await client.trim(stream, { maxlen: 1 });
+  await assert.rejects(client.tail(stream, { after: "5-1" }).next(), GapError);
+  const gaps = [];
+  const onGap = ({ first_available }) => gaps.push(first_available);
+  for await (const { id } of client.tail(stream, { after: "5-1", onGap })) {
+    assert.equal(id, "5-3");
+    break;
+  }
+  assert.deepEqual(gaps, ["5-3"]);
+});
+
+for (const via of ["websocket", "long-poll"]) {
+  const options = (stream, more = {}) => ({ stream, group: "g", consumer: "c", via, webSocket, ...more });
+
+  test(`each entry is handled and acknowledged once, ${via}`, async () => {
+    const stream = fresh();
+    await client.publishBatch(stream, Array.from({ length: 200 }, (_, n) => ({ n })));
+    const done = [];
+    const worker = new Worker(url, options(stream, { credit: 7 }));
+    const running = worker.run(({ entry }) => done.push(Number(entry.fields.n)), 3);
+    await until(settled(stream));
+    await client.publish(stream, { n: 200 });
+    await until(settled(stream));
+    worker.stop();
+    await running;
+    assert.deepEqual(done.sort((a, b) => a - b), Array.from({ length: 201 }, (_, n) => n));
+  });
+
+  test(`what a handler throws at is given back, ${via}`, async () => {
+    const stream = fresh();
+    await client.publishBatch(stream, [{ n: 0 }, { n: 1 }, { n: 2 }]);
+    const seen = [];
+    const errors = [];
+    const worker = new Worker(url, options(stream, { claimMinIdleMs: 60_000, onError: (error) => errors.push(error) }));
+    const running = worker.run(({ entry }) => {
+      seen.push(entry.fields.n);
+      if (entry.fields.n === "1" && errors.length === 0) throw new Error("not today");
+    });
+    await until(settled(stream));
+    worker.stop();
+    await running;
+    assert.equal(errors.length, 1);
+    assert.deepEqual(seen.filter((n) => n === "1").length, 2);
+  });
+
+  test(`a worker that stops gives back what it has not begun, ${via}`, async () => {
+    const stream = fresh();
+    await client.publishBatch(stream, Array.from({ length: 5 }, (_, n) => ({ n })));
+    let release;
+    const held = new Promise((resolve) => (release = resolve));
+    const begun = new Promise((resolve) => {
+      const worker = new Worker(url, options(stream));
+      const running = worker.run(async () => {
+        resolve({ worker, running });
+        await held;
+      });
+    });
+    const { worker, running } = await begun;
+    worker.stop();
+    release();
+    await running;
+    const pending = await collect(client.group(stream, "g").pending());
+    assert.deepEqual(pending.map(({ consumer, delivery_count }) => [consumer, delivery_count]), Array(4).fill([null, 0]));
+  });
+}
+
+test("a second worker of the same name ends the first", async () => {
+  const stream = fresh();
+  const options = { stream, group: "g", consumer: "c", webSocket };
+  await client.publish(stream, { n: 0 });
+  const first = new Worker(url, options).run(() => undefined);
+  await until(settled(stream));
+  const second = new Worker(url, options);
+  const running = second.run(() => undefined);
+  await assert.rejects(first, ConsumerReplacedError);
+  second.stop();
+  await running;
+});

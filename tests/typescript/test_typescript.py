@@ -1,0 +1,168 @@
+"""The TypeScript client: compiled strictly, then used from Node and from a page in Chromium."""
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from tests.server import Server
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PACKAGE = ROOT / "sdk" / "typescript"
+MODULES = ROOT / "tests" / "sdk" / "node_modules"
+NODE_S_MAX = 180
+
+
+def tsc(*arguments: str) -> None:
+    """Compile; the compiler's errors are the assertion's text."""
+    ended = subprocess.run(
+        ["node", str(MODULES / ".bin" / "tsc"), *arguments], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout
+
+
+@pytest.fixture(scope="session")
+def client_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package compiled from its sources."""
+    built = tmp_path_factory.mktemp("weir-client") / "dist"
+    tsc("-p", str(PACKAGE), "--outDir", str(built))
+    return built / "index.js"
+
+
+def environment(server: Server, client_module: Path, **more: str) -> dict[str, str]:
+    web_socket = (MODULES / "ws" / "wrapper.mjs").as_uri()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
+    return (
+        kept | {"WEIR_URL": server.url, "WEIR_CLIENT": client_module.as_uri(), "WEIR_WS": web_socket} | more
+    )
+
+
+def test_strict_programs_compile_against_its_types(client_module: Path, tmp_path: Path) -> None:
+    config = {
+        "extends": str(PACKAGE / "tsconfig.json"),
+        "compilerOptions": {
+            "noEmit": True,
+            "rootDir": "/",
+            "paths": {"weir-client": [str(client_module.with_name("index.d.ts"))]},
+        },
+        "include": [str(HERE / "usage.ts")],
+    }
+    (tmp_path / "tsconfig.json").write_text(json.dumps(config))
+    tsc("-p", str(tmp_path / "tsconfig.json"))
+
+
+def test_it_has_no_dependencies() -> None:
+    package = json.loads((PACKAGE / "package.json").read_text())
+    assert "dependencies" not in package
+    # Compiled here by the compiler that the tests' own lock names.
+    tests = json.loads((ROOT / "tests" / "sdk" / "package.json").read_text())
+    assert package["devDependencies"]["typescript"] == tests["dependencies"]["typescript"]
+
+
+def test_in_node_it_publishes_reads_tails_and_works(client_module: Path, tmp_path: Path) -> None:
+    with Server(tmp_path / "data") as server:
+        ended = subprocess.run(
+            ["node", "--test", "--test-reporter=tap", str(HERE / "client.test.mjs")],
+            env=environment(server, client_module),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=NODE_S_MAX,
+        )
+    assert ended.returncode == 0, ended.stdout
+
+
+@pytest.mark.parametrize("via", ["websocket", "long-poll"])
+def test_in_node_a_worker_and_a_tail_outlive_kills_of_the_gateway(
+    client_module: Path, tmp_path: Path, via: Literal["websocket", "long-poll"]
+) -> None:
+    with Server(tmp_path / "data") as server:
+        program = subprocess.Popen(
+            ["node", str(HERE / "outliving.mjs")],
+            env=environment(server, client_module, WEIR_VIA=via),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        ends = threading.Timer(NODE_S_MAX, program.kill)
+        ends.start()
+        found: dict[str, Any] = {}
+        assert program.stdout is not None
+        for line in program.stdout:
+            if line == "kill\n":
+                server.kill()
+                server.start()
+            else:
+                found = json.loads(line)
+        ends.cancel()
+        program.stdout.close()
+        assert program.wait() == 0
+    assert found["tailed"] == list(range(150))
+    assert sorted(found["done"]) == list(range(150)), "one life of a worker does nothing twice"
+    assert found["pending"] == 0
+
+
+@pytest.fixture
+def site(client_module: Path) -> Iterator[str]:
+    """A web site of somebody else's, which serves the compiled client."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(client_module.parent)))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+IN_A_PAGE = """
+async ([site, url]) => {
+    const { Client, Worker } = await import(`${site}/index.js`);
+    const client = new Client({ url });
+    await client.publishBatch("page", [{ n: 0 }, { n: 1 }, { n: 2 }]);
+    const tailed = [], done = [];
+    for await (const entry of client.tail("page", { after: "0" })) {
+        if (tailed.push(entry.fields.n) === 3) break;
+    }
+    for (const via of ["websocket", "long-poll"]) {
+        const worker = new Worker(client, { stream: "page", group: via, consumer: "c", via });
+        await worker.run(({ entry }) => {
+            if (done.push(`${via} ${entry.fields.n}`) % 3 === 0) worker.stop();
+        });
+    }
+    return { tailed, done };
+}
+"""
+
+
+def test_in_a_page_of_an_allowed_origin_it_does_the_same(site: str, tmp_path: Path) -> None:
+    with (
+        Server(tmp_path / "data", "--set", f"allowed_origins={site}") as server,
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium",
+            args=["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"],
+        )
+        try:
+            page = browser.new_page()
+            page.goto(f"{site}/")
+            found = page.evaluate(IN_A_PAGE, [site, server.url])
+        finally:
+            browser.close()
+    assert found["tailed"] == ["0", "1", "2"]
+    assert found["done"] == [f"{via} {number}" for via in ("websocket", "long-poll") for number in range(3)]

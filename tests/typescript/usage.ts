@@ -1,0 +1,28 @@
+// What a strict compiler must accept, and what it must refuse.
+import { ApiError, Client, Worker, type Entry } from "weir-client";
+
+const client = new Client({ url: "http://127.0.0.1:8080", token: async () => "secret" });
+
+export async function use(): Promise<string[]> {
+  const { last_id } = await client.publish("orders", { order: 4711, urgent: true });
+  // @ts-expect-error null is no value of a field
+  await client.publish("orders", { order: null });
+  // @ts-expect-error an entry's fields are text
+  const order: number = (await client.getEntry("orders", last_id))?.fields.order;
+  const ids: string[] = [String(order)];
+  for await (const entry of client.tail(["orders", "returns"], { last: 10 })) ids.push(entry.id);
+  return ids;
+}
+
+export const worker = new Worker(client, { stream: "orders", group: "billing", consumer: "worker-1" });
+void worker.run(async ({ entry, ack, extend }) => {
+  const text: string | undefined = entry.fields.order;
+  if (await extend()) console.log(text);
+  ack();
+});
+
+export function codeOf(error: unknown): string {
+  return error instanceof ApiError ? error.code : "";
+}
+
+export const entry: Entry = { id: "1-0", stream: "s", fields: {}, pairs: [], deleted: false };
