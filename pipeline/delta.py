@@ -26,11 +26,12 @@ from pipeline.parquet import SCHEMA
 from pipeline.place import Place
 
 
-def check_place(place: Place) -> None:
-    """Raises OptionError for a place where no Delta table can be kept from here."""
-    if not place.is_local:
+def check_root(root: str) -> None:
+    """Raises OptionError for a root where no Delta table can be kept from here, without looking there."""
+    scheme, found, _ = root.partition("://")
+    if found and scheme != "file":
         raise OptionError(
-            f"{place.address}: a Delta table is kept in folders of this machine only; use --format parquet"
+            f"{root}: a Delta table is kept in folders of this machine only; use --format parquet"
         )
 
 

@@ -66,6 +66,11 @@ class Unavailable(PipelineError):  # noqa: N818 - it names what happened
         super().__init__(UNAVAILABLE, sentence)
 
 
+def remedy(extra: str) -> str:
+    """How to install what an optional part needs: Weir is not on a package index."""
+    return f"make spark, or pip install '.[{extra}]', in a checkout of Weir"
+
+
 def _restored(kind: type[PipelineError], args: tuple[Any, ...], members: dict[str, Any]) -> PipelineError:
     error = kind.__new__(kind, *args)
     error.args = args

@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, remedy
 
 JAVA: Final = "WEIR_JAVA"
 # The oldest that Spark 4 runs on.
@@ -43,7 +43,7 @@ done
 exec {java} "${{arguments[@]}}"
 """
 _REMEDY: Final = (
-    "pip install 'weir[spark]' brings one along; on Debian: sudo apt-get install openjdk-17-jre-headless"
+    f"{remedy('spark')} brings one along; on Debian: sudo apt-get install openjdk-17-jre-headless"
 )
 
 

@@ -28,12 +28,15 @@ class Form(StrEnum):
     DELTA = "delta"
 
 
-def follower(form: str) -> "Callable[[Place], object] | None":
-    """What brings another log up to an archive's manifests, where its form has one."""
+def follower(form: str, root: str) -> "Callable[[Place], object] | None":
+    """What brings another log up to an archive's manifests, where its form has one. Raises OptionError for a
+    root that cannot have that form.
+    """
     if form != Form.DELTA:
         return None
-    from pipeline.delta import follow
+    from pipeline.delta import check_root, follow
 
+    check_root(root)
     return follow
 
 
@@ -74,7 +77,7 @@ def archive(  # noqa: PLR0913 - a command's options are its parameters
             checkpoint=checkpoint,
             source=options.source(connection, streams, pattern, source),
             format=form.value,
-            follow=follower(form),
+            follow=follower(form, root),
         )
     )
     archiver.check()  # before Spark has started, which takes a while

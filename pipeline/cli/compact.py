@@ -59,7 +59,7 @@ def compact(
         ]
         output.rows(rows, ("stream", "date", "files", "bytes"), as_json=as_json)
         return
-    rules = job.Rules(target_mb * _mb, grace, follower(archive.about.format))
+    rules = job.Rules(target_mb * _mb, grace, follower(archive.about.format, root))
     joined = deleted = 0
     for step in job.compact(place, rules, clock.wall_ms()):
         if as_json:

@@ -25,7 +25,7 @@ from pipeline.cli import (
     verify,
     windows,
 )
-from pipeline.errors import DATA_LOSS, OPTION, PipelineError
+from pipeline.errors import DATA_LOSS, OPTION, PipelineError, remedy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +62,7 @@ class Jobs(TyperGroup):
             extra = "spark" if missing in _SPARK else _EXTRAS.get(missing)
             if extra is None:
                 raise
-            output.say(f"{missing} is not installed: pip install 'weir[{extra}]'")
+            output.say(f"{missing} is not installed: {remedy(extra)}")
             raise typer.Exit(1) from None
         finally:
             # One that was there before is somebody else's.

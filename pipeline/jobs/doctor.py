@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pipeline import gateway as calls
 from pipeline import java
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, remedy
 from pipeline.gateway import Access, Gateway, PlanQuery
 from pipeline.session import SessionOptions, open_session
 
@@ -22,7 +22,7 @@ _NEEDED: Final = ("pyspark", "pyarrow", "numpy", "httpx", "orjson", "stamina")
 _EXTRAS: Final = {"deltalake": "delta", "matplotlib": "plot"}
 # What a task imports before it reads or writes an entry.
 _IN_WORKERS: Final = ("pipeline", "pyarrow", "httpx", "orjson", "stamina")
-_MASTER: Final = "a worker needs this Python's packages: install weir[spark] there, or see docs/pipeline.md"
+_MASTER: Final = "a worker needs this Python's packages: see Clusters in docs/pipeline.md"
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,12 @@ def _packages() -> Iterator[Finding]:
             importlib.import_module(name)
             yield Finding(name, fine=True, said=metadata.version(name))
         except ImportError as error:
-            yield Finding(name, fine=False, said=f"{error}: pip install 'weir[spark]'")
+            yield Finding(name, fine=False, said=f"{error}: {remedy('spark')}")
     for name, extra in _EXTRAS.items():
         try:
             yield Finding(name, fine=True, said=metadata.version(name))
         except metadata.PackageNotFoundError:
-            yield Finding(name, fine=None, said=f"pip install 'weir[{extra}]' for --{_OPTION_OF[extra]}")
+            yield Finding(name, fine=None, said=f"{remedy(extra)} for --{_OPTION_OF[extra]}")
 
 
 _OPTION_OF: Final = {"delta": "format delta", "plot": "plot"}

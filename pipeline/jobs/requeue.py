@@ -28,7 +28,7 @@ JOB: Final = "requeue"
 # In the gateway's order.
 _TOLD: Final = ("weir-source", "weir-id", "weir-group", "weir-consumer", "weir-deliveries", "weir-reason")
 COLUMNS: Final = ("letters", "id", "source", "source_id", "group", "consumer", "deliveries", "reason")
-_delete_at_once: Final = 5_000
+_delete_at_once: Final = 500
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from pipeline import gateway as calls
 from pipeline.cli.main import jobs
+from pipeline.delta import check_root
 from pipeline.gateway import Access, Gateway
 from pipeline.manifest import Archive
 from pipeline.place import Place
@@ -121,6 +123,22 @@ class TestArchive:
         found = weir("archive", place.base, "--checkpoint", new, "--gateway", server.url, "--streams", "a")
         assert found.exit_code == 2
         assert "give its checkpoint, or another root" in found.stderr
+
+    @pytest.mark.parametrize("root", ["s3a://bucket/archive", "hdfs://name/archive", "gs://bucket/a"])
+    def test_a_delta_table_is_kept_on_this_machine_alone(self, tmp_path: Path, root: str) -> None:
+        """Refused before Spark starts, and before anything is looked for at that address."""
+        words = ("--checkpoint", str(tmp_path / "c"), "--streams", "a", "--format", "delta")
+        found = weir("archive", root, *words)
+        assert found.exit_code == 2, found.stderr
+        assert f"{root}: a Delta table is kept in folders of this machine only" in found.stderr
+        assert "--format parquet" in found.stderr
+        assert not list(tmp_path.iterdir())
+        assert SparkSession.getActiveSession() is None
+
+    @pytest.mark.parametrize("root", ["archive", "file:///tmp/archive"])
+    def test_folders_of_this_machine_may_hold_one(self, root: str) -> None:
+        """Whichever way they are written."""
+        check_root(root)
 
     def test_streams_must_be_named(self, tmp_path: Path) -> None:
         """Before anything is opened, with the way to name them."""

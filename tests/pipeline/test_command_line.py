@@ -84,7 +84,9 @@ cli.main.main()
 """
     ran = _run(sys.executable, "-c", program)
     assert ran.returncode == 1
-    assert ran.stderr.endswith("is not installed: pip install 'weir[spark]'\n")
+    assert ran.stderr.endswith(
+        "is not installed: make spark, or pip install '.[spark]', in a checkout of Weir\n"
+    )
     assert "Traceback" not in ran.stderr
 
 

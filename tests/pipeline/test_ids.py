@@ -33,6 +33,23 @@ def test_nothing_lies_between_an_id_and_the_next(one: ids.EntryId) -> None:
         assert ids.previous_id(following) == one
 
 
+@pytest.mark.parametrize(
+    ("one", "following"),
+    [
+        ((5, 0), (5, 1)),
+        ((5, ids.HALF_MAX - 1), (5, ids.HALF_MAX)),
+        ((5, ids.HALF_MAX), (6, 0)),
+        ((0, ids.HALF_MAX), (1, 0)),
+        ((ids.HALF_MAX - 1, ids.HALF_MAX), (ids.HALF_MAX, 0)),
+        ((ids.HALF_MAX, ids.HALF_MAX - 1), ids.LAST),
+    ],
+)
+def test_the_halves_carry(one: tuple[int, int], following: tuple[int, int]) -> None:
+    """Neighbours on either side of the end of a millisecond, and of all IDs."""
+    assert ids.next_id(ids.EntryId(*one)) == following
+    assert ids.previous_id(ids.EntryId(*following)) == one
+
+
 def test_nothing_comes_before_the_beginning() -> None:
     assert ids.previous_id(ids.ZERO) == ids.ZERO
 

@@ -52,6 +52,12 @@ def test_the_form_is_the_one_that_checkpoints_hold() -> None:
     assert offsets.parts("g0/orders:eu") == ("g0", "orders:eu")
 
 
+def test_an_id_with_leading_zeros_is_the_same_place() -> None:
+    """A person may have written the checkpoint; Spark compares offsets as texts."""
+    told = {"v": 1, "s": {"g0/s": ["007-01", "ab"], "g0/t": ["5", "ab"]}}
+    assert offsets.text(offsets.decode(told)) == '{"v":1,"s":{"g0/s":["7-1","ab"],"g0/t":["5-0","ab"]}}'
+
+
 @pytest.mark.parametrize(
     "foreign", [{}, {"v": 1}, {"v": 1, "s": {"a": []}}, {"v": 1, "s": {"a": 5}}, {"topic": 1}]
 )

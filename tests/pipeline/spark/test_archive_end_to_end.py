@@ -29,7 +29,7 @@ from pipeline.place import Place
 from tests.pipeline.weblog import Entry, Weblog, publish
 from tests.server import Server
 
-ENTRIES: Final = int(os.environ.get("WEIR_WEBLOG_ENTRIES", "60000"))
+ENTRIES: Final = int(os.environ.get("WEIR_WEBLOG_ENTRIES", "24000"))
 # So many batches that three drivers die with work left.
 _batches: Final = 12
 _chunk: Final = 2_000

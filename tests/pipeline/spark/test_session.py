@@ -43,7 +43,7 @@ def test_times_are_in_utc_and_nobody_else_reaches_the_driver(spark: SparkSession
 
 
 def test_the_java_that_the_extra_brings_is_enough(tmp_path: Path) -> None:
-    """On a machine without Java, `pip install 'weir[spark]'` is all that Spark needs."""
+    """On a machine without Java, `make spark` is all that Spark needs."""
     environment = os.environ | {
         "PATH": str(_without_java(tmp_path)),
         "PYTHONPATH": str(ROOT),
