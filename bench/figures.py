@@ -3,6 +3,8 @@
 Knows: results as `bench.speed` collects them, matplotlib. Must never know: how anything is measured.
 """
 
+import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -73,15 +75,17 @@ def latencies(beside: push.Rounds, standing: push.Rounds, path: Path) -> None:
 
 
 def fan_out(found: fanout.Rounds, path: Path) -> None:
-    """P7."""
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for axis, name, title in (
-        (axes[0], "delivered", "Delivered entries a second, over all tails"),
-        (axes[1], "lone_ms", "A lone entry at the last of the tails, ms"),
-    ):
+    """P7: the floods, and a lone entry."""
+    figure, axes = plt.subplots(1, 3, figsize=(14, 4), layout="constrained")
+    panels: list[tuple[str, Callable[[fanout.Round], float]]] = [
+        ("Delivered entries/s, 100 entries a frame", lambda one: one.floods[100].delivered),
+        ("Delivered entries/s, 1 entry a frame", lambda one: one.floods[1].delivered),
+        ("A lone entry at the last of the tails, ms", lambda one: one.lone_ms),
+    ]
+    for axis, (title, figure_of) in zip(axes, panels, strict=True):
         ways = list(found)
-        values = [[getattr(one, name) for one in found[way]] for way in ways]
-        middles = [sorted(column)[len(column) // 2] for column in values]
+        values = [[figure_of(one) for one in found[way]] for way in ways]
+        middles = [statistics.median(column) for column in values]
         bars = axis.bar([NAMES[way] for way in ways], middles, color=[COLOURS[way] for way in ways])
         axis.bar_label(bars, [f"{middle:,.0f}" if middle > 99 else f"{middle:.1f}" for middle in middles])
         for place, column in enumerate(values):

@@ -1,15 +1,33 @@
 """The peers that a bench runs beside: a redis-server of its own on loopback, ended with it."""
 
 import contextlib
+import re
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import redis
+
+# How each server prints its version.
+_VERSIONS = {"redis-server": r"v=(\S+)", "nats-server": r"v(\d\S*)"}
+
+
+def server_version(program: str) -> str:
+    """`redis-server 7.0.15`, as the program itself says."""
+    line = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
+    found = re.search(_VERSIONS[program], line)
+    assert found is not None, f"no version in: {line}"
+    return f"{program} {found[1]}"
+
+
+def package_versions(*names: str) -> str:
+    """`redis 8.1.0, hiredis 3.5.0`."""
+    return ", ".join(f"{name} {version(name)}" for name in names)
 
 
 def free_port() -> int:

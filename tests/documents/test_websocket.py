@@ -24,16 +24,21 @@ PROGRAMS: Final = dict(
 MODULES: Final = ROOT / "tests" / "sdk" / "node_modules"
 done_s_max: Final = 20.0
 
-# Notes each task when it is done.
+# Notes each task when it is done; one cannot be done.
 TASKS: Final = {
     "tasks.py": """
 def work(fields):
+    if fields["order"] == "bad":
+        raise ValueError("no such order")
     with open("done", "a") as done:
         done.write(fields["order"] + "\\n")
 """,
     "tasks.mjs": """
 import { appendFile } from "node:fs/promises";
-export const work = (fields) => appendFile("done", `${fields.order}\\n`);
+export async function work(fields) {
+  if (fields.order === "bad") throw new Error("no such order");
+  await appendFile("done", `${fields.order}\\n`);
+}
 """,
 }
 
@@ -83,11 +88,12 @@ def until(holds: Callable[[], bool], what: str) -> None:
 
 @pytest.mark.parametrize(("program", "runner"), [("worker.py", sys.executable), ("worker.mjs", "node")])
 def test_a_worker_works_and_survives(server: Server, tmp_path: Path, program: str, runner: str) -> None:
-    """Under forty lines. Each task is done once; the gateway is killed and comes back, so does the worker;
-    what it was given and had not done it does when it is started again.
+    """Under fifty lines. Each task is done once, but for one that fails, which ends as a dead letter; the
+    gateway is killed and comes back, so does the worker; what it was given and had not done it does when it
+    is started again.
     """
     text = PROGRAMS[program]
-    assert len(text.splitlines()) < 40
+    assert len(text.splitlines()) < 50
     (tmp_path / program).write_text(text)
     for name, tasks in TASKS.items():
         (tmp_path / name).write_text(tasks)
@@ -104,14 +110,15 @@ def test_a_worker_works_and_survives(server: Server, tmp_path: Path, program: st
     command = [runner, program, f"ws://127.0.0.1:{server.port}/v1/ws", "orders", "billing", "anna"]
     group = "/v1/streams/orders/groups/billing"
     with httpx.Client(base_url=server.url, timeout=30) as http:
-        add(http, "1", "2")
-        http.put(group, json={"start": "0"})
+        add(http, "1", "bad", "2")
+        http.put(group, json={"start": "0", "dead_letter": {"stream": "dead", "max_deliveries": 2}})
         # As if an earlier life had been given the first and had died of it.
         http.post(f"{group}/consumers/anna/read", json={"count": 1})
         with (tmp_path / "log").open("wb") as log:
             worker = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log)
         try:
             until(lambda: finished() == ["1", "2"], "what was there is done, its own first")
+            until(lambda: http.get("/v1/streams/dead").status_code == 200, "what fails is a dead letter")
             server.kill()
             server.start()
             add(http, "3")
