@@ -60,6 +60,8 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=5s --retries=3 CMD ["/opt
 # There are no tokens yet: whoever reaches port 8080 may read, write and delete everything. Inside a container only
 # 0.0.0.0 can be published, and weir refuses to bind there without authentication unless told --insecure. So the only
 # guard is who reaches the port: publish it on loopback (`-p 127.0.0.1:8080:8080`) or on a private network,
-# never on a public address.
+# never on a public address. WEIR_ALLOWED_HOSTS are the names that clients use for it, beside those of loopback; any
+# other Host is refused, or a web page could call it by letting a name of its own resolve here (DNS rebinding).
+ENV WEIR_ALLOWED_HOSTS=weir
 ENTRYPOINT ["/opt/weir/bin/weir"]
 CMD ["serve", "--host", "0.0.0.0", "--insecure", "--data", "/data"]

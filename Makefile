@@ -7,9 +7,13 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-SOURCES := app cli engine pipeline pyspark_weir tests bench .ci
+# What takes minutes shows what it is at: names as they come, and bars on a terminal.
+PIP_SHOWN := $(BIN)/python -m pip --disable-pip-version-check
+SOURCES := app cli engine pipeline pyspark_weir sdk tests bench .ci
 SDK := tests/sdk
 TOOLS := $(VENV)/tools
+NOT_RUN := .not-run
+WORKERS ?= $(shell echo $$(( $$(nproc) < 4 ? $$(nproc) + 1 : 4 )))
 COMPILE := $(BIN)/python -m compileall -q app cli engine pipeline
 
 .DEFAULT_GOAL := help
@@ -48,15 +52,16 @@ types: dev  ## mypy, strict, tests included
 contracts: dev  ## who may import whom
 	$(BIN)/lint-imports --no-logo
 
-tests: dev system $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## pytest on all cores with branch coverage of the engine; for some of them: .venv/bin/pytest -k name
-	@# A file's tests stay together: they share a server. What measures time comes afterwards, by itself.
-	@# Those on Spark share one session, whose start is dear, so that they are one process; it has the cores to itself.
+tests: dev system $(TOOLS)/.stamp $(SDK)/node_modules/.stamp  ## pytest on all cores with branch coverage; for some of them: .venv/bin/pytest -k name
+	@# More processes than cores, since tests wait for servers, disks and Spark. What measures time comes afterwards.
 	@# Hundreds of processes of the gateway start here, and each would compile its modules where none are written.
 	@$(COMPILE)
-	$(BIN)/pytest -m "not alone and not spark" --numprocesses=auto --maxprocesses=4 --dist=loadfile --cov --cov-report=
-	$(BIN)/pytest -m spark
-	$(BIN)/pytest -m alone --cov --cov-append --cov-report=term --cov-report=json:.coverage.json
+	node --import ./tests/console/unit/modules.mjs --test tests/console/unit/*.test.mjs
+	@rm -f $(NOT_RUN)
+	$(BIN)/pytest -m "not alone" --numprocesses=$(WORKERS) --cov --cov-report= --not-run=$(NOT_RUN)
+	$(BIN)/pytest -m alone --cov --cov-append --cov-report=term --cov-report=json:.coverage.json --not-run=$(NOT_RUN)
 	@$(BIN)/python .ci/module_coverage.py .coverage.json
+	@if [ -s $(NOT_RUN) ]; then cat $(NOT_RUN); else echo "every test could run here"; fi
 
 prove: dev  ## plant bugs into the engine, and show that the proof of durability finds every one
 	$(BIN)/python -m tests.proof.prove
@@ -75,7 +80,7 @@ lock: dev  ## newest versions that pyproject.toml and the .in files allow, with 
 	cd $(SDK) && npm update --package-lock-only
 
 clean:  ## remove .venv, caches and everything that was built; data stays
-	rm -rf $(VENV) $(SDK)/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.json dist
+	rm -rf $(VENV) $(SDK)/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* $(NOT_RUN) dist
 
 $(VENV)/.made: requirements-build.lock
 	@.ci/make-venv "$(PYTHON)" $(VENV)
@@ -84,7 +89,7 @@ $(VENV)/.made: requirements-build.lock
 
 $(VENV)/.locked: requirements.lock $(VENV)/.made
 	@echo "installing what requirements.lock names"
-	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP_SHOWN) install --require-hashes -r requirements.lock
 	@touch $@
 
 $(VENV)/.project: pyproject.toml $(VENV)/.locked
@@ -95,7 +100,7 @@ $(VENV)/.project: pyproject.toml $(VENV)/.locked
 # environment after this one, and does not download again what a lock's hash finds there.
 $(VENV)/.spark: requirements-spark.lock $(VENV)/.project
 	@echo "installing what requirements-spark.lock names; the first time, Spark takes a few minutes"
-	@$(PIP) install --require-hashes --no-build-isolation -r requirements-spark.lock
+	@$(PIP_SHOWN) install --require-hashes --no-build-isolation -r requirements-spark.lock
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock $(VENV)/.spark

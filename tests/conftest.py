@@ -1,16 +1,20 @@
 """What holds for every test, whatever it is about.
 
-Knows: hypothesis's profile, that Ctrl-C is heard, and that nothing of ours may block the event loop.
+Knows: hypothesis's profile, that Ctrl-C is heard, that nothing of ours may block the event loop, which tests
+share a process, and that a test which could not run is named at the end.
 Must never know: engines, doors, Redis; those fixtures live beside the tests that use them.
 """
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from blockbuster import BlockBuster, BlockBusterFunction
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 # No deadline: an example shares two cores with a server, and slow is not wrong.
 settings.register_profile("gate", deadline=None, print_blob=True)
@@ -19,6 +23,7 @@ settings.load_profile("gate")
 # In the background of a shell it is ignored, and what a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+SPARK = "tests/pipeline/spark/"
 SCANNED = ("app", "engine")
 # What blockbuster does not know by itself, and what a log on disk does most.
 SYNCS = ("fdatasync", "fsync")
@@ -30,6 +35,51 @@ def loop_guard() -> Iterator[BlockBuster]:
     guard = BlockBuster(scanned_modules=list(SCANNED))
     for name in SYNCS:
         guard.functions[f"os.{name}"] = BlockBusterFunction(os, name, scanned_modules=list(SCANNED))
+    # Coverage takes its lock at calls of measured functions, while another thread may hold it.
+    guard.functions["threading.Lock.acquire"].can_block_in("coverage/collector.py", "lock_data")
     guard.activate()
     yield guard
     guard.deactivate()
+
+
+class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """A file's tests stay together: they share a server. So do all on Spark, whose session is dear."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SPARK if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling:
+    """How the workers of `--numprocesses` share the tests."""
+    return _Scheduling(config, log)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--not-run=FILE` collects the notes of several runs, so that the gate can end with them."""
+    parser.addoption(
+        "--not-run", type=Path, help="append to this file which tests could not run here, and why"
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """A skipped test has proved nothing: each file of them is named, with the reasons."""
+    skipped: list[pytest.TestReport | pytest.CollectReport] = terminalreporter.stats.get("skipped", [])
+    places = Counter((report.nodeid.partition("::")[0], _reason(report)) for report in skipped)
+    lines = [
+        f"could not run here: {reason} ({count} in {file})"
+        for (file, reason), count in sorted(places.items())
+    ]
+    if lines:
+        terminalreporter.section("could not run here")
+    for line in lines:
+        terminalreporter.write_line(line)
+    collected: Path | None = config.getoption("--not-run")
+    if lines and collected is not None:
+        with collected.open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    told = report.longrepr
+    return told[2].removeprefix("Skipped: ") if isinstance(told, tuple) else str(told)

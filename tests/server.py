@@ -5,6 +5,7 @@ Must never know: what is tested with it.
 """
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -14,8 +15,11 @@ import time
 import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+# Settings of whoever runs the tests; and coverage, which would make a gateway half as fast to measure again
+# what is measured inside the tests' own process.
+NOT_INHERITED = ("WEIR_", "COVERAGE_")
 ready_s_max = 60.0
 stop_s_max = 30.0
 
@@ -29,6 +33,9 @@ def free_port() -> int:
 
 class Server:
     """`weir serve` on `data`; `start` may follow `kill` or `stop`, on the same port and data."""
+
+    # The module that is run.
+    program = "cli.main"
 
     def __init__(self, data: Path, *options: str, port: int | None = None) -> None:
         self.data = data
@@ -51,19 +58,20 @@ class Server:
     def start(self) -> "Server":
         """Start, and wait until it is ready."""
         self.launch()
-        return self._ready()
+        return self.wait_until_ready()
 
     def launch(self) -> None:
         """Start, without waiting for anything."""
-        program = [*self.wrapper, sys.executable, "-m", "cli.main", "serve"]
+        program = [*self.wrapper, sys.executable, "-m", self.program, "serve"]
         place = ["--host", "127.0.0.1", "--port", str(self.port), "--data", str(self.data)]
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("WEIR_")}
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(NOT_INHERITED)}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*program, *place, *self._options], stdout=log, stderr=subprocess.STDOUT, env=environment
             )
 
-    def _ready(self) -> "Server":
+    def wait_until_ready(self) -> "Server":
+        """Wait until what was launched has read its log."""
         assert self._process is not None, "it was launched"
         deadline = time.monotonic() + ready_s_max
         while time.monotonic() < deadline:
@@ -81,6 +89,16 @@ class Server:
     def running(self) -> bool:
         """Whether the process is there."""
         return self._process is not None and self._process.poll() is None
+
+    def log_lines(self) -> list[dict[str, Any]]:
+        """What it has logged."""
+        lines = self._log.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def exit_code(self) -> int:
+        """Wait for an end that it comes to by itself."""
+        assert self._process is not None, "the server was started"
+        return self._process.wait(stop_s_max)
 
     def ended_within(self, seconds: float) -> bool:
         """Wait for its end; whether it came."""

@@ -75,6 +75,16 @@ def test_every_make_target_is_listed_and_resolves(target: str) -> None:
     _run("make", "--dry-run", target)
 
 
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-spark.lock"])
+def test_an_installation_that_takes_minutes_shows_what_it_is_at(lock: str) -> None:
+    """Pip is not silent where it loads half a gigabyte."""
+    told = subprocess.run(
+        ["make", "--dry-run", "--always-make", "spark"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    (line,) = (one for one in told.stdout.splitlines() if "pip" in one and one.endswith(f"-r {lock}"))
+    assert "--quiet" not in line
+
+
 def test_ci_runs_what_people_run() -> None:
     """The gate is one command, the same at home and in CI."""
     assert "exec make test\n" in _text(".ci/run")
@@ -163,6 +173,19 @@ def test_the_changelog_opens_with_the_version_of_the_project() -> None:
     assert newest[1] == _project()["version"]
 
 
+def test_nothing_is_installed_by_a_name_that_is_somebody_else_s() -> None:
+    """No package index has the gateway; `weir` there is another project. Paths and `.[extra]` are fine."""
+    named = re.compile(r"pip3? install (?:-\S+ )*['\"]?weir(?:\[|['\"\s`]|$)")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in tracked.stdout.splitlines():
+        if (
+            name.endswith((".py", ".md", ".toml", ".yaml", ".yml", ".js", ".ts", ".service"))
+            or "." not in name
+        ):
+            text = (ROOT / name).read_text(errors="replace")
+            assert not named.search(text) or name == "tests/test_repository.py", name
+
+
 def test_the_wheel_carries_every_file_of_the_packages(tmp_path: Path) -> None:
     """Vendored scripts, pages and tables go along with the modules; tests and benchmarks stay at home."""
     build = (
@@ -192,3 +215,15 @@ def test_what_runs_it_elsewhere_uses_options_that_exist(file: str) -> None:
     assert options <= set(
         re.findall(r"--[a-z-]+", _run(str(Path(sys.executable).with_name("weir")), "serve", "--help"))
     )
+
+
+def test_every_edge_that_a_test_cites_is_documented() -> None:
+    """`Edge 31` in a test is item 31 of docs/semantics.md."""
+    documented = {
+        int(number) for number in re.findall(r"^(\d+)\. ", _text("docs/semantics.md"), re.MULTILINE)
+    }
+    tests = (path.read_text() for path in (ROOT / "tests").rglob("*.py") if "node_modules" not in path.parts)
+    cited = {int(number) for text in tests for number in re.findall(r"\bEdge (\d+)", text)}
+    assert len(cited) > 50, "the tests cite edges"
+    assert cited <= documented
+    assert documented == set(range(1, 91))

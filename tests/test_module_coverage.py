@@ -1,0 +1,47 @@
+"""The floors of coverage, on made-up reports."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+SCRIPT: Final = Path(__file__).parent.parent / ".ci/module_coverage.py"
+PACKAGES: Final = ("app", "cli", "engine", "pipeline")
+
+
+def verdict(tmp_path: Path, covered: dict[str, int]) -> list[str]:
+    """What is said of files with so many of their fifty lines and fifty branches covered."""
+    empty = {"covered_lines": 0, "covered_branches": 0, "num_statements": 0, "num_branches": 0}
+    files = {
+        name: {"summary": empty | {"covered_lines": n // 2, "covered_branches": n - n // 2} | FIFTY}
+        for name, n in covered.items()
+    }
+    (tmp_path / "report.json").write_text(json.dumps({"files": files}))
+    command = [sys.executable, str(SCRIPT), str(tmp_path / "report.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = done.stderr.splitlines()
+    assert done.returncode == bool(said), said
+    return said
+
+
+FIFTY: Final = {"num_statements": 50, "num_branches": 50}
+FINE: Final = {f"{package}/a.py": 90 for package in PACKAGES}
+
+
+def test_a_package_is_held_to_its_floor(tmp_path: Path) -> None:
+    """At it is enough, one below is not, and one that was not measured at all is found."""
+    assert verdict(tmp_path, FINE) == []
+    assert verdict(tmp_path, FINE | {"app/a.py": 80}) == []
+    assert verdict(tmp_path, FINE | {"app/a.py": 79}) == ["app: 79.0 % covered, the package needs 80 %"]
+    unmeasured = {name: n for name, n in FINE.items() if not name.startswith("cli/")}
+    assert verdict(tmp_path, unmeasured) == ["cli: 0.0 % covered, the package needs 60 %"]
+
+
+def test_a_module_of_the_engine_cannot_hide_behind_others(tmp_path: Path) -> None:
+    """The package is fine, one module is not."""
+    others = {f"engine/{n}.py": 100 for n in range(9)}
+    assert verdict(tmp_path, FINE | others | {"engine/bare.py": 80}) == []
+    assert verdict(tmp_path, FINE | others | {"engine/bare.py": 79}) == [
+        "engine/bare.py: 79.0 % covered, each module of the engine needs 80 %"
+    ]
