@@ -11,15 +11,15 @@ from typing import Any, NamedTuple, TypeVar
 from app import logs
 from app.auth import OpenPolicy, Policy
 from app.backups import Backups
-from app.consumers import Consumers
 from app.errors import Refusal, of_engine
-from app.feeds import Feeds
+from app.http.columns import ColumnsLimits
+from app.http.entry_bodies import EntryLimits
 from app.letters import DeadLetters
+from app.live.feeds import Feeds
+from app.live.leases import Consumers
 from app.memory_limit import MemoryLog
 from app.redis import Limits as CommandLimits
 from app.settings import Settings
-from app.wire.columns import ColumnsLimits
-from app.wire.publish import EntryLimits
 from app.wire.read import ReadLimits
 from engine import Clock, Engine, EngineError, errors
 

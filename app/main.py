@@ -13,18 +13,8 @@ from starlette.requests import Request
 from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
 
-from app import description
-from app.auth import Policy
-from app.calls import Answer, Call, Scope, Send, refused
-from app.errors import Refusal
-from app.gateway import Gateway, Receive
-from app.middleware.codings import Codings
-from app.middleware.envelope import Envelope
-from app.middleware.origins import Origins
-from app.middleware.paths import Paths
-from app.routes import (
-    admin,
-    bulk,
+from app.api import (
+    backup,
     commands,
     console,
     consumers,
@@ -34,16 +24,26 @@ from app.routes import (
     future,
     groups,
     health,
-    many,
+    multi_stream,
     pending,
+    plan,
     root,
     socket,
     streams,
     tail,
 )
-from app.routing import HotRoutes, Route, add_to, answer
+from app.auth import Policy
+from app.errors import Refusal
+from app.gateway import Gateway, Receive
+from app.http.calls import Answer, Call, Scope, Send, refused
+from app.http.compression import Codings
+from app.http.origins import Origins
+from app.http.paths import Paths
+from app.http.request_id import Envelope
+from app.http.routing import HotRoutes, Route, add_to, answer
+from app.openapi import document
 from app.settings import Settings
-from app.thin import ThinWays
+from app.transport.fast_path import ThinWays
 from app.version import VERSION
 from engine import Clock
 
@@ -56,13 +56,13 @@ ROUTES: Final[Sequence[Route]] = [
     *streams.routes.all,
     *entries.routes.all,
     *tail.routes.all,
-    *many.routes.all,
-    *bulk.routes.all,
+    *multi_stream.routes.all,
+    *plan.routes.all,
     *groups.routes.all,
     *consumers.routes.all,
     *pending.routes.all,
     *dead_letters.routes.all,
-    *admin.routes.all,
+    *backup.routes.all,
     *socket.routes.all,
     *future.routes.all,
 ]
@@ -140,7 +140,7 @@ def _api(settings: Settings) -> FastAPI:
         exception_handlers={HTTPException: _refuse_path},
     )
     add_to(api, ROUTES)
-    api.state.description = description.document(api, settings)
+    api.state.description = document.document(api, settings)
     return api
 
 

@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from app.errors import invalid
-from app.wire import members
-from app.wire.members import Members, integer_max
+from app.http import members
+from app.http.members import Members, integer_max
 from app.wire.read import ReadLimits
 from engine import AutoClaimed, Claim, Claimed, Delivered, XAutoClaim, XClaim, ids
 

@@ -10,8 +10,8 @@ import msgspec
 
 from app import redis
 from app.errors import Refusal, invalid
+from app.http import strict_json
 from app.redis import Resp
-from app.wire import strict
 from engine import EngineError, errors
 
 # What is a little beyond a limit is read, and refused in the words of what it is.
@@ -48,10 +48,10 @@ def one(body: bytes, encoded: Encoding, words_max: int) -> Words:
 
 def many(body: bytes, encoded: Encoding, commands_max: int, words_max: int) -> list[Words | EngineError]:
     """The words of each command; one with impossible arguments stands as its refusal."""
-    if strict.exceeds(body, _slack * commands_max, b"[{"):
+    if strict_json.exceeds(body, _slack * commands_max, b"[{"):
         # Before a list is made of each.
         raise _too_many(commands_max)
-    rows = _load(body, strict.values_max)
+    rows = _load(body, strict_json.values_max)
     if not isinstance(rows, list):
         raise invalid("", 'the body is a list of commands, [["XADD", …], …]')
     if len(rows) > commands_max:
@@ -64,14 +64,14 @@ def _too_many(commands_max: int) -> Refusal:
 
 
 def _load(body: bytes, most: int) -> object:
-    if strict.exceeds(body, most):
+    if strict_json.exceeds(body, most):
         raise Refusal("body_too_large", f"the body has more than {most} values")
     try:
         return redis.load(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise strict.malformed(str(error)) from None
+        raise strict_json.malformed(str(error)) from None
     except RecursionError:
-        raise strict.malformed("it is nested too deep") from None
+        raise strict_json.malformed("it is nested too deep") from None
 
 
 def _words(row: object, encoded: Encoding, words_max: int) -> Words:

@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from app.wire import projection, query, read
+from app.http import projection, query
+from app.wire import read
 from engine import Command, DescribeEdges, Edges, Entries, Gap, Reply, StreamsRead, XRange, XRead, ids
 
 PARAMETERS: Final = tuple(name for name in read.PARAMETERS if name not in ("wait", "last", "max_bytes"))

@@ -11,11 +11,11 @@ import msgspec
 
 from app import names
 from app.errors import invalid
-from app.wire import members, query
+from app.http import members, query
+from app.http.members import Members, capped
+from app.http.strict_json import Json
 from app.wire.claims import delivered, json_boolean
-from app.wire.members import Members, capped
 from app.wire.read import ReadLimits, gap_members
-from app.wire.strict import Json
 from engine import (
     ConsumerInfo,
     Cursor,

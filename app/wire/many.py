@@ -10,11 +10,12 @@ import msgspec
 
 from app import names
 from app.errors import invalid, step
-from app.wire import groups, members, publish, strict
-from app.wire.members import Members
-from app.wire.publish import EntryLimits
+from app.http import entry_bodies, members, strict_json
+from app.http.entry_bodies import EntryLimits
+from app.http.members import Members
+from app.http.strict_json import Json, Number, Object
+from app.wire import groups
 from app.wire.read import ReadLimits, assemble, cursor, gap_refused, preferred_wait_ms
-from app.wire.strict import Json, Number, Object
 from engine import (
     Chunk,
     Cursor,
@@ -91,7 +92,7 @@ def _streams(given: Members, streams_max: int) -> Sequence[tuple[str, str]]:
     value = given.get("streams")
     if not isinstance(value, Object) or not value:
         raise invalid("/streams", "it is an object: the name of each stream with its cursor")
-    twice = strict.repeated_name(value)
+    twice = strict_json.repeated_name(value)
     if twice is not None:
         raise invalid(_place(twice), "the stream stands twice")
     _check_names([name for name, _ in value], streams_max)
@@ -174,9 +175,9 @@ def publication(
     body: bytes, limits: EntryLimits, streams_max: int, key: str | None, chunk: Chunk | None
 ) -> Publish:
     """POST /v1/publish."""
-    parts = publish.read_many(body, limits, streams_max)
+    parts = entry_bodies.read_many(body, limits, streams_max)
     _check_names(list(parts), streams_max)
-    idempotency = IdempotencyKey(key, publish.digest_of(body)) if key is not None else None
+    idempotency = IdempotencyKey(key, entry_bodies.digest_of(body)) if key is not None else None
     return Publish(
         parts=[XAdd(stream=name, bodies=one.bodies, ids=one.ids) for name, one in parts.items()],
         idempotency=idempotency,

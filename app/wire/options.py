@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from app.errors import invalid
-from app.wire import query
-from app.wire.publish import Published
-from app.wire.query import Parameters
+from app.http import query
+from app.http.entry_bodies import Published
+from app.http.query import Parameters
 from engine import Added, IdempotencyKey, Refs, Trim, XAdd, ids
 
 PARAMETERS: Final = ("nomkstream", "maxlen", "minid", "approx", "limit", "refs")

@@ -10,8 +10,8 @@ import msgspec
 
 from app import names
 from app.errors import invalid
-from app.wire import members, query
-from app.wire.members import Members, capped
+from app.http import members, query
+from app.http.members import Members, capped
 from app.wire.read import ReadLimits
 from engine import (
     Buried,

@@ -11,10 +11,10 @@ import msgspec
 
 from app import names
 from app.errors import invalid, step
+from app.http import members, strict_json
+from app.http.members import Members, capped
+from app.http.strict_json import Number, Object
 from app.redis.glob import Glob
-from app.wire import members, strict
-from app.wire.members import Members, capped
-from app.wire.strict import Number, Object
 from engine import Plan, Planned, StreamPlan, ids, shares
 
 PLAN: Final = (
@@ -89,7 +89,7 @@ def _cursors(given: Members, member: str, streams_max: int) -> Mapping[str, int]
     value = given[member]
     if not isinstance(value, Object):
         raise invalid(f"/{member}", "it is an object: the name of each stream with an ID")
-    twice = strict.repeated_name(value)
+    twice = strict_json.repeated_name(value)
     if twice is not None:
         raise invalid(f"/{member}/{step(twice)}", "the stream stands twice")
     if len(value) > streams_max:

@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from app.errors import Refusal, invalid
-from app.wire import projection, query
-from app.wire.query import Parameters
+from app.http import projection, query
+from app.http.query import Parameters
 from engine import Cursor, DescribeEdges, Edges, Entries, Gap, Reply, StreamsRead, XRange, XRead, entries, ids
 
 PARAMETERS: Final = (

@@ -10,10 +10,10 @@ import msgspec
 
 from app import names
 from app.errors import invalid
-from app.wire import members, query
-from app.wire.members import Members
+from app.http import members, query
+from app.http.entry_bodies import digest_of
+from app.http.members import Members
 from app.wire.pending import reason_chars_max
-from app.wire.publish import digest_of
 from engine import FindDeadLetters, GroupInfo, IdempotencyKey, Redrive, Redriven, Reply, ids
 
 MEMBERS: Final = ("ids", "filter", "count", "dry_run")

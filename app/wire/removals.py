@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from app.errors import invalid
-from app.wire import members, query
-from app.wire.members import Members
+from app.http import members, query
+from app.http.members import Members
 from engine import Deletions, Refs, Reply, Trim, Trimmed, XDelEx, XTrim, ids
 
 DELETE: Final = ("ids", "refs")

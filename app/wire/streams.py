@@ -9,8 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from app.errors import invalid
-from app.wire import groups, members, query
-from app.wire.members import Members, capped
+from app.http import members, query
+from app.http.members import Members, capped
+from app.wire import groups
 from engine import (
     ConsumerDetail,
     EnsureStream,

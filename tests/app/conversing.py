@@ -8,11 +8,23 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from app.auth import Action
-from app.effects import Ask, Claim, Close, Effect, Leave, Open, Read, Send, SessionLimits, Submit, Take
 from app.errors import Refusal
-from app.feeds import Page
-from app.session import Session
-from app.wire.publish import EntryLimits
+from app.http.entry_bodies import EntryLimits
+from app.live.feeds import Page
+from app.live.websocket.effects import (
+    Ask,
+    Claim,
+    Close,
+    Effect,
+    Leave,
+    Open,
+    Read,
+    Send,
+    SessionLimits,
+    Submit,
+    Take,
+)
+from app.live.websocket.session import Session
 from engine import Cursor, EngineError, Entries, GroupRead, XAdd, XRange, entries, ids
 from engine.commands import Parked, execute, execute_all
 from engine.keyspace import Keyspace

@@ -15,13 +15,13 @@ from typing import Final
 import uvicorn
 from websockets.frames import Opcode
 
-from app.calls import Scope, Send
-from app.frames import on_wire
 from app.gateway import Gateway, Receive
+from app.http.calls import Scope, Send
+from app.live.websocket.frames import on_wire
 from app.main import App
-from app.server import config
 from app.settings import Settings
-from app.sockets import GuardedSocket, SocketLimits, guarded_socket
+from app.transport.server import config
+from app.transport.websockets import GuardedSocket, SocketLimits, guarded_socket
 from engine import SystemClock
 
 _patience_s: Final = 20.0

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import uvicorn
 
-from app.calls import Scope, Send
 from app.gateway import Gateway, Receive
+from app.http.calls import Scope, Send
 from app.main import App
-from app.server import config
 from app.settings import Settings
+from app.transport.server import config
 from engine import Engine, SystemClock
 from engine.runtime import Fsync
 from engine.storage import Storage

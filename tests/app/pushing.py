@@ -12,14 +12,14 @@ from typing import Any, Final, TypeVar
 
 import hypothesis.strategies as st
 
-from app.calls import Call
-from app.effects import SessionLimits
-from app.frames import Hello, Limits
+from app.http.calls import Call
+from app.live.websocket.connection import Hub, Push
+from app.live.websocket.effects import SessionLimits
+from app.live.websocket.frames import Hello, Limits
+from app.live.websocket.session import Session
 from app.main import App, create_app
-from app.push import Hub, Push
-from app.session import Session
 from app.settings import Settings
-from app.sockets import never_sent
+from app.transport.websockets import never_sent
 from engine import Command, Engine, Fsync, Reply, Trim, XAdd, XTrim, entries, ids
 from tests.app.conversing import anything, payload
 from tests.engine.clocks import HandClock, let_threads_run, settle

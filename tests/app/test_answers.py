@@ -6,10 +6,10 @@ from collections.abc import Mapping
 import httpx
 import pytest
 
-from app import routing
 from app.auth import Access, Action, Principal
-from app.calls import Answer, Call
 from app.errors import CODES, slug
+from app.http import routing
+from app.http.calls import Answer, Call
 from app.main import ROUTES, create_app
 from app.settings import Settings
 from engine import Engine, SystemClock

@@ -11,7 +11,8 @@ import httpx
 import jsonschema_rs
 import pytest
 
-from app import asyncapi, frame_reader, frames
+from app.live.websocket import frame_reader, frames
+from app.openapi import asyncapi
 from app.settings import Settings
 from tests.app.conversing import World, working
 

@@ -7,11 +7,11 @@ import httpx
 import pytest
 import zstandard
 
-from app import coding
-from app.calls import Answer, Scope
-from app.guard import gone_extension
+from app.http import codings
+from app.http.calls import Answer, Scope
+from app.http.compression import Codings
 from app.main import App
-from app.middleware.codings import Codings
+from app.transport.limits import gone_extension
 
 ENTRIES = "/v1/streams/s/entries"
 
@@ -71,14 +71,14 @@ async def test_a_large_answer_comes_in_the_coding_that_is_liked_best(
     assert answer.headers["vary"] == "Accept-Encoding"
     assert answer.headers["content-length"] == str(len(raw))
     assert json.loads(plain(answer, raw)) == expected
-    assert kind is None or len(raw) < coding.coded_bytes_min / 4
+    assert kind is None or len(raw) < codings.coded_bytes_min / 4
 
 
 async def test_small_answers_stay_as_they_are(large: httpx.AsyncClient) -> None:
     """One byte below the limit too: it is looked at, and at nothing else."""
-    assert not coding.gains([(b"content-type", b"application/json"), (b"content-length", b"32767")])
-    assert coding.gains([(b"content-type", b"application/json"), (b"content-length", b"32768")])
-    assert not coding.gains([(b"content-type", b"image/png"), (b"content-length", b"99999")])
+    assert not codings.gains([(b"content-type", b"application/json"), (b"content-length", b"32767")])
+    assert codings.gains([(b"content-type", b"application/json"), (b"content-length", b"32768")])
+    assert not codings.gains([(b"content-type", b"image/png"), (b"content-length", b"99999")])
     answer, _ = await get(large, f"{ENTRIES}?count=2", accept_encoding="gzip")
     assert not {"content-encoding", "vary"} & answer.headers.keys()
 
@@ -123,7 +123,7 @@ async def test_what_a_client_was_to_get_goes_back_where_it_leaves_meanwhile(*, l
     looks = iter([False, leaves])
     returned: list[bool] = []
     sent: list[str] = []
-    answer = Answer(200, b"a" * coding.coded_bytes_min)
+    answer = Answer(200, b"a" * codings.coded_bytes_min)
     answer.unsent = lambda: returned.append(True)
     scope: Scope = {
         "method": "POST",

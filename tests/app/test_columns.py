@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.wire import columns
-from app.wire.columns import Columns, ColumnsLimits
+from app.http import columns
+from app.http.columns import Columns, ColumnsLimits
 from engine import Command, Delete, Engine, EngineError, Reply, Trim, XAdd, XTrim, entries, ids
 
 ENTRIES = "/v1/streams/s/entries"

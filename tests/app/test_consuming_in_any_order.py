@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app.held import look_s
+from app.live.in_flight import look_s
 from app.settings import Settings
 from engine import (
     Claim,

@@ -10,9 +10,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from app.errors import Refusal
-from app.wire import publish, strict, values
-from app.wire.media import MediaType
-from app.wire.publish import EntryLimits, Published
+from app.http import entry_bodies, strict_json, values
+from app.http.entry_bodies import EntryLimits, Published
+from app.http.media import MediaType
 from engine import EngineError
 
 LIMITS = EntryLimits(entries_max=20, entry_bytes_max=200, fields_max=4, depth_max=8)
@@ -34,7 +34,7 @@ envelopes = st.fixed_dictionaries(
 )
 written = st.sampled_from([(",", ":"), (", ", ": "), (" ,\t", " :  ")])
 
-strict_lines = publish._strict_lines  # noqa: SLF001 - the strict way is the reference
+strict_lines = entry_bodies._strict_lines  # noqa: SLF001 - the strict way is the reference
 
 
 def outcome(read: Any, body: bytes) -> tuple[object, ...]:
@@ -58,17 +58,19 @@ def test_lines_mean_the_same_to_both_readers(
     in_ascii = separators == (",", ":")
     lines = [json.dumps(value, separators=separators, ensure_ascii=in_ascii) for value in found]
     body = ending.join(lines).encode(errors="surrogatepass")
-    assert outcome(lambda raw, limits: publish.read(raw, NDJSON, limits), body) == outcome(strict_lines, body)
+    assert outcome(lambda raw, limits: entry_bodies.read(raw, NDJSON, limits), body) == outcome(
+        strict_lines, body
+    )
 
 
 @given(st.one_of(envelopes, batches, odd), written)
 def test_json_means_the_same_to_both_readers(value: object, separators: tuple[str, str]) -> None:
     """One entry, a batch, or neither."""
     body = json.dumps(value, separators=separators, ensure_ascii=False).encode(errors="surrogatepass")
-    strictly = outcome(publish._strict_json, body)  # noqa: SLF001 - the strict way is the reference
-    assert outcome(lambda raw, limits: publish.read(raw, JSON, limits), body) == strictly
+    strictly = outcome(entry_bodies._strict_json, body)  # noqa: SLF001 - the strict way is the reference
+    assert outcome(lambda raw, limits: entry_bodies.read(raw, JSON, limits), body) == strictly
     # Large bodies are read piece by piece: what is wrong first may be another thing, if there are several.
-    large = outcome(publish._large_json, body)  # noqa: SLF001 - it takes small ones too
+    large = outcome(entry_bodies._large_json, body)  # noqa: SLF001 - it takes small ones too
     assert large == strictly or large[0] == strictly[0] == "refused"
 
 
@@ -82,9 +84,9 @@ def test_members_are_found_as_they_stand(
     body = "{ %s }" % comma.join(f"{name}{colon}{value}" for name, value in texts)  # noqa: UP031 - braces
     if len({name for name, _ in pieces}) < len(pieces):
         with pytest.raises(Refusal, match="twice"):
-            strict.members_of(body.encode(), 9)
+            strict_json.members_of(body.encode(), 9)
     else:
-        found = strict.members_of(body.encode(), 9)
+        found = strict_json.members_of(body.encode(), 9)
         assert found == {name: text.encode() for (name, _), (_, text) in zip(pieces, texts, strict=True)}
 
 
@@ -94,7 +96,7 @@ def test_a_member_stands_twice_whatever_it_holds(first: bytes, last: bytes) -> N
     """Also where the text of the last one begins that of the first one, as that of a number may."""
     for between in (b"", b'"y":2,'):
         with pytest.raises(Refusal, match="/x: the member stands twice"):
-            strict.members_of(b'{"x":%b,%b"x":%b}' % (first, between, last), 9)
+            strict_json.members_of(b'{"x":%b,%b"x":%b}' % (first, between, last), 9)
 
 
 @hypothesis_settings(max_examples=40)
@@ -118,11 +120,11 @@ def test_counting_agrees_with_reading(value: object, separators: tuple[str, str]
         return marks + sums[0], strings + sums[1], int(isinstance(one, dict)) + sums[2]
 
     marks, strings, objects = count(json.loads(body))
-    assert not strict.exceeds(body, max(marks, strings))
-    assert strict.exceeds(body, marks - 1)
-    assert not strict.has_more_objects(body, objects)
+    assert not strict_json.exceeds(body, max(marks, strings))
+    assert strict_json.exceeds(body, marks - 1)
+    assert not strict_json.has_more_objects(body, objects)
     if objects:
-        assert strict.has_more_objects(body, objects - 1)
+        assert strict_json.has_more_objects(body, objects - 1)
 
 
 @given(st.binary(max_size=40), st.lists(st.sampled_from(list(range(256))), max_size=10))
@@ -135,9 +137,9 @@ def test_forms_are_decoded_as_urllib_does(value: bytes, quoted: list[int]) -> No
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     """By both readers of both types, in the same way."""
-    read = outcome(lambda raw, limits: publish.read(raw, NDJSON, limits), body)
+    read = outcome(lambda raw, limits: entry_bodies.read(raw, NDJSON, limits), body)
     assert read == outcome(strict_lines, body)
-    outcome(lambda raw, limits: publish.read(raw, JSON, limits), body)
+    outcome(lambda raw, limits: entry_bodies.read(raw, JSON, limits), body)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
 )
 def test_what_a_lenient_decoder_takes_is_refused(body: bytes) -> None:
     """Objects side by side or over several lines, names that stand twice."""
-    found = outcome(lambda raw, limits: publish.read(raw, NDJSON, limits), body)
+    found = outcome(lambda raw, limits: entry_bodies.read(raw, NDJSON, limits), body)
     assert found[0] == "refused"
     assert found == outcome(strict_lines, body)
 
@@ -171,5 +173,5 @@ def test_what_a_lenient_decoder_takes_is_refused(body: bytes) -> None:
 )
 def test_numbers_keep_their_text(number: str) -> None:
     """Whether the encoder would write them so or not."""
-    found = publish.read(b'{"a":%b}' % number.encode(), NDJSON, LIMITS)
+    found = entry_bodies.read(b'{"a":%b}' % number.encode(), NDJSON, LIMITS)
     assert found.bodies == [b',"fields":{"a":"%b"}}' % number.encode()]

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from app.feeds import Feeds, Gap, Page, Tail
+from app.live.feeds import Feeds, Gap, Page, Tail
 from engine import Cursor, EngineError, entries, ids
 from tests.engine.clocks import settle
 from tests.engine.conversation import Conversation, SlowDisk

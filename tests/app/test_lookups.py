@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from app.http.media import JSON
 from app.settings import Settings
-from app.wire.media import JSON
 from engine import TURN_LOOKUPS_MAX
 from tests.app.conversing import LIMITS, World
 

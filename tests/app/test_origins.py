@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.calls import Send
 from app.gateway import Phase, Progress
+from app.http.calls import Send
 from app.main import create_app
 from app.settings import Settings
 from engine import SystemClock

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import Refusal
-from app.middleware.paths import segments
+from app.http.paths import segments
 from engine import EngineError
 
 

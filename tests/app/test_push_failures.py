@@ -7,7 +7,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from app.session import Session
+from app.live.websocket.session import Session
 from app.settings import Settings
 from engine import PendingList, XPendingRange, ids
 from tests.app.pushing import House, Stored

@@ -5,9 +5,9 @@ import asyncio
 import httpx
 import pytest
 
+from app.api import dead_letters
 from app.auth import Action, Principal
 from app.main import create_app
-from app.routes import dead_letters
 from app.settings import Settings
 from engine import Engine, EnsureGroup, SystemClock
 from tests.app.orders import client_of

@@ -10,11 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from app.errors import Refusal
+from app.http import entry_bodies, members
+from app.http.entry_bodies import EntryLimits
+from app.http.media import MediaType
 from app.settings import Settings
-from app.wire import commands, many, members, publish
+from app.wire import commands, many
 from app.wire.commands import Encoding
-from app.wire.media import MediaType
-from app.wire.publish import EntryLimits
 from engine import EngineError
 
 SET = Settings()
@@ -37,7 +38,7 @@ def full(before: bytes, unit: bytes, behind: bytes, count: int | None = None) ->
 
 
 def entries(body: bytes, media: str = "application/json") -> Callable[[], object]:
-    return lambda: publish.read(body, MediaType(media, media), LIMITS)
+    return lambda: entry_bodies.read(body, MediaType(media, media), LIMITS)
 
 
 def many_streams(body: bytes) -> Callable[[], object]:

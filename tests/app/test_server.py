@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from app import logs
-from app.descriptors import Descriptors
+from app.transport.descriptors import Descriptors
 from tests.server import Server
 
 

@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 
 from app.auth import Action
-from app.effects import Close, Leave, Open, Read, Send, Submit, Take
-from app.feeds import Gap, Page
+from app.live.feeds import Gap, Page
+from app.live.websocket.effects import Close, Leave, Open, Read, Send, Submit, Take
 from engine import Claim as ClaimOptions
 from engine import (
     Cursor,

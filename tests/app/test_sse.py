@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 import httpx
 import pytest
 
-from app.feeds import Feeds
-from app.following import Following, stall_s_max
-from app.guard import gone_extension
+from app.live.feeds import Feeds
+from app.live.sse.cursors import Wanted
+from app.live.sse.tails import Following, stall_s_max
 from app.main import App, create_app
 from app.settings import Settings
-from app.wire.tail import Wanted
+from app.transport.limits import gone_extension
 from engine import Engine, EngineError, XAdd, entries
 from engine.storage.memory import MemoryStorage
 from tests.app.eventsource import Event, Parser

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.following import stall_s_max
+from app.live.sse.tails import stall_s_max
 from tests.app.test_sse import Reader, World, world
 from tests.engine.clocks import let_threads_run, settle
 

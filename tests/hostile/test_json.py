@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import pytest
 
-from app import operations, operations_bulk, operations_groups
 from app.main import ROUTES
+from app.openapi import operations, operations_bulk, operations_groups
 from tests.hostile.peers import Answer, ask, ask_json
 from tests.server import Server
 

@@ -155,7 +155,7 @@ BUGS: Final[dict[str, Bug]] = {
         "min(kept_from, key.archived_up_to + 2)", _NEIGHBOURS,
     ),
     "exclusive end of a range off by one": _bug(
-        "app/wire/query.py", "parsed += -1 if upper else 1", "parsed += -2 if upper else 1",
+        "app/http/query.py", "parsed += -1 if upper else 1", "parsed += -2 if upper else 1",
         "tests/app/test_neighbouring_ids.py",
     ),
     "cut above every ID not written": _bug(
@@ -175,11 +175,11 @@ BUGS: Final[dict[str, Bug]] = {
         ENGINE, "            self._shut = errors.restarting\n", "", _FAULT,
     ),
     "entries taken without credit": _bug(
-        "app/session.py", "max(0, min(tail.credit - 1, tail.batch_max))",
+        "app/live/websocket/session.py", "max(0, min(tail.credit - 1, tail.batch_max))",
         "max(1, min(tail.credit - 1, tail.batch_max))", "tests/app/test_push_in_any_order.py",
     ),
     "conversation that goes on after its failure": _bug(
-        "app/push.py", "            push.fail(error)\n", "            pass\n",
+        "app/live/websocket/connection.py", "            push.fail(error)\n", "            pass\n",
         "tests/app/test_push_failures.py",
     ),
     "directory not locked": _bug(

@@ -1,0 +1,59 @@
+"""The console: a page for people, from files of this package alone.
+
+Knows: the page's files, the policy it runs under.
+Must never know: what the page shows; it uses the public API like any other client.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from app.auth import Access
+from app.errors import Refusal
+from app.http.calls import Answer, Call
+from app.http.files import File, file, fresh, is_shown
+from app.http.routing import Routes
+
+routes: Final = Routes()
+
+_VENDORED: Final = {"uplot.js": "uPlot.esm.js", "uplot.css": "uPlot.min.css"}
+# Besides: no string becomes markup or code, whatever a script tries (trusted types without any policy).
+_POLICY: Final = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    b"require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS: Final = (
+    (b"content-security-policy", _POLICY),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+)
+
+
+@routes.get("/console", Access.OPEN, "getConsole", hidden=True)
+async def console(call: Call) -> Answer:
+    """The page."""
+    return fresh(call, (await asyncio.to_thread(_files))["index.html"], _HEADERS)
+
+
+@routes.get("/console/{file}", Access.OPEN, "getConsoleFile", hidden=True)
+async def console_file(call: Call) -> Answer:
+    """A module, a sheet, a picture of the page."""
+    found = (await asyncio.to_thread(_files)).get(call.names["file"])
+    if found is None:
+        raise Refusal("no_route", "the console has no such file")
+    return fresh(call, found, _HEADERS)
+
+
+@cache
+def _files() -> Mapping[str, File]:
+    """All of them, once: a few hundred kilobytes."""
+    bodies = {
+        one.name: one.read_bytes() for one in files("app").joinpath("console").iterdir() if is_shown(one.name)
+    }
+    vendored = files("app").joinpath("vendor", "uplot")
+    bodies |= {name: vendored.joinpath(published).read_bytes() for name, published in _VENDORED.items()}
+    return {name: file(name, body) for name, body in bodies.items()}

@@ -1,0 +1,108 @@
+"""The API for people: its description, a page to try it out, a page for each refusal.
+
+Knows: the vendored page and the policy it needs; nothing is loaded from elsewhere, no script stands inline.
+Must never know: what the API does.
+"""
+
+import asyncio
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Final
+
+from app.auth import Access
+from app.errors import CODES, Refusal, slug
+from app.http.calls import HTML, Answer, Call
+from app.http.files import File, file, fresh
+from app.http.routing import Routes
+
+routes: Final = Routes()
+
+# Swagger UI draws its icons from data URLs, and sets styles by script.
+_POLICY: Final = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_PAGE_HEADERS: Final = ((b"content-security-policy", _POLICY), (b"referrer-policy", b"no-referrer"))
+_START: Final = b"""
+window.addEventListener("load", () => {
+  SwaggerUIBundle({ url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null });
+});
+"""
+_LINKS: Final = (
+    '<p>This page as data: <a href="/openapi.json">OpenAPI</a>. The WebSocket, <code>/v1/ws</code>: '
+    '<a href="/asyncapi.json">AsyncAPI</a>. In a browser: <a href="/console">the console</a>.'
+)
+_STYLE: Final = b"""
+body { font: 1rem/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+code { font-family: ui-monospace, monospace }
+@media (prefers-color-scheme: dark) { body { background: #111; color: #ddd } a { color: #8bf } }
+"""
+
+
+@routes.get("/openapi.json", Access.OPEN, "getOpenApi", hidden=True)
+async def openapi(call: Call) -> Answer:
+    """The description of this API, OpenAPI 3.1."""
+    return Answer(200, call.scope["app"].state.description)
+
+
+@routes.get("/docs", Access.OPEN, "getDocs", hidden=True)
+async def docs(call: Call) -> Answer:
+    """What calls there are, to read and to try."""
+    head = (
+        '<link rel=stylesheet href="/docs/swagger-ui.css"><script src="/docs/swagger-ui-bundle.js"></script>'
+    )
+    return _page(
+        "Weir's API", f'{head}<script src="/docs/start.js"></script>', _LINKS + '<div id="swagger-ui"></div>'
+    )
+
+
+@routes.get("/docs/start.js", Access.OPEN, "getStart", hidden=True)
+async def start(call: Call) -> Answer:
+    """What the page runs when it is loaded."""
+    return fresh(call, file("start.js", _START))
+
+
+@routes.get("/docs/style.css", Access.OPEN, "getStyle", hidden=True)
+async def style(call: Call) -> Answer:
+    """How the small pages look."""
+    return fresh(call, file("style.css", _STYLE))
+
+
+@routes.get("/docs/swagger-ui-bundle.js", Access.OPEN, "getDocsScript", hidden=True)
+async def script(call: Call) -> Answer:
+    """The vendored page's script."""
+    return fresh(call, await asyncio.to_thread(_vendored, "swagger-ui-bundle.js"))
+
+
+@routes.get("/docs/swagger-ui.css", Access.OPEN, "getDocsStyle", hidden=True)
+async def sheet(call: Call) -> Answer:
+    """The vendored page's style."""
+    return fresh(call, await asyncio.to_thread(_vendored, "swagger-ui.css"))
+
+
+@routes.get("/errors/{slug}", Access.OPEN, "getError", hidden=True)
+async def error(call: Call) -> Answer:
+    """What a problem's type means."""
+    code = call.names["slug"].replace("-", "_")
+    kind = CODES.get(code)
+    if kind is None or slug(code) != call.names["slug"]:
+        raise Refusal("no_route", "there is no such error")
+    again = "may" if kind.retry_after_s is not None else "will not"
+    told = f"<p>Code <code>{code}</code>, status {kind.status}. Trying again later {again} help."
+    return _page(
+        kind.title, '<link rel=stylesheet href="/docs/style.css">', f"<h1>{escape(kind.title)}</h1>{told}"
+    )
+
+
+@cache
+def _vendored(name: str) -> File:
+    return file(name, files("app").joinpath("vendor", "swagger-ui", name).read_bytes())
+
+
+def _page(title: str, head: str, inside: str) -> Answer:
+    text = (
+        f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{escape(title)}</title>{head}</head>"
+        f"<body>{inside}</body></html>\n"
+    )
+    return Answer(200, text.encode(), _PAGE_HEADERS, media_type=HTML)

@@ -1,0 +1,110 @@
+"""WebSocket, `GET /v1/ws`: the handshake, and the conversation for as long as the socket is open."""
+
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+from app.auth import Access, Action
+from app.errors import Refusal
+from app.gateway import Gateway, Receive
+from app.http import query
+from app.http.calls import Answer, Call, Scope, Send
+from app.http.routing import Routes
+from app.live.websocket import frames
+from app.live.websocket.connection import Hub, Push
+from app.live.websocket.effects import SessionLimits
+from app.live.websocket.session import Session
+from app.openapi import asyncapi
+from app.transport.websockets import GuardedSocket
+
+routes: Final = Routes()
+
+# What a frame has beside an entry of the largest size.
+frame_overhead_bytes: Final = 4 << 10
+subscriptions_max: Final = 128
+_EXTENSION: Final = "weir.socket"
+_PATH: Final = ("v1", "ws")
+
+
+@routes.get("/v1/ws", Access.OPEN, "openSocket", hidden=True)
+async def not_upgraded(call: Call) -> Answer:
+    """Say what is missing."""
+    raise Refusal("upgrade_required", "this is a WebSocket: see /asyncapi.json")
+
+
+@routes.get("/asyncapi.json", Access.OPEN, "getAsyncApi", hidden=True)
+async def asyncapi_document(call: Call) -> Answer:
+    """The description of the socket, AsyncAPI 3."""
+    return Answer(200, asyncapi.document(call.gateway.settings))
+
+
+class Sockets:
+    """Serves handshakes, behind the checks that every request has behind it."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._hub = Hub(gateway)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Accept, and stay until the connection is gone. Raises Refusal before it is accepted."""
+        if scope["state"]["segments"] != _PATH:
+            raise Refusal("no_route", "sockets are at /v1/ws")
+        query.parse(scope["query_string"], ())
+        call = Call(self._gateway, scope, receive, {})
+        call.check_ready()
+        link = scope["extensions"].get(_EXTENSION)
+        if not isinstance(link, GuardedSocket):
+            raise Refusal("not_implemented", "the server that runs this application serves no sockets")
+        if len(self._hub.open) >= self._gateway.settings.sockets_max:
+            raise Refusal("too_many_sockets", "too many sockets are open: see the setting sockets_max")
+        push = Push(self._hub, link, call, self._session(call))
+        chosen = frames.SUBPROTOCOL if frames.SUBPROTOCOL in scope["subprotocols"] else None
+        await send({"type": "http.response.start", "status": 101, "headers": [], "subprotocol": chosen})
+        push.begin(self._hello())
+        link.listen(push)
+        await push.closed
+
+    def _session(self, call: Call) -> Session:
+        settings = self._gateway.settings
+        limits = SessionLimits(
+            subscriptions_max=subscriptions_max,
+            streams_max=settings.request_streams_max,
+            ids_max=settings.ids_max,
+            lookups_max=settings.lookups_max,
+            batch_max=settings.count_max,
+            entries=self._gateway.entry_limits,
+        )
+
+        def allowed(action: Action, stream: str) -> bool:
+            return self._gateway.policy.may(call.principal, action, stream)
+
+        return Session(limits, allowed, call.request_id, depth_max=settings.json_depth_max)
+
+    def _hello(self) -> frames.Hello:
+        settings = self._gateway.settings
+        return frames.Hello(
+            version=frames.VERSION,
+            limits=frames.Limits(
+                frame_bytes_max=settings.entry_bytes_max + frame_overhead_bytes,
+                entry_bytes_max=settings.entry_bytes_max,
+                batch_entries_max=settings.batch_entries_max,
+                subscriptions_max=subscriptions_max,
+                streams_max=settings.request_streams_max,
+                ids_max=settings.ids_max,
+                lookups_max=settings.lookups_max,
+                credit_max=frames.credit_max,
+            ),
+            heartbeat_ms=settings.heartbeat_ms,
+        )
+
+
+def upgrading(send: Send) -> Send:
+    """The answers of HTTP as those of a handshake: 101 accepts it."""
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message.get("status") == 101:
+            message = {**message, "type": "websocket.accept"}
+        elif message["type"] in ("http.response.start", "http.response.body"):
+            message = {**message, "type": f"websocket.{message['type']}"}
+        await send(message)
+
+    return sending

@@ -1,0 +1,1 @@
+"""What routes stand on: bodies of entries, negotiation, request IDs, origins, problems, middleware."""

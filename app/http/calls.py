@@ -1,0 +1,275 @@
+"""One request and its answer, as the routes see them.
+
+Knows: headers, bodies and their limit, the way to the engine, how an answer leaves. Must never know: what is
+asked.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from starlette.responses import Response
+
+from app import auth
+from app.auth import Action, Principal
+from app.errors import Refusal, problem, problem_headers
+from app.gateway import ClientLeft, Gateway, Receive, left
+from app.http import media, members, query
+from app.http.media import MediaType, Preferences
+from app.http.members import Members
+from app.live import in_flight
+from app.transport.limits import gone_extension
+from engine import Command, Engine, EngineError, Reply, XReadGroup
+
+T = TypeVar("T")
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON: Final = b"application/json"
+PROBLEM: Final = b"application/problem+json"
+HTML: Final = b"text/html; charset=utf-8"
+# In a request's state: its Host is not served here, so that it is answered no more than whether all is well.
+stranger: Final = "stranger"
+# In a request's state: the `unsent` of its answer, for code that waits before it writes the answer.
+unsent_state: Final = "unsent"
+
+# A body of this size takes about ten milliseconds to read: beyond it, others are served meanwhile.
+_inline_bytes_max: Final = 1 << 20
+# Values of a body beside its lists of IDs and of streams.
+_other_values_max: Final = 1_000
+
+
+class Answer(Response):
+    """A whole answer. Made without Starlette's header handling, which costs more than the rest of a route."""
+
+    # Called where the client is gone before the answer could be written.
+    unsent: Callable[[], None] | None = None
+
+    def __init__(
+        self, status: int, body: bytes = b"", headers: Sequence[Header] = (), *, media_type: bytes = JSON
+    ) -> None:
+        self.status_code = status
+        self.body = body
+        self.background = None
+        self.raw_headers = [*headers]
+        if status != 204:
+            self.raw_headers += [(b"content-type", media_type), (b"content-length", b"%d" % len(body))]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it; HEAD gets the head alone."""
+        gone = scope.get("extensions", {}).get(gone_extension)
+        if self.unsent is not None and gone is not None and gone():
+            self.unsent()
+            return
+        if self.unsent is not None:
+            scope["state"][unsent_state] = self.unsent
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        body = b"" if scope["method"] == "HEAD" else self.body
+        await send({"type": "http.response.body", "body": body})
+
+
+class Nothing(Answer):
+    """No answer, for there is nobody to take it."""
+
+    def __init__(self) -> None:
+        super().__init__(499)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send nothing."""
+
+
+class Pieces(Answer):
+    """An answer that is made while it is sent: the next piece when the last one has left, none for nobody.
+
+    What cannot be finished is broken off, which every client can tell from an end.
+    """
+
+    def __init__(
+        self, pieces: AsyncGenerator[bytes, None], headers: Sequence[Header], *, media_type: bytes
+    ) -> None:
+        super().__init__(204, b"", headers)
+        self.status_code = 200
+        self.raw_headers.append((b"content-type", media_type))
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, no faster than it is read; HEAD gets the head alone."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        leaving = asyncio.ensure_future(left(receive))
+        try:
+            if scope["method"] != "HEAD":
+                async for piece in self._pieces:
+                    if leaving.done():
+                        return
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    # A fast reader never makes `send` wait, and others are there too.
+                    await asyncio.sleep(0)
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            leaving.cancel()
+            await self._pieces.aclose()
+
+
+def refused(refusal: Refusal, request_id: str) -> Answer:
+    """A refusal as its answer."""
+    return Answer(
+        refusal.kind.status, problem(refusal, request_id), problem_headers(refusal), media_type=PROBLEM
+    )
+
+
+class Call:
+    """One request. `names` are the path's decoded segments by their names in the route."""
+
+    __slots__ = ("_engine", "gateway", "headers", "names", "principal", "receive", "scope")
+
+    def __init__(self, gateway: Gateway, scope: Scope, receive: Receive, names: Mapping[str, str]) -> None:
+        self.gateway = gateway
+        self.scope = scope
+        self.receive = receive
+        self.names = names
+        self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        self.principal: Principal = gateway.policy.principal(self.headers)
+        self._engine: Engine | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The engine: the same from the first use to the answer. Raises `starting`, `draining`."""
+        if self._engine is None:
+            self._engine = self.gateway.engine
+        return self._engine
+
+    def check_ready(self) -> None:
+        """Raise `starting` or `draining` before anything is read."""
+        _ = self.engine
+
+    @property
+    def query(self) -> bytes:
+        """The query string as it came."""
+        query: bytes = self.scope["query_string"]
+        return query
+
+    @property
+    def request_id(self) -> str:
+        """As on the answer and in the log."""
+        request_id: str = self.scope["state"]["request_id"]
+        return request_id
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether it came under a Host that is not served here, as probes may."""
+        return stranger in self.scope["state"]
+
+    @property
+    def media_type(self) -> MediaType:
+        """The body's. Raises `unsupported_media_type`."""
+        return media.content_type(
+            self.headers.get(b"content-type", b""), self.headers.get(b"content-encoding", b"")
+        )
+
+    def asks_for_events(self, offered: Sequence[str]) -> bool:
+        """Whether it is an EventSource that asks, of a route with these media types."""
+        return bool(offered) and media.asks_for_events(self.headers.get(b"accept", b""), offered)
+
+    def require(self, action: Action, stream: str | None) -> None:
+        """Raise `forbidden` unless whoever calls may do this."""
+        auth.require(self.gateway.policy, self.principal, action, stream)
+
+    async def body(self) -> bytes:
+        """The whole body. Raises `body_too_large` as early as it can be known, ClientLeft."""
+        limit = self.gateway.settings.body_bytes_max
+        announced = self.headers.get(b"content-length", b"0")
+        if not announced.isdigit() or int(announced) > limit:
+            raise _too_large(limit)
+        message = await self.receive()
+        if not message.get("more_body") and message["type"] == "http.request":
+            whole: bytes = message.get("body", b"")
+            if len(whole) > limit:
+                raise _too_large(limit)
+            return whole
+        return await self._rest(message, limit)
+
+    async def _rest(self, message: MutableMapping[str, Any], limit: int) -> bytes:
+        body = bytearray()
+        while message["type"] == "http.request":
+            body += message.get("body", b"")
+            if len(body) > limit:
+                raise _too_large(limit)
+            if not message.get("more_body"):
+                return bytes(body)
+            message = await self.receive()
+        raise ClientLeft
+
+    async def read(self, reader: Callable[[bytes], T], inline_bytes_max: int = _inline_bytes_max) -> T:
+        """`reader` of the body; a large body is read in a thread, so that others are served meanwhile."""
+        body = await self.body()
+        return reader(body) if len(body) <= inline_bytes_max else await asyncio.to_thread(reader, body)
+
+    async def members(self, *known: str) -> Members:
+        """The members of a JSON object; there are no query parameters beside it."""
+        members.check_is_json(self.media_type.name)
+        query.parse(self.query, ())
+        settings = self.gateway.settings
+        # A call has two lists or objects of its clients' making at most, with two values an item.
+        values_max = 4 * max(settings.ids_max, settings.request_streams_max) + _other_values_max
+        reader = partial(members.parse, known=known, depth_max=settings.json_depth_max, values_max=values_max)
+        return await self.read(reader)
+
+    @property
+    def wishes(self) -> Preferences:
+        """What Prefer asks for."""
+        return media.preferences(self.headers.get(b"prefer", b""))
+
+    async def write(self, *commands: Command) -> list[Reply]:
+        """Run commands that change something as one turn; on disk before the answer where Prefer says so."""
+        synced = self.wishes.synced
+        if len(commands) == 1:
+            replies = [await self.execute(commands[0], synced=synced)]
+        else:
+            replies = await self.transaction(commands, synced=synced)
+        self.gateway.consumers.settled(self.names.get("stream", ""))
+        return replies
+
+    def written(self, status: int, body: bytes = b"", headers: Sequence[Header] = ()) -> Answer:
+        """The answer of a call that changed something: it says how safe that is."""
+        synced = self.wishes.synced
+        safe = b"fsync" if synced else self.engine.durability.encode()
+        applied = [(b"preference-applied", b"durability=fsync")] if synced else []
+        return Answer(status, body, [(b"weir-durability", safe), *applied, *headers])
+
+    async def execute(self, command: Command, *, synced: bool = False) -> Reply:
+        """Run one command. A read that waits ends when the client leaves."""
+        if getattr(command, "block_ms", None) is None:
+            return await self.engine.execute(command, synced=synced)
+        if not isinstance(command, XReadGroup):
+            return await self.gateway.wait(self.engine.execute(command, synced=synced), self.receive)
+        until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        work = self.engine.execute(command, synced=synced, until=until)
+        return await self.gateway.wait(work, self.receive, until, partial(self.give_back, command))
+
+    def give_back(self, command: XReadGroup, reply: Reply) -> None:
+        """Return new entries that the client never gets: it has left."""
+        if commands := in_flight.give_back(command, reply):
+            self.engine.submit(commands, lambda _: None)
+            for stream, _ in command.streams:
+                self.gateway.consumers.settled(stream)
+
+    async def run(self, commands: Sequence[Command]) -> list[Reply]:
+        """One command, which may wait, or several as one turn."""
+        if len(commands) == 1:
+            return [await self.execute(commands[0])]
+        return await self.transaction(commands)
+
+    async def transaction(self, commands: Sequence[Command], *, synced: bool = False) -> list[Reply]:
+        """Run commands as one turn; the first refusal among them is raised."""
+        replies: list[Reply] = []
+        for reply in await self.engine.transaction(commands, synced=synced):
+            if isinstance(reply, EngineError):
+                raise reply
+            replies.append(reply)
+        return replies
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal("body_too_large", f"a body has at most {limit} bytes")

@@ -1,0 +1,156 @@
+"""What every answer carries, whatever becomes of the request: an ID, a line in the log, headers that keep it
+safe.
+
+Knows: request IDs, security headers, what to do with an exception nobody expected.
+Must never know: routes, commands.
+"""
+
+import os
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import count
+from typing import Any, Final
+
+from app import logs
+from app.errors import Refusal, of_engine
+from app.gateway import Gateway, Phase, Receive
+from app.http.calls import Answer, Scope, Send, refused
+from engine import EngineError
+
+ASGI = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_SANE_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_POLICY: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+# On every answer; a page brings a content security policy of its own, live events their word to caches.
+SAFETY: Final = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    _POLICY,
+)
+client_left_status: Final = 499
+
+
+class Envelope:
+    """Outermost. Lets no exception out, and none of its words."""
+
+    def __init__(self, app: ASGI, gateway: Gateway) -> None:
+        self._app = app
+        self._gateway = gateway
+        # Unique over processes without asking the system for each request.
+        self._prefix = os.urandom(6).hex()
+        self._serials = count(1)
+        settings = gateway.settings
+        self._lines = logs.RequestLog(settings.log_requests, settings.log_level, settings.log_format)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = self._request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        sending = _Sending(send, request_id, self._gateway)
+        began_s = self._gateway.clock.monotonic()
+        try:
+            await self._app(scope, receive, sending)
+        except Exception as error:
+            if sending.status:
+                raise
+            await refused(as_refusal(error, request_id), request_id)(scope, receive, sending)
+        if not sending.status:
+            sending.status = client_left_status
+        path = scope["raw_path"].decode("latin-1")
+        self.note(
+            request_id,
+            scope["method"],
+            path,
+            status=sending.status,
+            sent_bytes=sending.bytes,
+            began_s=began_s,
+        )
+
+    def flush(self) -> None:
+        """Write the lines of requests that are not written yet."""
+        self._lines.flush()
+
+    def _request_id(self, scope: Scope) -> str:
+        for name, value in scope["headers"]:
+            if name == b"weir-request-id" and _SANE_ID.fullmatch(value):
+                return str(value, "ascii")
+        return self.new_id()
+
+    def new_id(self) -> str:
+        """The ID of a request that brought none."""
+        return f"{self._prefix}-{next(self._serials):x}"
+
+    def refuse(self, refusal: Refusal) -> Answer:
+        """The answer to what is no request yet, and that goes no further than the parser."""
+        request_id = self.new_id()
+        answer = refused(refusal, request_id)
+        answer.raw_headers += [(b"weir-request-id", request_id.encode()), *SAFETY]
+        now_s, length = self._gateway.clock.monotonic(), len(answer.body)
+        self.note(request_id, "-", "-", status=answer.status_code, sent_bytes=length, began_s=now_s)
+        return answer
+
+    def note(
+        self, request_id: str, method: str, path: str, *, status: int, sent_bytes: int, began_s: float
+    ) -> None:
+        """Log how a request ended, if that is wanted."""
+        if not self._lines.wants(status):
+            return
+        clock = self._gateway.clock
+        self._lines.note(
+            logs.RequestLine(
+                request_id=request_id,
+                method=method,
+                path=path,
+                status=status,
+                ms=round((clock.monotonic() - began_s) * 1000, 2),
+                bytes=sent_bytes,
+                timestamp=_iso(clock.wall_ms()),
+            )
+        )
+
+
+class _Sending:
+    """Adds the headers to the answer's head; knows afterwards what was sent."""
+
+    __slots__ = ("_gateway", "_request_id", "_send", "bytes", "status")
+
+    def __init__(self, send: Send, request_id: str, gateway: Gateway) -> None:
+        self._send = send
+        self._request_id = request_id
+        self._gateway = gateway
+        self.status = 0
+        self.bytes = 0
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = self._headers(list(message["headers"]))
+        else:
+            self.bytes += len(message.get("body", b""))
+        await self._send(message)
+
+    def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        given = {name for name, _ in headers}
+        headers.append((b"weir-request-id", self._request_id.encode()))
+        headers += [header for header in SAFETY if header[0] not in given]
+        if self._gateway.phase is Phase.DRAINING and b"connection" not in given:
+            headers.append((b"connection", b"close"))
+        return headers
+
+
+@lru_cache(maxsize=2)
+def _iso(wall_ms: int) -> str:
+    """The same for many lines."""
+    moment = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return moment.removesuffix("+00:00") + "Z"
+
+
+def as_refusal(error: Exception, request_id: str) -> Refusal:
+    """Any exception as what a client may know of it. What nobody expected is logged, with its trace."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, EngineError):
+        return of_engine(error)
+    logs.get().error("unexpected", request_id=request_id, error=repr(error), trace=logs.trace(error))
+    return Refusal("internal", "something went wrong; the gateway's log has more under this request_id")

@@ -1,0 +1,98 @@
+"""Fields of entries as JSON and forms write them: names and values as they are stored.
+
+Knows: which values there are and how each is written. Must never know: entries, limits, batches.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from typing import Final, cast
+
+from app.errors import Refusal, invalid, place_of, step
+from app.http import strict_json
+from app.http.strict_json import Json, Number, Object
+
+Value = str | bytes
+
+INT64_MIN: Final = -(1 << 63)
+UINT64_MAX: Final = (1 << 64) - 1
+_integer_digits_max: Final = 20
+_BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
+
+
+def fields(value: Json, pointer: str) -> Sequence[tuple[str, Value]]:
+    """Names and values, of an object or of a list of pairs."""
+    if isinstance(value, Object):
+        return named_values(value, pointer)
+    if not isinstance(value, list):
+        raise invalid(pointer, "fields are an object, or a list of [name, value] pairs")
+    pairs: list[Json] = cast("list[Json]", value)
+    return [_pair(pair, f"{pointer}/{place}") for place, pair in enumerate(pairs)]
+
+
+def _pair(pair: Json, pointer: str) -> tuple[str, str]:
+    if not isinstance(pair, list) or isinstance(pair, Object) or len(pair) != 2:
+        raise invalid(pointer, "a pair is [name, value]")
+    name, value = pair
+    if not isinstance(name, str) or isinstance(name, Number):
+        raise invalid(f"{pointer}/0", "a name is a string")
+    return name, _text(value, f"{pointer}/1")
+
+
+def named_values(value: Object, pointer: str) -> list[tuple[str, str]]:
+    """Those of an object, in which a name stands once."""
+    twice = strict_json.repeated_name(value)
+    if twice is not None:
+        hint = 'the name stands twice: to publish that, send "fields" as a list of [name, value] pairs'
+        raise invalid(f"{pointer}/{step(twice)}", hint)
+    return [(name, _text(item, f"{pointer}/{step(name)}")) for name, item in value]
+
+
+def _text(value: Json, pointer: str) -> str:
+    """A value as it is stored: numbers and booleans as their JSON text."""
+    if isinstance(value, Number):
+        return _number_text(value, pointer)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value
+    hint = "values are strings, numbers or booleans: encode anything else, as JSON text for instance"
+    raise invalid(pointer, hint)
+
+
+def _number_text(number: Number, pointer: str) -> str:
+    if number.lstrip("-").isdigit():
+        if len(number) > _integer_digits_max or not INT64_MIN <= int(number) <= UINT64_MAX:
+            raise invalid(pointer, "the integer has more than 64 bits: send it as a string")
+    elif float(number) in (float("inf"), float("-inf")):
+        raise invalid(pointer, "the number is beyond a double: send it as a string")
+    return str(number)
+
+
+def from_base64(value: Value, pointer: str) -> bytes:
+    """Bytes. Raises `malformed_encoding`."""
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        hint = "this is not base64"
+        raise Refusal("malformed_encoding", f"{pointer}: {hint}", places=[place_of(pointer, hint)]) from None
+
+
+def form_pair(piece: bytes) -> tuple[str, bytes]:
+    """A name and its value, percent-decoded. Raises `malformed_encoding`."""
+    name, _, value = piece.partition(b"=")
+    try:
+        return _unquote(name).decode(), _unquote(value)
+    except ValueError:
+        raise Refusal(
+            "malformed_encoding", "the form is not percent-encoded, or a field's name is not UTF-8"
+        ) from None
+
+
+def _unquote(text: bytes) -> bytes:
+    """Percent-decoded bytes; a `%` without two hexadecimal digits behind it is a ValueError."""
+    if _BAD_ESCAPE.search(text):
+        raise ValueError(text[:32])
+    # Quoted-printable has the same escapes behind another sign, and a decoder in C.
+    return binascii.a2b_qp(text.replace(b"+", b" ").replace(b"=", b"%3D").replace(b"%", b"="))

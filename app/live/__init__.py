@@ -1,0 +1,1 @@
+"""Readers that stay: fan-out of live entries, leases of consumers, entries in flight."""

@@ -1,0 +1,183 @@
+"""Tails on the wire: what GET …/tail may be asked, the cursor of several streams, entries as events.
+
+Knows: parameters, `Last-Event-ID`, the forms of entries and of the events around them.
+Must never know: sockets, where entries come from.
+
+The cursor of several streams is one ID for each, in the order of the request, behind a mark that tells these
+streams from others: `1c2d3e4f.1526919030474-55~0-0`. For clients it is opaque.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from app import names
+from app.errors import Refusal, invalid, problem
+from app.http import projection, query
+from app.http.query import Parameters
+from app.live.feeds import Gap, Page
+from app.live.in_flight import claim_min_idle_ms_min
+from app.live.sse import events
+from app.wire.read import cursor as cursor_of
+from app.wire.read import fails_on_gap, gap_members, gap_text
+from engine import Cursor, entries, ids
+from engine import Gap as EngineGap
+
+PARAMETERS: Final = ("after", "last", "on_gap", "fields")
+STREAM: Final = "stream"
+CONSUMING: Final = ("max_in_flight", "claim_min_idle_ms")
+in_flight_default: Final = 100
+# Each entry of several streams carries the cursor of all.
+streams_max: Final = 100
+_MARK_BYTES: Final = 4
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a tail is asked for: `after` has a cursor for each stream; `last` wins over them.
+
+    With a `mark` there are several streams: cursors are of all, entries and gaps name theirs.
+    """
+
+    streams: Sequence[str]
+    after: Sequence[int | Cursor]
+    mark: str = ""
+    last: int | None = None
+    fail_on_gap: bool = False
+    fields: Sequence[str] | None = None
+
+    @property
+    def several(self) -> bool:
+        """Whether cursors are of all."""
+        return bool(self.mark)
+
+    def written(self, cursors: Sequence[int]) -> bytes:
+        """Where a client goes on."""
+        texts = "~".join(map(ids.text, cursors))
+        return f"{self.mark}.{texts}".encode() if self.mark else texts.encode()
+
+
+def parse(stream: str, query_string: bytes, last_event_id: bytes, count_max: int) -> Wanted:
+    """What GET /v1/streams/{stream}/tail asks for. `Last-Event-ID` wins over everything that says where."""
+    given = query.parse(query_string, PARAMETERS)
+    wanted = _wanted((stream,), "", given, count_max)
+    if last_event_id:
+        cursor = query.entry_id(last_event_id.decode("latin-1"), "Last-Event-ID")
+        return msgspec.structs.replace(wanted, after=(cursor,), last=None)
+    return msgspec.structs.replace(wanted, after=(cursor_of(given.get("after", "$"), "after"),))
+
+
+def parse_several(query_string: bytes, last_event_id: bytes, count_max: int) -> Wanted:
+    """What GET /v1/tail asks for: `stream` once for each; `after` is a cursor of all, or one ID for each."""
+    given, repeated = query.parse_repeated(query_string, (*PARAMETERS, STREAM), STREAM)
+    streams = [names.checked_text(name, "stream name") for name in repeated]
+    if not 1 <= len(streams) <= streams_max or len({*streams}) < len(streams):
+        raise invalid(STREAM, f"it is given once for each stream, for 1 to {streams_max} of them")
+    wanted = _wanted(streams, mark_of(streams), given, count_max)
+    if last_event_id:
+        after = composed(streams, last_event_id.decode("latin-1"), "Last-Event-ID")
+        return msgspec.structs.replace(wanted, after=after, last=None)
+    text = given.get("after", "$")
+    if "." in text:
+        return msgspec.structs.replace(wanted, after=composed(streams, text, "after"))
+    return msgspec.structs.replace(wanted, after=[cursor_of(text, "after")] * len(streams))
+
+
+def parse_consuming(query_string: bytes, count_max: int) -> tuple[int, int | None]:
+    """What GET …/consumers/{consumer}/stream asks for: how many entries may be in flight, and after how much
+    idling others' entries are taken over, None for never.
+    """
+    given = query.parse(query_string, CONSUMING)
+    default = min(in_flight_default, count_max)
+    most = query.integer(given, "max_in_flight", least=1, most=count_max, default=default)
+    assert most is not None, "it has a default"
+    return most, query.integer(given, "claim_min_idle_ms", least=claim_min_idle_ms_min, most=(1 << 53) - 1)
+
+
+def _wanted(streams: Sequence[str], mark: str, given: Parameters, count_max: int) -> Wanted:
+    if "last" in given and "after" in given:
+        raise invalid("last", "it does not go with after")
+    return Wanted(
+        streams,
+        (),
+        mark,
+        query.integer(given, "last", least=1, most=count_max),
+        fails_on_gap(given),
+        projection.parse(given.get("fields")),
+    )
+
+
+# ---- cursors
+
+
+def mark_of(streams: Sequence[str]) -> str:
+    """What tells these streams, in this order, from others."""
+    return hashlib.blake2b("/".join(streams).encode(), digest_size=_MARK_BYTES).hexdigest()
+
+
+def composed(streams: Sequence[str], text: str, place: str) -> list[int]:
+    """The cursor of each stream. Raises `malformed_id`, for a cursor of other streams too."""
+    mark, _, rest = text.partition(".")
+    cursors = [cursor for piece in rest.split("~") if (cursor := ids.parse(piece)) is not None]
+    if mark != mark_of(streams) or len(cursors) != len(streams) or rest.count("~") != len(streams) - 1:
+        raise query.malformed_id(place, "it is the cursor that a tail of these streams gave, in their order")
+    return cursors
+
+
+# ---- events
+
+
+def page(found: Page, wanted: Wanted, place: int, cursors: Sequence[int]) -> bytes:
+    """A page as events. `cursors` are those of all streams before it; its own is at `place`."""
+    kept = None if wanted.fields is None else tuple(wanted.fields)
+    texts = partial(_texts, fields=kept)
+    if not wanted.several:
+        # Made once for all that want these fields.
+        return found.cached(("sse", kept), lambda page: _events(texts(page)))
+    before, behind = map(ids.text, cursors[:place]), map(ids.text, cursors[place + 1 :])
+    head = f"{wanted.mark}.{'~'.join([*before, ''])}".encode()
+    name = b'{"stream":%b,' % msgspec.json.encode(found.stream)
+    return _events(texts(found), head, "~".join(["", *behind]).encode(), name)
+
+
+def _texts(page: Page, fields: Sequence[str] | None) -> list[bytes]:
+    return entries.texts(page.entries if fields is None else projection.project(page.entries, fields))
+
+
+def _events(texts: Sequence[bytes], head: bytes = b"", tail: bytes = b"", name: bytes = b"{") -> bytes:
+    """Entries as events, with what stands around their IDs and at the beginning of their objects."""
+    return b"".join(
+        [
+            events.event(b"entry", name + text[1:], b"%b%b%b" % (head, text[7 : text.index(b'"', 7)], tail))
+            for text in texts
+        ]
+    )
+
+
+def caught_up(cursor: bytes) -> bytes:
+    """Everything that there was has been sent."""
+    return events.event(b"caught_up", b'{"next":"%b"}' % cursor)
+
+
+def gap(missed: Gap, *, named: bool) -> bytes:
+    """What was lost; where there are several streams, of which."""
+    members: dict[str, object] = {"stream": missed.stream} if named else {}
+    members |= gap_members(EngineGap(missed.after, missed.first_available, missed.lost))
+    return events.event(b"gap", msgspec.json.encode(members))
+
+
+def group_gap(missed: EngineGap) -> bytes:
+    """What a group can no longer read."""
+    return events.event(b"gap", gap_text(missed))
+
+
+def end(reason: str, retry_ms: int) -> bytes:
+    """The connection ends; come back a little later, not all at once."""
+    return events.event(b"end", msgspec.json.encode({"reason": reason}), retry_ms=retry_ms)
+
+
+def error(refusal: Refusal, request_id: str) -> bytes:
+    """What went wrong, as a problem."""
+    return events.event(b"error", problem(refusal, request_id))

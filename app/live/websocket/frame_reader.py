@@ -1,0 +1,132 @@
+"""A client's text messages as frames.
+
+Knows: JSON read strictly, which text is no frame at all, where a frame that is refused has its `ref`.
+Must never know: what a frame brings about.
+
+Text that is no JSON object ends a conversation. JSON that holds something which cannot be taken (half a
+surrogate pair, a number beyond all bounds, too many levels) is a frame that is refused: its sender gets the
+refusal under its `ref`, and goes on.
+"""
+
+import json
+import re
+from typing import Final, NoReturn
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from app.errors import Refusal, invalid, step
+from app.http import strict_json
+from app.http.strict_json import Object
+from app.live.websocket.effects import Ref
+from app.live.websocket.frames import CLIENT_FRAMES, Sent
+from app.live.websocket.frames import Ref as KnownRef
+
+_decode: Final = msgspec.json.Decoder(Sent).decode
+# Of a frame that does nothing but count, or list IDs, so much can be said of its strings.
+_NAMES: Final = {kind: [(field, f"/{field}") for field in kind.__struct_fields__] for kind in CLIENT_FRAMES}
+
+_TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{\]}]', re.DOTALL)
+# A `ref` has at most 128 characters, each of which may be written as an escape.
+_REF_VALUE: Final = re.compile(r'\s*:\s*("(?:[^"\\]|\\.){0,1536}"|-?[0-9]{1,16})(?=\s*[,}])')
+
+
+class Malformed(Exception):  # noqa: N818 - the end of a conversation, told with its refusal
+    """What came is no frame: the conversation cannot go on."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+
+
+class Refused(Exception):  # noqa: N818 - the same for one frame
+    """A frame that is refused; the conversation goes on."""
+
+    def __init__(self, refusal: Refusal, ref: Ref) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+        self.ref = ref
+
+
+def read(text: bytes, depth_max: int) -> Sent:
+    """The frame that `text` is. Raises Malformed for what is no JSON object, Refused for one that is no
+    frame.
+    """
+    try:
+        frame: Sent = _decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        _refuse(text, error, depth_max)
+    if text.count(b'"') != 2 * _strings(frame):
+        _check_members(text, frame, depth_max)
+    return frame
+
+
+def _strings(frame: Sent) -> int:
+    """How many strings the text of the frame has, if no name stands twice and nothing is escaped."""
+    count = 2
+    for name, _ in _NAMES[type(frame)]:
+        value = getattr(frame, name)
+        if value is UNSET:
+            continue
+        count += 1
+        if isinstance(value, str):
+            count += 1
+        elif isinstance(value, Raw):
+            count += bytes(value).count(b'"') // 2
+        elif isinstance(value, list):
+            # Lists of a frame are of IDs alone.
+            count += len(value)
+        elif isinstance(value, dict):
+            count += 2 * len(value)
+    return count
+
+
+def _check_members(text: bytes, frame: Sent, depth_max: int) -> None:
+    """Refuse members that stand twice, and what can be taken nowhere."""
+    try:
+        value = strict_json.parse(text, depth_max=depth_max)
+    except Refusal as refusal:
+        raise Refused(refusal, frame.ref) from None
+    assert isinstance(value, Object), "it was read as a frame"
+    inner = dict(value).get("streams")
+    for where, members in (("", value), ("/streams", inner)):
+        twice = strict_json.repeated_name(members) if isinstance(members, Object) else None
+        if twice is not None:
+            raise Refused(invalid(f"{where}/{step(twice)}", "the member stands twice"), frame.ref)
+
+
+def _refuse(text: bytes, error: Exception, depth_max: int) -> NoReturn:
+    """Find what is wrong with text that could not be read as a frame."""
+    try:
+        value = strict_json.parse(text, depth_max=depth_max)
+    except strict_json.ContentRefusal as refusal:
+        raise Refused(refusal, _ref_in(text)) from None
+    except Refusal as refusal:
+        raise Malformed(refusal) from None
+    if not isinstance(value, Object):
+        raise Malformed(strict_json.malformed("a frame is a JSON object"))
+    what, _, place = str(error).partition(" - at `$")
+    pointer = place.rstrip("`").replace("[...]", "").replace("[", "/").replace("]", "").replace(".", "/")
+    raise Refused(invalid(pointer, what.replace("`", "")), _ref_in(text)) from None
+
+
+def _ref_in(text: bytes) -> Ref:
+    """The `ref` of a frame that cannot be read as a whole; UNSET where it has none that could be repeated."""
+    chars, depth = text.decode(), 0
+    for match in _TOKEN.finditer(chars):
+        token = match[0]
+        if token in ("[", "{"):
+            depth += 1
+        elif token in ("]", "}"):
+            depth -= 1
+        elif depth == 1 and (value := _REF_VALUE.match(chars, match.end())) and json.loads(token) == "ref":
+            return _usable(value[1])
+    return UNSET
+
+
+def _usable(text: str) -> Ref:
+    try:
+        known: str | int = msgspec.json.decode(text, type=KnownRef)
+    except msgspec.MsgspecError:
+        return UNSET
+    return known

@@ -1,0 +1,493 @@
+"""The frames of `weir.v1`: what a client may send, what it is sent, and how both are written.
+
+Knows: each frame's members, what they ask for, the bytes of what is pushed.
+Must never know: subscriptions, credit, sockets, what a frame brings about.
+
+A frame is a JSON object with `op`. The same types read the clients' frames, write the server's, and describe
+both (`app.openapi.asyncapi`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from app import errors, names
+from app.errors import Refusal, invalid
+from app.http import entry_bodies, media, query
+from app.http.entry_bodies import EntryLimits, Published
+from app.live.in_flight import claim_min_idle_ms_min
+from app.wire import claims, options
+from app.wire.options import XAddOptions
+from engine import Cursor, Delivered, NackMode, Refs, ids
+
+SUBPROTOCOL: Final = "weir.v1"
+VERSION: Final = 1
+sub_bytes_max: Final = 64
+credit_max: Final = 1_000_000
+_integer_max: Final = (1 << 53) - 1
+
+Sub = Annotated[str, Meta(min_length=1, max_length=sub_bytes_max, description="the subscription's name")]
+Ref = (
+    Annotated[str, Meta(max_length=128, description="whatever the client likes: the answer repeats it")]
+    | Annotated[int, Meta(ge=-_integer_max, le=_integer_max)]
+)
+Name = Annotated[str, Meta(min_length=1, max_length=512)]
+Id = Annotated[str, Meta(description="an entry's ID, `<ms>-<seq>`", max_length=64)]
+Count = Annotated[int, Meta(ge=1, le=credit_max)]
+Credit = Annotated[int, Meta(ge=0, le=credit_max, description="entries that may be sent")]
+ClaimIdle = Annotated[
+    int,
+    Meta(
+        ge=claim_min_idle_ms_min,
+        le=_integer_max,
+        description="take over what others have had for so long; more than any entry takes to be worked on",
+    ),
+]
+Whole = Annotated[int, Meta(ge=0, le=_integer_max)]
+Durability = Annotated[
+    str,
+    Meta(
+        description="`fsync`: the answer leaves when the entries are on disk, whatever the gateway's policy",
+        extra_json_schema={"enum": ["fsync"]},
+    ),
+]
+
+_ANY: Final = {"type": "string"}
+_FIELDS_SCHEMA: Final = {
+    "description": "an object of names and values, or a list of [name, value] pairs",
+    "type": ["object", "array"],
+}
+_ENTRIES_SCHEMA: Final = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "required": ["fields"],
+        "properties": {"id": _ANY, "fields": _FIELDS_SCHEMA, "encoding": {"const": "base64"}},
+        "additionalProperties": False,
+    },
+}
+_PUSHED_SCHEMA: Final = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["id", "fields"],
+        "properties": {
+            "id": _ANY,
+            "fields": {"type": ["object", "null"], "additionalProperties": _ANY},
+            "encoding": {"const": "base64"},
+            "pairs": {"type": "array", "items": {"type": "array", "items": _ANY}},
+            "delivery_count": {"type": "integer", "minimum": 0},
+            "idle_ms": {"type": "integer", "minimum": 0},
+        },
+    },
+}
+_COMMAND_SCHEMA: Final = {
+    "type": "array",
+    "minItems": 1,
+    "items": {"type": ["string", "number", "boolean"]},
+    "description": "a command's words",
+}
+Command = Annotated[Raw, Meta(extra_json_schema=_COMMAND_SCHEMA)]
+Entries = Annotated[Raw, Meta(extra_json_schema=_ENTRIES_SCHEMA)]
+Fields = Annotated[Raw, Meta(extra_json_schema=_FIELDS_SCHEMA)]
+Pushed = Annotated[Raw, Meta(extra_json_schema=_PUSHED_SCHEMA)]
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", omit_defaults=True):
+    """The base of all."""
+
+
+class ClientFrame(Frame, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a client may send."""
+
+    ref: Ref | UnsetType = UNSET
+
+
+class Auth(ClientFrame, frozen=True, kw_only=True, tag="auth"):
+    """Present a token, at the beginning or to refresh it."""
+
+    token: str
+
+
+class Publish(ClientFrame, frozen=True, kw_only=True, tag="publish"):
+    """Append entries, all or none (XADD): `entries`, or one entry's `fields`."""
+
+    stream: Name
+    entries: Entries | UnsetType = UNSET
+    fields: Fields | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    encoding: str | UnsetType = UNSET
+    nomkstream: bool | UnsetType = UNSET
+    maxlen: Whole | UnsetType = UNSET
+    minid: Id | UnsetType = UNSET
+    approx: bool | UnsetType = UNSET
+    limit: Whole | UnsetType = UNSET
+    refs: str | UnsetType = UNSET
+    idempotency_key: str | UnsetType = UNSET
+    if_last_id: Id | UnsetType = UNSET
+    durability: Durability | UnsetType = UNSET
+
+
+class Subscribe(ClientFrame, frozen=True, kw_only=True, tag="subscribe"):
+    """Follow streams, each from behind an ID, `0` or `$`; with `last` from so many entries back."""
+
+    sub: Sub
+    streams: Annotated[dict[Name, Id], Meta(min_length=1)]
+    last: Count | UnsetType = UNSET
+    credit: Credit | UnsetType = UNSET
+    batch_max: Count | UnsetType = UNSET
+
+
+class Consume(ClientFrame, frozen=True, kw_only=True, tag="consume"):
+    """Work as a consumer of a group: its own unacknowledged entries first, then new ones.
+
+    `create` makes the group where it is missing: it begins behind this ID, `0` or `$` (true: `$`).
+    """
+
+    sub: Sub
+    stream: Name
+    group: Name
+    consumer: Name
+    credit: Credit | UnsetType = UNSET
+    create: bool | Id | UnsetType = UNSET
+    noack: bool | UnsetType = UNSET
+    claim_min_idle_ms: ClaimIdle | UnsetType = UNSET
+    batch_max: Count | UnsetType = UNSET
+
+
+class Ack(ClientFrame, frozen=True, kw_only=True, tag="ack"):
+    """These entries are done; with `delete` they leave the stream too (XACKDEL), `hello.limits.lookups_max`
+    a frame.
+    """
+
+    sub: Sub
+    ids: Annotated[list[Id], Meta(min_length=1)]
+    delete: str | UnsetType = UNSET
+
+
+class Nack(ClientFrame, frozen=True, kw_only=True, tag="nack"):
+    """These entries go back to the group: `fail` keeps the delivery count, `silent` takes one off it, `fatal`
+    makes it the largest number.
+    """
+
+    sub: Sub
+    ids: Annotated[list[Id], Meta(min_length=1)]
+    mode: str | UnsetType = UNSET
+
+
+class CreditFrame(ClientFrame, frozen=True, kw_only=True, tag="credit"):
+    """So many more entries may be sent."""
+
+    sub: Sub
+    n: Count
+
+
+class Unsubscribe(ClientFrame, frozen=True, kw_only=True, tag="unsubscribe"):
+    """End a subscription. A consumer's unacknowledged entries stay its own."""
+
+    sub: Sub
+
+
+class CommandFrame(ClientFrame, frozen=True, kw_only=True, tag="command"):
+    """A Redis command; BLOCK does not block."""
+
+    command: Command
+
+
+class Ping(ClientFrame, frozen=True, kw_only=True, tag="ping"):
+    """Ask for a `pong`."""
+
+
+CLIENT_FRAMES: Final = (
+    Auth,
+    Publish,
+    Subscribe,
+    Consume,
+    Ack,
+    Nack,
+    CreditFrame,
+    Unsubscribe,
+    CommandFrame,
+    Ping,
+)
+Sent = Auth | Publish | Subscribe | Consume | Ack | Nack | CreditFrame | Unsubscribe | CommandFrame | Ping
+
+
+class ServerFrame(Frame, frozen=True, kw_only=True):
+    """What a client is sent."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one socket may ask for: `ids_max` IDs of an `ack`, `lookups_max` of a `nack` or an `ack` with
+    `delete`.
+    """
+
+    frame_bytes_max: int
+    entry_bytes_max: int
+    batch_entries_max: int
+    subscriptions_max: int
+    streams_max: int
+    ids_max: int
+    lookups_max: int
+    credit_max: int
+
+
+class Hello(ServerFrame, frozen=True, kw_only=True, tag="hello"):
+    """The first frame. A `heartbeat` follows at the latest every `heartbeat_ms`."""
+
+    version: int
+    limits: Limits
+    heartbeat_ms: int
+
+
+class EntriesFrame(ServerFrame, frozen=True, kw_only=True, tag="entries"):
+    """Entries of one stream, in order. `next` is where to go on from after a reconnect."""
+
+    sub: Sub
+    stream: Name
+    entries: Pushed
+    next: Id
+
+
+class CaughtUp(ServerFrame, frozen=True, kw_only=True, tag="caught_up"):
+    """What was there has been sent; what follows is new. Of `consume`: the consumer's own entries were."""
+
+    sub: Sub
+    stream: Name
+    next: Id
+
+
+class GapFrame(ServerFrame, frozen=True, kw_only=True, tag="gap"):
+    """Entries behind `requested` were removed before they were read: `lost` of them, null if not known."""
+
+    sub: Sub
+    stream: Name
+    requested: Id
+    first_available: Id
+    lost: int | None
+
+
+class Paused(ServerFrame, frozen=True, kw_only=True, tag="paused"):
+    """No credit is left: what comes waits in its stream."""
+
+    sub: Sub
+    reason: Annotated[str, Meta(extra_json_schema={"enum": ["credit"]})]
+
+
+REASONS: Final = ("replaced", "group_destroyed", "stream_deleted", "forbidden")
+
+
+class Revoked(ServerFrame, frozen=True, kw_only=True, tag="revoked"):
+    """The subscription has ended, and why; the socket goes on."""
+
+    sub: Sub
+    reason: Annotated[str, Meta(extra_json_schema={"enum": list(REASONS)})]
+
+
+class GoAway(ServerFrame, frozen=True, kw_only=True, tag="goaway"):
+    """The gateway stops: acknowledge what is done, it closes after `after_ms`; then reconnect."""
+
+    after_ms: int
+
+
+class Heartbeat(ServerFrame, frozen=True, kw_only=True, tag="heartbeat"):
+    """Nothing else was sent for a while."""
+
+
+class Pong(ServerFrame, frozen=True, kw_only=True, tag="pong"):
+    """The answer to `ping`."""
+
+    ref: Ref | UnsetType = UNSET
+
+
+class Ok(ServerFrame, frozen=True, kw_only=True, tag="ok"):
+    """The answer to a frame that was done, with what belongs to it."""
+
+    ref: Ref | UnsetType = UNSET
+    ids: list[Id] | UnsetType = UNSET
+    first_id: Id | UnsetType = UNSET
+    last_id: Id | UnsetType = UNSET
+    count: int | UnsetType = UNSET
+    duplicate: bool | UnsetType = UNSET
+    trimmed: int | UnsetType = UNSET
+    pending_affected: int | UnsetType = UNSET
+    next: dict[Name, Id] | UnsetType = UNSET
+    acknowledged: int | UnsetType = UNSET
+    released: int | UnsetType = UNSET
+    expires_at: str | UnsetType | None = UNSET
+    result: Annotated[Raw, Meta(extra_json_schema={"description": "of a command"})] | UnsetType = UNSET
+
+
+class ErrorFrame(ServerFrame, frozen=True, kw_only=True, tag="error"):
+    """A frame that was refused; `problem` is the same as in HTTP (RFC 9457)."""
+
+    problem: Annotated[Raw, Meta(extra_json_schema={"$ref": "#/components/schemas/Problem"})]
+    ref: Ref | UnsetType = UNSET
+
+
+SERVER_FRAMES: Final = (
+    Hello,
+    EntriesFrame,
+    CaughtUp,
+    GapFrame,
+    Paused,
+    Revoked,
+    GoAway,
+    Heartbeat,
+    Pong,
+    Ok,
+    ErrorFrame,
+)
+
+
+# ---- what a frame asks for
+
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def published(frame: Publish, limits: EntryLimits) -> tuple[XAddOptions, Published, int | None]:
+    """The options of a publish, its entries in their stored form, and the last ID that it expects."""
+    if (frame.entries is UNSET) == (frame.fields is UNSET):
+        raise invalid("/entries", "either `entries` or `fields`, not both")
+    beside = [name for name in ("id", "encoding") if getattr(frame, name) is not UNSET]
+    if frame.entries is not UNSET:
+        if beside:
+            raise invalid(f"/{beside[0]}", "it stands in each of `entries`")
+        body = b'{"entries":%b}' % bytes(frame.entries)
+    else:
+        assert isinstance(frame.fields, Raw), "one of both is there"
+        more = b"".join(b',"%b":%b' % (name.encode(), _encode(getattr(frame, name))) for name in beside)
+        body = b'{"fields":%b%b}' % (bytes(frame.fields), more)
+    key = frame.idempotency_key
+    found = entry_bodies.read(body, _JSON, limits, digest=key is not UNSET)
+    return _options(frame), found, _expected(frame)
+
+
+_JSON: Final = media.MediaType(media.JSON, media.JSON)
+_OPTIONS: Final = ("nomkstream", "maxlen", "minid", "approx", "limit", "refs")
+_PLAIN: Final = XAddOptions()
+
+
+def _options(frame: Publish) -> XAddOptions:
+    given = {name: value for name in _OPTIONS if (value := getattr(frame, name)) is not UNSET}
+    if not given:
+        return _PLAIN
+    return options.of(
+        {name: value if isinstance(value, str) else _encode(value).decode() for name, value in given.items()}
+    )
+
+
+def _expected(frame: Publish) -> int | None:
+    return None if frame.if_last_id is UNSET else query.entry_id(frame.if_last_id, "/if_last_id")
+
+
+def idempotency_key(frame: Publish) -> str | None:
+    """The key of a publish, checked as the header is."""
+    key = frame.idempotency_key
+    if key is UNSET:
+        return None
+    try:
+        return media.idempotency_key(key.encode("latin-1"))
+    except UnicodeEncodeError:
+        raise invalid("/idempotency_key", "it is printable ASCII") from None
+
+
+def synced(frame: Publish) -> bool:
+    """Whether a publish is answered when it is on disk alone."""
+    if frame.durability is not UNSET and frame.durability != "fsync":
+        raise invalid("/durability", "it is `fsync`: there is no other node to wait for")
+    return frame.durability is not UNSET
+
+
+def name(text: str, what: str) -> str:
+    """A name within a frame. Raises `invalid_name`."""
+    return names.checked_text(text, what)
+
+
+def entry_ids(frame: Ack | Nack, ids_max: int) -> list[int]:
+    """The IDs of a frame, each once."""
+    if len(frame.ids) > ids_max:
+        raise invalid("/ids", f"one frame names at most {ids_max} IDs: send several")
+    return list(dict.fromkeys(query.entry_id(text, "/ids") for text in frame.ids))
+
+
+def place(text: str, pointer: str) -> int | Cursor:
+    """`$` or an ID."""
+    return Cursor.LATEST if text == "$" else query.entry_id(text, pointer)
+
+
+def refs(frame: Ack) -> Refs | None:
+    """What becomes of the entries that are acknowledged; None if nothing does."""
+    return (
+        None if frame.delete is UNSET else Refs(_word(frame.delete, "/delete", [one.value for one in Refs]))
+    )
+
+
+def nack_mode(frame: Nack) -> NackMode:
+    """What becomes of the delivery counts."""
+    modes = [one.value for one in NackMode]
+    return NackMode.FAIL if frame.mode is UNSET else NackMode(_word(frame.mode, "/mode", modes))
+
+
+def _word(value: str, pointer: str, words: Sequence[str]) -> str:
+    if value not in words:
+        raise invalid(pointer, f"it is one of {', '.join(words)}")
+    return value
+
+
+# ---- writing
+
+
+def written(frame: ServerFrame) -> bytes:
+    """The bytes of a frame, ready for the socket."""
+    return on_wire(_encode(frame))
+
+
+def on_wire(payload: bytes) -> bytes:
+    """A text message as RFC 6455 frames it, whole and not masked."""
+    size = len(payload)
+    if size < 126:
+        return b"\x81%c%b" % (size, payload)
+    if size < 1 << 16:
+        return b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), payload)
+    return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), payload)
+
+
+def entries(sub: str, stream: str, texts: bytes, following: int) -> bytes:
+    """The `entries` frame for stored texts, joined by `,`."""
+    return on_wire(
+        b'{"op":"entries","sub":%b,"stream":%b,"entries":[%b],"next":"%b"}'
+        % (_encode(sub), _encode(stream), texts, ids.text(following).encode())
+    )
+
+
+def delivered(one: Delivered) -> bytes:
+    """An entry for a consumer: as it is stored, and with its count where it was delivered before."""
+    if one.text is not None and one.delivery_count == 1:
+        return one.text
+    return claims.delivered(one)
+
+
+def ok(ref: str | int | UnsetType, members: Mapping[str, Any] | None = None) -> bytes:
+    """An `ok` frame."""
+    head: dict[str, Any] = {"op": "ok"}
+    if ref is not UNSET:
+        head["ref"] = ref
+    return on_wire(_encode({**head, **(members or {})}))
+
+
+def ok_with(ref: str | int | UnsetType, rest: bytes) -> bytes:
+    """An `ok` frame with members that are written already, `{…}`."""
+    known = b"" if ref is UNSET else b'"ref":%b,' % _encode(ref)
+    return on_wire(b'{"op":"ok",%b%b' % (known, rest[1:]))
+
+
+def error(ref: str | int | UnsetType, refusal: Refusal, request_id: str) -> bytes:
+    """An `error` frame."""
+    known = b"" if ref is UNSET else b',"ref":%b' % _encode(ref)
+    refusal.places = [errors.in_frame(place) for place in refusal.places]
+    return on_wire(b'{"op":"error"%b,"problem":%b}' % (known, errors.problem(refusal, request_id)))

@@ -1,0 +1,1 @@
+"""OpenAPI and AsyncAPI documents, made from the declarations of routes and frames."""

@@ -1,0 +1,379 @@
+"""The API's description: OpenAPI 3.1, from the routes and what `operations` say of each.
+
+Knows: how parameters, bodies, answers, refusals and examples are written in OpenAPI.
+Must never know: how any of it is served.
+
+What cannot be said in JSON Schema without unions that generators of SDKs stumble over is said in words.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI
+
+from app.errors import CODES, slug
+from app.http.media import JSON, idempotency_key_bytes_max, integer_max
+from app.openapi import (
+    examples,
+    examples_bulk,
+    examples_gateway,
+    examples_groups,
+    operations,
+    operations_bulk,
+    operations_groups,
+    schemas,
+    schemas_bulk,
+)
+from app.openapi.operation import Example, Json, Operation
+from app.settings import Settings
+
+_PROBLEM: Final = "application/problem+json"
+_REF: Final = "#/components/schemas/{name}"
+
+_EXAMPLES: Final = {
+    **examples.EXAMPLES,
+    **examples_groups.EXAMPLES,
+    **examples_bulk.EXAMPLES,
+    **examples_gateway.EXAMPLES,
+}
+_OPERATIONS: Final[Mapping[str, Operation]] = {
+    name: msgspec.structs.replace(told, examples=_EXAMPLES.get(name, {}))
+    for room in (operations, operations_groups, operations_bulk)
+    for name, told in room.OPERATIONS.items()
+}
+
+_NAMES: Final[Mapping[str, Json]] = {
+    "stream": {"description": "The stream's name", "example": "orders"},
+    "group": {"description": "The group's name", "example": "billing"},
+    "consumer": {"description": "The consumer's name", "example": "worker-1"},
+    "id": {"description": "The entry's ID", "example": "1526919030474-0"},
+}
+_NAME_SCHEMA: Final = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 512,
+    "pattern": f"^{schemas.NOT_DOTS}{schemas.NAME_CHARACTERS}+$",
+}
+_ID_SCHEMA: Final = {"type": "string", "format": "entry-id", "pattern": "^[0-9]{1,20}(-[0-9]{1,20})?$"}
+_BASE64_SCHEMA: Final = {"type": "string", "enum": ["base64"]}
+_FORM_SCHEMA: Final = {
+    "type": "object",
+    "minProperties": 1,
+    # What begins so is taken for JSON that was sent as a form, by mistake.
+    "propertyNames": {"pattern": r"^(?!\s*\{)"},
+    "additionalProperties": {"type": "string"},
+}
+_NUMBER_SCHEMA: Final = {"type": "integer", "minimum": 0, "maximum": integer_max}
+_HEADER_SCHEMAS: Final[Mapping[str, Json]] = {
+    "If-Match": {"type": "string", "format": "entry-etag", "pattern": '^"[0-9]{1,20}(-[0-9]{1,20})?"$'},
+    "Idempotency-Key": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": idempotency_key_bytes_max,
+        "pattern": "^[!-~]([ -~]*[!-~])?$",
+    },
+    "Weir-Producer": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": idempotency_key_bytes_max,
+        "pattern": "^[!-~]([ -~]*[!-~])?$",
+    },
+    "Weir-Epoch": _NUMBER_SCHEMA,
+    "Weir-Chunk": _NUMBER_SCHEMA,
+    "Upstash-Encoding": _BASE64_SCHEMA,
+    "Weir-Encoding": _BASE64_SCHEMA,
+}
+# Members and parameters whose limit is a setting: the document tells what this gateway is set to.
+_SET_LIMITS: Final = (
+    ("wait", "maximum", "wait_ms_max"),
+    ("count", "maximum", "count_max"),
+    ("last", "maximum", "count_max"),
+    ("limit", "maximum", "count_max"),
+    ("max_bytes", "maximum", "answer_bytes_max"),
+    ("ids", "maxItems", "ids_max"),
+    ("ids", "maxItems", "lookups_max"),
+    ("entries", "maxItems", "batch_entries_max"),
+    ("streams", "maxProperties", "request_streams_max"),
+)
+_DEFAULTS: Final = Settings.model_construct()
+_ANYWHERE: Final = ("unknown_parameter", "invalid_name", "unauthenticated", "forbidden", "origin_refused")
+_WITH_BODY: Final = ("malformed_json", "body_too_large", "unsupported_media_type", "invalid")
+_WITH_ENGINE: Final = ("starting", "restarting", "draining", "storage_failed")
+_WITH_WRITES: Final = ("storage_full", "memory_full")
+_ALWAYS_OPEN: Final = ("gateway",)
+
+_TAGS: Final = (
+    ("streams", "Streams: what there is, how much of each is kept, trimming."),
+    ("entries", "Publishing and reading the entries of one stream."),
+    ("many", "Publishing into many streams, and reading from many."),
+    ("groups", "Groups of consumers that share the work of a stream: who got what, and what is done."),
+    ("commands", "The same as Redis's commands, for SDKs that speak them over HTTP."),
+    ("gateway", "The gateway itself."),
+)
+_ABOUT: Final = """\
+Streams in the sense of Redis over plain HTTP: append-only logs of entries, read by ranges, by cursors that
+wait, and by groups of consumers.
+
+* An **entry** has an ID, `<ms>-<seq>`, and ordered fields; values are strings.
+* **One cursor everywhere**: each read answers with `next`; go on with `after=<next>`.
+* **Nothing is lost silently**: a reader whose cursor lies before removed entries is told so (`gap`).
+* **Refusals** are `application/problem+json` with a stable `code`; `/errors/<code>` tells more.
+* Every answer has `Weir-Request-Id`; a problem repeats it, and so does the gateway's log.
+"""
+
+
+def arguments(operation_id: str, path: str) -> Json:
+    """What FastAPI is told of an operation beyond its sentence."""
+    told = _OPERATIONS[operation_id]
+    extra: Json = {"parameters": _parameters(told, path)}
+    body = _request_body(told)
+    if body is not None:
+        extra["requestBody"] = body
+    statuses = {told.status: "Done", **told.also}
+    return {
+        "tags": [told.tag],
+        "status_code": told.status,
+        "description": told.description or " ",
+        "responses": {
+            **{status: _answer(told, status, words) for status, words in statuses.items()},
+            **_refusals(told),
+            "default": _problem("Any other refusal", ("internal",)),
+        },
+        "openapi_extra": extra,
+    }
+
+
+def document(api: FastAPI, settings: Settings) -> bytes:
+    """The whole description as JSON, with the limits that are set."""
+    described = api.openapi()
+    for methods in described["paths"].values():
+        for told in methods.values():
+            _show(_OPERATIONS[told["operationId"]], told)
+    named = [kind for told in _OPERATIONS.values() for kind in (told.answer, told.body) if kind is not None]
+    kinds = dict.fromkeys([*named, schemas.NewEntries, schemas.Place, schemas_bulk.Columns])
+    _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    described["components"] = {"schemas": {**components, "Problem": problem_schema()}}
+    for name, schema in _named_schemas(described):
+        _set_limits(name, schema, settings)
+    described["info"]["description"] = _ABOUT
+    described["info"]["license"] = {"name": "MIT", "identifier": "MIT"}
+    described["tags"] = [{"name": name, "description": words} for name, words in _TAGS]
+    described["servers"] = [{"url": "/", "description": "this gateway"}]
+    return msgspec.json.encode(described)
+
+
+def _named_schemas(described: Json) -> Iterator[tuple[str, Json]]:
+    """Every parameter and every member of a body, by name."""
+    for methods in described["paths"].values():
+        for told in methods.values():
+            yield from ((one["name"], one["schema"]) for one in told.get("parameters", ()))
+    for shape in described["components"]["schemas"].values():
+        yield from shape.get("properties", {}).items()
+
+
+def _set_limits(name: str, schema: Json, settings: Settings) -> None:
+    for limited, keyword, setting in _SET_LIMITS:
+        # Lists of streams, for one, have a limit of their own under the same name.
+        if name == limited and schema.get(keyword) == getattr(_DEFAULTS, setting):
+            schema[keyword] = getattr(settings, setting)
+
+
+# ---- parameters
+
+
+def _parameters(told: Operation, path: str) -> list[Json]:
+    in_path = [piece[1:-1] for piece in path.split("/") if piece.startswith("{")]
+    return [
+        *(_in_path(name, told) for name in in_path),
+        *(_in_query(name, schema, told) for name, schema in told.query.items()),
+        *(_in_header(name, words) for name, words in told.headers.items()),
+    ]
+
+
+def _in_path(name: str, told: Operation) -> Json:
+    usual = _NAMES[name]
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "description": usual["description"],
+        "schema": _ID_SCHEMA if name == "id" else _NAME_SCHEMA,
+        "examples": _values(name, told) or {"usual": {"value": usual["example"]}},
+    }
+
+
+def _in_query(name: str, told_schema: Json, told: Operation) -> Json:
+    schema = dict(told_schema)
+    required = bool(schema.pop("required", False))
+    parameter = {
+        "name": name,
+        "in": "query",
+        "required": required,
+        "description": schema.pop("description"),
+        "schema": schema,
+    }
+    examples = _values(name, told)
+    return {**parameter, "examples": examples} if examples else parameter
+
+
+def _values(name: str, told: Operation) -> Json:
+    """The values that the examples give to a parameter, by the examples' names."""
+    return {
+        key: {"value": example.given[name]} for key, example in told.examples.items() if name in example.given
+    }
+
+
+def _in_header(name: str, words: str) -> Json:
+    schema = _HEADER_SCHEMAS.get(name, {"type": "string"})
+    return {"name": name, "in": "header", "description": words, "schema": schema}
+
+
+# ---- bodies
+
+
+def _request_body(told: Operation) -> Json | None:
+    if told.tag == "commands":
+        schema: Json = {
+            "type": "array",
+            # In a list, a word that is none is answered as its command's error.
+            "items": {} if told.answers_many else schemas.SCALAR,
+            "description": "a command's words",
+        }
+        if told.answers_many:
+            schema = {"type": "array", "items": schema}
+        return {"required": True, "content": {JSON: {"schema": schema}}}
+    if told.body is None:
+        return None
+    content: Json = {JSON: {"schema": _ref(told.body)}}
+    if told.body is schemas.NewEntry:
+        content[JSON]["schema"] = {"anyOf": [_ref(schemas.NewEntry), _ref(schemas.NewEntries)]}
+        content["application/x-ndjson"] = {"schema": {"type": "string", "description": "one entry a line"}}
+        content["application/x-www-form-urlencoded"] = {"schema": _FORM_SCHEMA}
+        content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
+    return {"required": told.body_required, "content": content}
+
+
+def _bodies(told: Operation) -> Json:
+    examples = {
+        key: {"summary": example.summary, "value": example.body}
+        for key, example in told.examples.items()
+        if example.body is not None
+    }
+    return {"examples": examples} if examples else {}
+
+
+# ---- answers
+
+
+def _answer(told: Operation, status: int, words: str) -> Json:
+    answer: Json = {"description": words}
+    headers = dict(told.answer_headers)
+    if told.writes:
+        headers["Weir-Durability"] = "`fsync`: the change is on disk; `os`: the operating system has it"
+    if headers:
+        answer["headers"] = {
+            name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()
+        }
+    if status != 204:
+        # Some answers are never JSON.
+        content = {} if told.answer is None and told.media else {JSON: {"schema": _answer_schema(told)}}
+        answer["content"] = {**content, **told.media}
+    return answer
+
+
+def _answer_schema(told: Operation) -> Json:
+    one = {} if told.answer is None else _ref(told.answer)
+    return {"type": "array", "items": one} if told.answers_many else one
+
+
+def _show(told: Operation, described: Json) -> None:
+    """Put the examples in: FastAPI would drop what is null in them."""
+    for status in (told.status, *told.also):
+        content = described["responses"][str(status)].get("content", {})
+        for media, kind in content.items():
+            kind.update(_answers(told, status, media))
+    if "requestBody" in described:
+        described["requestBody"]["content"][JSON].update(_bodies(told))
+
+
+def _answers(told: Operation, status: int, media: str) -> Json:
+    examples = {
+        key: _with_summary(example)
+        for key, example in told.examples.items()
+        if (example.status or told.status) == status and example.media == media
+    }
+    return {"examples": examples} if examples else {}
+
+
+def _with_summary(example: Example) -> Json:
+    return {"summary": example.summary, "value": example.answer}
+
+
+def _refusals(told: Operation) -> dict[int, Json]:
+    codes = list(told.refusals)
+    if told.tag not in _ALWAYS_OPEN:
+        codes += [*_ANYWHERE, *_WITH_ENGINE]
+    if told.body is not None or told.tag == "commands":
+        codes += _WITH_BODY
+    if told.query or told.headers:
+        codes.append("invalid")
+    if told.writes:
+        codes += _WITH_WRITES
+    by_status: dict[int, list[str]] = {}
+    for code in dict.fromkeys(codes):
+        by_status.setdefault(CODES[code].status, []).append(code)
+    refusals = {
+        status: _problem("; ".join(f"`{code}`: {CODES[code].title}" for code in found), found)
+        for status, found in sorted(by_status.items())
+    }
+    if told.tag == "commands":
+        # A command that is refused is answered as the SDKs expect it, and so are their mistakes.
+        refusals[400]["content"][JSON] = {"schema": _ref(schemas.Outcome)}
+    return refusals
+
+
+def _problem(words: str, codes: Sequence[str]) -> Json:
+    examples = {code: {"summary": CODES[code].title, "value": _problem_example(code)} for code in codes}
+    schema = {"$ref": _REF.format(name="Problem")}
+    return {"description": words, "content": {_PROBLEM: {"schema": schema, "examples": examples}}}
+
+
+def _problem_example(code: str) -> Json:
+    kind = CODES[code]
+    return {
+        "type": f"/errors/{slug(code)}",
+        "title": kind.title,
+        "status": kind.status,
+        "code": code,
+        "detail": "a sentence about this very request",
+        "retryable": kind.retry_after_s is not None,
+        "request_id": "5f3a9c1e7b20-1f",
+    }
+
+
+def _ref(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {"$ref": _REF.format(name=kind.__name__)}
+
+
+def problem_schema() -> Json:
+    """A refusal's body; it refers to the schema `Place`."""
+    text = {"type": "string"}
+    return {
+        "type": "object",
+        "title": "Problem",
+        "description": "A refusal (RFC 9457). What else it has depends on its code: IDs, counts, names.",
+        "required": ["type", "title", "status", "code", "detail", "retryable", "request_id"],
+        "properties": {
+            "type": {**text, "format": "uri-reference", "description": "a page about this code"},
+            "title": text,
+            "status": {"type": "integer"},
+            "code": {**text, "enum": list(CODES), "description": "stable: what programs look at"},
+            "detail": {**text, "description": "for people"},
+            "retryable": {"type": "boolean", "description": "whether the same request may work later"},
+            "request_id": text,
+            "redis_error": {**text, "description": "what Redis would have answered"},
+            "errors": {"type": "array", "items": _ref(schemas.Place)},
+        },
+        "additionalProperties": True,
+    }

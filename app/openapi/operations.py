@@ -1,0 +1,273 @@
+"""What there is to say of the operations on streams and entries, on the gateway, and of the command door.
+
+Knows: their parameters, bodies, answers, refusals and examples. Must never know: how anything is served.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from app.http.media import COLUMNS
+from app.openapi import schemas, schemas_streams
+from app.openapi.operation import (
+    DURABILITY,
+    EVENTS,
+    WRITES,
+    Json,
+    Operation,
+    bound,
+    cursor,
+    number,
+    switch,
+    text,
+    word,
+)
+from app.openapi.operation import entry_id as an_id
+
+_ENCODINGS: Final = {
+    "Upstash-Encoding": "`base64`: strings of the answer are base64",
+    "Weir-Encoding": "`base64`: strings of arguments and answer are base64",
+}
+_REFS: Final = word(
+    "what becomes of references to them in pending lists: they stay, go too, or forbid the removal",
+    ("keep", "delete", "acked"),
+)
+# Without defaults, where one that is sent does not go with others: generated clients send defaults.
+_RANGE: Final[Mapping[str, Json]] = {
+    "start": bound("`-` (the default), an ID, or `(` and an ID that is not meant"),
+    "end": bound("`+` (the default), an ID, or `(` and an ID that is not meant"),
+    "since": text("`start` as a time (RFC 3339)", format="date-time"),
+    "until": text("`end` as a time (RFC 3339)", format="date-time"),
+    "reverse": switch("from the end to the start"),
+    "count": number("at most so many entries, 100 by default", least=1, maximum=10_000),
+    "after": cursor("a cursor: an ID, `0` or `$` (what comes from now on)"),
+    "wait": number("milliseconds to wait for entries after the cursor", maximum=60_000),
+    "on_gap": word("`fail`: 410 where entries after the cursor were lost", ("report", "fail"), "report"),
+    "max_bytes": number("at most so many bytes of entries, but one entry", least=1, maximum=8 << 20),
+    "last": number("the newest entries, so many, in order", least=1, maximum=10_000),
+    "fields": text("only these fields, names between commas", pattern="^[^,]+(,[^,]+)*$"),
+}
+_WHERE: Final = {
+    "Weir-Next-Id": "where to go on: `after=<next>`, in reverse `end=(<next>`",
+    "Weir-More": "whether a limit, not the end, ended the page",
+    "Weir-First-Available": "with a gap, with `after` and `end`, on exports and columns: the first entry",
+    "Weir-Generation": "with `after` and `end`, on exports and columns: new each time the stream is created",
+    "Weir-Removed-Upto": "on columns: a cursor other than 0-0 below it has missed entries",
+}
+_LINES: Final = {
+    "application/x-ndjson": {
+        "schema": {
+            "type": "string",
+            "description": 'one entry a line; a line `{"gap": …}` where entries were removed meanwhile',
+        }
+    }
+}
+
+_COLUMNS: Final = {COLUMNS: {"schema": {"$ref": "#/components/schemas/Columns"}}}
+
+_TAIL: Final[Mapping[str, Json]] = {
+    "last": number("from so many entries back; not with `after`", least=1, maximum=10_000),
+    "on_gap": word("`fail`: 410, or an `error` event, where entries were lost", ("report", "fail"), "report"),
+    "fields": text("only these fields, names between commas", pattern="^[^,]+(,[^,]+)*$"),
+}
+_LAST_EVENT_ID: Final = "the last `id` that came: goes on behind it, whatever the query says"
+
+_CLOSED: Final = ("unauthenticated", "forbidden", "starting", "draining")
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "getRoot": Operation(tag="gateway", answer=schemas.About),
+    "getVersion": Operation(tag="gateway", answer=schemas.About),
+    "isLive": Operation(tag="gateway", answer=schemas.Health),
+    "isReady": Operation(tag="gateway", answer=schemas.Health),
+    "getStatus": Operation(tag="gateway", answer=schemas.GatewayStatus, refusals=_CLOSED),
+    "startRewrite": Operation(
+        tag="gateway",
+        status=202,
+        answer=schemas.RewriteState,
+        answer_headers={"Location": "where its state is"},
+        refusals=_CLOSED,
+    ),
+    "getRewrite": Operation(tag="gateway", answer=schemas.RewriteState, refusals=_CLOSED),
+    "startBackup": Operation(
+        tag="gateway",
+        status=202,
+        answer=schemas.BackupState,
+        body=schemas.NewBackup,
+        answer_headers={"Location": "where its state is"},
+        refusals=(*_CLOSED, "invalid", "busy", "not_configured"),
+    ),
+    "getBackup": Operation(
+        tag="gateway",
+        answer=schemas.BackupState,
+        refusals=_CLOSED,
+    ),
+    "runCommand": Operation(tag="commands", answer=schemas.Outcome, headers=_ENCODINGS),
+    "runPipeline": Operation(
+        tag="commands", answer=schemas.Outcome, answers_many=True, headers=_ENCODINGS
+    ),
+    "runTransaction": Operation(
+        tag="commands", answer=schemas.Outcome, answers_many=True, headers=_ENCODINGS
+    ),
+    "listStreams": Operation(
+        tag="streams",
+        answer=schemas_streams.StreamPage,
+        query={
+            "prefix": text("only names that begin so"),
+            "after": text("names above this one: the `next` of the page before"),
+            "limit": number("at most so many", least=1, default=100, maximum=1_000),
+        },
+        refusals=("not_acceptable",),
+    ),
+    "getStream": Operation(
+        tag="streams",
+        answer=schemas_streams.StreamDetails,
+        query={
+            "full": switch("with entries, groups, consumers and what is pending", default=False),
+            "count": number(
+                "with `full`: at most so many entries, and of each pending list; 10 by default",
+                least=1,
+                maximum=1_000,
+            ),
+        },
+        refusals=("no_stream", "not_acceptable"),
+    ),
+    "putStream": Operation(
+        tag="streams",
+        status=201,
+        also={200: "It was there; its retention is set"},
+        answer=schemas_streams.Stream,
+        body=schemas_streams.NewStream,
+        body_required=False,
+        headers=WRITES,
+        writes=True,
+    ),
+    "updateStream": Operation(
+        tag="streams",
+        answer=schemas_streams.Stream,
+        body=schemas_streams.StreamChanges,
+        body_required=False,
+        headers=WRITES,
+        refusals=("malformed_id", "no_stream"),
+        writes=True,
+    ),
+    "deleteStream": Operation(
+        tag="streams", status=204, headers=WRITES, refusals=("no_stream",), writes=True
+    ),
+    "setLastId": Operation(
+        tag="streams",
+        answer=schemas_streams.Stream,
+        body=schemas_streams.NewLastId,
+        headers=WRITES,
+        refusals=("malformed_id", "no_stream", "last_id_too_small"),
+        writes=True,
+    ),
+    "trimStream": Operation(
+        tag="streams",
+        answer=schemas_streams.Trimmed,
+        body=schemas_streams.Trimming,
+        headers=WRITES,
+        refusals=("malformed_id", "no_stream", "trim_guarded"),
+        writes=True,
+    ),
+    "deleteEntry": Operation(
+        tag="entries",
+        status=204,
+        query={"refs": _REFS},
+        headers=WRITES,
+        refusals=("malformed_id", "no_stream", "no_entry", "trim_guarded"),
+        writes=True,
+    ),
+    "deleteEntries": Operation(
+        tag="entries",
+        answer=schemas_streams.Deleted,
+        body=schemas_streams.Deletion,
+        headers={"Prefer": f"`return=minimal`: without `results`; {DURABILITY}"},
+        refusals=("malformed_id", "no_stream"),
+        writes=True,
+    ),
+    "addEntries": Operation(
+        tag="entries",
+        status=201,
+        answer=schemas.Added,
+        body=schemas.NewEntry,
+        query={
+            "nomkstream": switch("refuse where the stream is missing", default=False),
+            "maxlen": number("trim to so many entries", maximum=(1 << 63) - 1, format="int64"),
+            "minid": an_id("trim entries with smaller IDs"),
+            "approx": switch("trim whole nodes only, which costs less; true by default"),
+            "limit": number("trim at most so many; 0 is no limit", maximum=(1 << 63) - 1, format="int64"),
+            "refs": _REFS,
+        },
+        headers={
+            "If-Match": 'the stream\'s last ID in quotation marks; `"0-0"` for an empty or missing stream',
+            "Idempotency-Key": "a repeated request with the same key and body answers as the first time",
+            "Prefer": f"`return=minimal`: without `ids`; {DURABILITY}",
+        },
+        refusals=(
+            "malformed_id", "no_stream", "id_not_increasing", "stream_exhausted", "last_id_mismatch",
+            "entry_too_large", "too_many_entries", "idempotency_mismatch",
+        ),
+        writes=True,
+    ),
+    "tailStream": Operation(
+        tag="entries",
+        query={"after": cursor("a cursor: an ID, `0` or `$` (what is new, the default)"), **_TAIL},
+        headers={"Last-Event-ID": _LAST_EVENT_ID},
+        media=EVENTS,
+        description=(
+            "Server-sent events: the entries behind the cursor, `caught_up`, then each entry as it comes. "
+            "The first line is the cursor as an `id`, so that coming back misses nothing. docs/sse.md has "
+            "whole conversations."
+        ),
+        refusals=("malformed_id", "gap", "too_many_waiters", "not_acceptable"),
+    ),
+    "tailStreams": Operation(
+        tag="many",
+        query={
+            "stream": {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1, "maxLength": 512},
+                "minItems": 1,
+                "maxItems": 100,
+                "uniqueItems": True,
+                "required": True,
+                "description": "a stream's name, given once for each",
+            },
+            "after": text("a cursor that a tail of these streams gave; or `0`, `$` or an ID, for each"),
+            **_TAIL,
+        },
+        headers={"Last-Event-ID": _LAST_EVENT_ID},
+        media=EVENTS,
+        description=(
+            "As `tailStream`, of several streams: each entry and each `gap` has a member `stream`, and an "
+            "`id` is an opaque cursor of all of them."
+        ),
+        refusals=("malformed_id", "gap", "too_many_waiters", "not_acceptable"),
+    ),
+    "readEntries": Operation(
+        tag="entries",
+        answer=schemas.Page,
+        query=_RANGE,
+        headers={"Prefer": "`wait=<seconds>`, where the query has no `wait`"},
+        answer_headers=_WHERE,
+        media={**_LINES, **_COLUMNS, **EVENTS},
+        description=(
+            "A range (`start`, `end`, or times), what comes after a cursor (`after`, with `wait` for what "
+            "is not there yet), or the newest (`last`). With `Accept: application/x-ndjson` a range of any "
+            "length, one entry a line, as fast as it is read; its end is fixed when it starts. With "
+            "`Accept: text/event-stream` it is `tailStream`. With `Accept: "
+            "application/vnd.weir.columns+json` a page of flat lists, for readers of millions of entries: at "
+            "most 100000 of them, and 4 MiB unless `max_bytes` says otherwise; docs/bulk.md tells the rest."
+        ),
+        refusals=("malformed_id", "gap", "too_many_waiters", "not_acceptable"),
+    ),
+    "readStreams": Operation(
+        tag="many",
+        answer=schemas_streams.ManyReadAnswer,
+        body=schemas_streams.ManyRead,
+        headers={"Prefer": "`wait=<seconds>`, where the body has no `wait`"},
+        refusals=("malformed_id", "gap", "no_group", "too_many_waiters"),
+    ),
+    "getEntry": Operation(
+        tag="entries", answer=schemas.Entry, refusals=("malformed_id", "no_entry", "not_acceptable")
+    ),
+}  # fmt: skip

@@ -1,0 +1,48 @@
+"""What there is to say of the calls for bulk readers and writers.
+
+Knows: their parameters, bodies, answers, refusals and examples. Must never know: how anything is served.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from app.openapi import schemas_bulk, schemas_streams
+from app.openapi.operation import WRITES, Operation
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "publish": Operation(
+        tag="many",
+        status=201,
+        answer=schemas_streams.ManyPublished,
+        body=schemas_streams.ManyPublish,
+        headers={
+            "Idempotency-Key": "a repeated request with the same key and body answers as the first time",
+            "Weir-Producer": "who publishes in chunks; with Weir-Epoch and Weir-Chunk, without a key",
+            "Weir-Epoch": "the producer's run: a number, larger in each",
+            "Weir-Chunk": "the number of this chunk in its run",
+            **WRITES,
+        },
+        description=(
+            "All entries are stored, or none. A chunk of a producer that was stored in its last epoch, or in "
+            "the one before, is answered as the first time (`duplicate`), however much later it comes again; "
+            "an older epoch is refused. docs/bulk.md tells how long what is remembered."
+        ),
+        refusals=(
+            "malformed_id", "id_not_increasing", "stream_exhausted", "entry_too_large", "too_many_entries",
+            "idempotency_mismatch", "stale_epoch",
+        ),
+        writes=True,
+    ),
+    "plan": Operation(
+        tag="many",
+        answer=schemas_bulk.Plans,
+        body=schemas_bulk.PlanWanted,
+        headers={"Prefer": "`wait=<seconds>`, where the body has no `wait`"},
+        description=(
+            "What there is behind a cursor in each stream, counted without reading it, and how far to read "
+            "next. With `durable_only` a range ends where a crash may take back what follows. `wait` waits "
+            "while there is nothing at all. Read the ranges as pages, `readEntries` with `after` and `end`."
+        ),
+        refusals=("malformed_id", "too_many_waiters"),
+    ),
+}  # fmt: skip

@@ -1,0 +1,247 @@
+"""The shapes of bodies about streams as a whole, and about many of them, for the API's description alone.
+
+Knows: each JSON object of the contract by name. Must never know: how any of them is made.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from app.openapi.schemas import (
+    Base64,
+    Count,
+    Entry,
+    EntryId,
+    Gap,
+    Limit,
+    LookedUpIds,
+    Milliseconds,
+    Name,
+    NewEntry,
+    Pairs,
+    Refs,
+)
+from app.openapi.schemas_groups import Group
+
+
+class Retention(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """How much of a stream is kept; null is no limit.
+
+    Limits are kept to exactly about once a second, and roughly with each publish.
+    """
+
+    max_len: Annotated[Limit, Meta(description="entries")] | UnsetType = UNSET
+    max_age_ms: Annotated[Limit, Meta(description="milliseconds since the entry's ID")] | UnsetType = UNSET
+    max_bytes: Annotated[Limit, Meta(description="bytes of the entries as JSON")] | UnsetType = UNSET
+    keep_unacknowledged: (
+        Annotated[bool, Meta(description="keep what a group has still to read or to acknowledge")] | UnsetType
+    ) = UNSET
+    keep_unarchived: (
+        Annotated[bool, Meta(description="keep what lies above `archived_up_to`")] | UnsetType
+    ) = UNSET
+
+
+class NewStream(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """A stream to be there. What `retention` does not name has no limit."""
+
+    retention: Retention | UnsetType = UNSET
+
+
+class StreamChanges(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """What is named changes, all else stays. A limit of null goes."""
+
+    retention: Retention | UnsetType = UNSET
+    archived_up_to: (
+        Annotated[EntryId, Meta(description="everything up to here is kept elsewhere")] | UnsetType
+    ) = UNSET
+
+
+class NewLastId(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """The last ID, and the counters that go with it where a stream was moved here."""
+
+    last_id: EntryId
+    entries_added: Count | UnsetType | None = UNSET
+    max_deleted_id: EntryId | UnsetType | None = UNSET
+
+
+class Stream(Struct):
+    """A stream. `0-0` stands for no ID; `entries_added` counts all that ever were."""
+
+    name: str
+    type: Literal["stream"]
+    length: Count
+    first_id: EntryId
+    last_id: Annotated[EntryId, Meta(description="the last ID given, whether its entry is there or not")]
+    first_entry: Entry | None
+    last_entry: Entry | None
+    max_deleted_id: EntryId
+    removed_upto: Annotated[EntryId, Meta(description="a cursor above 0-0 and below this has a gap")]
+    entries_added: Count
+    nodes: Count
+    groups: Count
+    generation: Annotated[str, Meta(description="new each time that the name is created")]
+    retention: Retention
+    archived_up_to: EntryId
+    memory_bytes: Count
+
+
+class PendingDetail(Struct, omit_defaults=True):
+    """An entry that was not acknowledged; in a group's list `consumer` is null where it is nobody's."""
+
+    id: EntryId
+    delivery_time_ms: Count
+    delivery_count: Count
+    consumer: str | UnsetType | None = UNSET
+
+
+class ConsumerDetail(Struct):
+    """A consumer, with the times of its last attempt to read and of its last success (-1: never)."""
+
+    name: str
+    pending: Count
+    seen_time_ms: int
+    active_time_ms: int
+    pending_entries: list[PendingDetail]
+
+
+class GroupDetail(Group, kw_only=True):
+    """A group with what is pending and its consumers; `nacked` entries were given back."""
+
+    nacked: Count
+    pending_entries: list[PendingDetail]
+    consumer_details: list[ConsumerDetail]
+
+
+class StreamDetails(Stream, kw_only=True, omit_defaults=True):
+    """A stream; with `full=true` also its first entries and its groups."""
+
+    entries: list[Entry] | UnsetType = UNSET
+    group_details: list[GroupDetail] | UnsetType = UNSET
+
+
+class StreamPage(Struct):
+    """A page of streams; go on with `after=<next>` until it is null."""
+
+    streams: list[Stream]
+    next: str | None
+
+
+class Deletion(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """Entries to delete."""
+
+    ids: LookedUpIds
+    refs: Refs = "keep"
+
+
+class Deleted(Struct, omit_defaults=True):
+    """How many were deleted, and what became of each. `kept`: a group still needs it (`refs` acked)."""
+
+    deleted: Count
+    results: dict[str, Literal["deleted", "absent", "kept"]] | UnsetType = UNSET
+
+
+class Trimming(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """One of `maxlen`, `minid` and `older_than_ms` says what goes."""
+
+    maxlen: Annotated[Count, Meta(description="keep so many of the newest")] | UnsetType = UNSET
+    minid: Annotated[EntryId, Meta(description="remove what has a smaller ID")] | UnsetType = UNSET
+    older_than_ms: Annotated[Count, Meta(description="remove what is older")] | UnsetType = UNSET
+    approx: Annotated[bool, Meta(description="whole nodes only, which costs less")] = False
+    limit: Annotated[Count, Meta(description="with `approx`: at most so many; 0 is no limit")] | UnsetType = (
+        UNSET
+    )
+    refs: Refs = "keep"
+    dry_run: Annotated[bool, Meta(description="only tell what would go")] = False
+    guard: Annotated[bool, Meta(description="refuse to remove what a group has not finished")] = False
+
+
+class Trimmed(Struct):
+    """What went; `pending_affected` of them are pending in a group. `first_id` is the first one kept."""
+
+    deleted: Count
+    first_id: EntryId
+    pending_affected: Count
+
+
+# ---- many streams
+
+
+# A cursor in the body of a read: what a group may say as well.
+ManyCursor = Annotated[
+    str,
+    Meta(
+        pattern=r"^([$>]|[0-9]{1,20}(-[0-9]{1,20})?)$",
+        description="an ID, `0`, `$`; with `group` `>` or an ID",
+    ),
+]
+
+
+class ManyRead(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """Streams, each with a cursor: an ID, `0`, `$`; for a group `>` (new entries) or an ID (what it holds).
+
+    `group` and `consumer` go together; `noack` and `claim_min_idle_ms` go with them.
+    """
+
+    streams: Annotated[dict[Name, ManyCursor], Meta(min_length=1, max_length=1_000)]
+    count: Annotated[int, Meta(ge=1, le=10_000, description="entries of each stream")] = 100
+    wait: Annotated[int, Meta(ge=0, le=60_000, description="milliseconds to wait for any of them")] = 0
+    on_gap: (
+        Annotated[Literal["report", "fail"], Meta(description="`fail`: 410 for any gap; without a group")]
+        | UnsetType
+    ) = UNSET
+    group: Name | UnsetType = UNSET
+    consumer: Name | UnsetType = UNSET
+    noack: Annotated[bool, Meta(description="acknowledged as soon as delivered")] | UnsetType = UNSET
+    claim_min_idle_ms: Milliseconds | UnsetType | None = UNSET
+
+
+class ReadEntry(Struct, omit_defaults=True):
+    """An entry. `fields` is null where a pending entry was deleted; the counts are a group's."""
+
+    id: EntryId
+    fields: dict[str, str] | None
+    encoding: Base64 | UnsetType = UNSET
+    pairs: Pairs | UnsetType = UNSET
+    delivery_count: Count | UnsetType = UNSET
+    idle_ms: Milliseconds | UnsetType = UNSET
+
+
+class StreamRead(Struct, omit_defaults=True):
+    """What one stream gave. New entries of a group come with `last_delivered_id`, all else with `next`.
+    `more` tells that a limit ended the read, maybe before this stream gave anything.
+    """
+
+    entries: list[ReadEntry]
+    more: bool
+    next: EntryId | UnsetType = UNSET
+    last_delivered_id: EntryId | UnsetType = UNSET
+    gap: Gap | UnsetType = UNSET
+
+
+class ManyReadAnswer(Struct):
+    """Each stream that was asked for."""
+
+    streams: dict[str, StreamRead]
+
+
+class ManyPublish(Struct, forbid_unknown_fields=True):
+    """Streams, each with its entries: all are stored, or none."""
+
+    streams: Annotated[
+        dict[Name, Annotated[list[NewEntry], Meta(min_length=1)]], Meta(min_length=1, max_length=1_000)
+    ]
+
+
+class PublishedRun(Struct):
+    """What one stream got."""
+
+    first_id: EntryId
+    last_id: EntryId
+    count: Count
+
+
+class ManyPublished(Struct):
+    """What each stream got; `duplicate`: by an earlier request of the same key or chunk."""
+
+    streams: dict[str, PublishedRun]
+    duplicate: bool

@@ -1,0 +1,298 @@
+"""Running parsed Redis commands: authorised, in order, each with its outcome, as far as there is room for
+answers.
+
+Knows: which requests need the engine, which may wait and for how long, how much several may be answered
+together. Must never know: JSON, statuses, any command.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeAlias
+
+import msgspec
+
+from app import redis
+from app.auth import Action
+from app.http.calls import Call
+from app.redis import Limits, Request
+from app.wire import commands as wire
+from app.wire.commands import Encoding, Words
+from engine import Command, EngineError, Listing, Reply, errors
+
+_ONE: Final = "answer_bytes_max"
+_TOGETHER: Final = "pipeline_bytes_max"
+# Longer answers take milliseconds to write: others are served meanwhile.
+_inline_bytes_max: Final = 256 << 10
+_inline_names_max: Final = 100
+# A pipeline lets others have a turn after so many words.
+_turn_words_max: Final = 1_000
+
+
+# A request that was parsed, or why it was not.
+Parsed: TypeAlias = "Request | EngineError"
+
+
+def parsed(words: Words, limits: Limits) -> Request:
+    """One command, within its limits. Raises EngineError."""
+    return redis.checked(redis.parse(words), limits)
+
+
+def each_parsed(rows: Sequence[Words | EngineError], limits: Limits) -> list[tuple[Parsed, int]]:
+    """The commands of a pipeline, each with its number of words."""
+    return [
+        (row, 0) if isinstance(row, EngineError) else (_checked(redis.parse_each([row])[0], limits), len(row))
+        for row in rows
+    ]
+
+
+def together_parsed(rows: Sequence[Words | EngineError], limits: Limits) -> list[Parsed]:
+    """The commands of a transaction. Raises EXECABORT where one is unknown or has impossible arguments."""
+    words = list[Words]()
+    for row in rows:
+        if isinstance(row, EngineError):
+            raise errors.invalid(redis.EXECABORT, row.detail)
+        words.append(row)
+    return [_checked(request, limits) for request in redis.parse_transaction(words)]
+
+
+def _checked(request: Parsed, limits: Limits) -> Parsed:
+    if isinstance(request, EngineError):
+        return request
+    try:
+        return redis.checked(request, limits)
+    except EngineError as refusal:
+        return refusal
+
+
+async def run(call: Call, request: Request, encoded: Encoding) -> bytes:
+    """Run one command. Raises EngineError, `forbidden`."""
+    _authorise(call, request)
+    settings = call.gateway.settings
+    return await _run(call, request.bounded(settings.wait_ms_max), settings.answer_bytes_max, _ONE, encoded)
+
+
+async def run_unblocked(call: Call, body: bytes, room: int) -> bytes:
+    """Run one Redis command, the words of which are this JSON list, as it is where nothing blocks; its answer
+    has at most `room` bytes. Raises EngineError, `forbidden`.
+    """
+    limits, encoded = call.gateway.command_limits, Encoding()
+    request = parsed(wire.one(body, encoded, limits.words_max), limits)
+    _authorise(call, request)
+    if getattr(request.command, "block_ms", None) is not None:
+        assert request.command is not None, "it has an attribute"
+        request = replace(request, command=msgspec.structs.replace(request.command, block_ms=None))
+    return await _run(call, request, min(room, call.gateway.settings.answer_bytes_max), _ONE, encoded)
+
+
+async def run_each(call: Call, requests: Sequence[tuple[Parsed, int]], encoded: Encoding) -> list[bytes]:
+    """Run commands one after the other. What they may wait, they may wait together."""
+    for request, _ in requests:
+        _authorise(call, request)
+    pipeline, words = _Pipeline(call, encoded), 0
+    for request, length in requests:
+        await pipeline.add(request)
+        words += 1 + length
+        if words > _turn_words_max:
+            # What was added begins; then others have a turn.
+            words = 0
+            await asyncio.sleep(0)
+    return await pipeline.end()
+
+
+async def run_together(call: Call, requests: Sequence[Parsed], encoded: Encoding) -> list[bytes]:
+    """Run commands as one turn. Raises EngineError where too many of them read: nothing is run."""
+    for request in requests:
+        _authorise(call, request)
+    room, name = _room_of_each(call, requests)
+    requests = [await _probed(call, request, room, name) for request in requests]
+    requests = [_within(call, request, room, name) for request in requests]
+    commands = [command for request in requests if (command := _command(request)) is not None]
+    synced = any(isinstance(request, Request) and request.synced for request in requests)
+    replies = iter(await call.engine.transaction(commands, synced=synced) if commands else ())
+    return [await _shaped(call, request, replies, room, name, encoded) for request in requests]
+
+
+class _Pipeline:
+    """Commands in their order, as many at a time as have room for their answers.
+
+    The room for a long answer is taken before its command is run, and what it leaves is given back after.
+    """
+
+    def __init__(self, call: Call, encoded: Encoding) -> None:
+        settings = call.gateway.settings
+        self._call = call
+        self._encoded = encoded
+        self._ends_s = call.gateway.clock.monotonic() + settings.wait_ms_max / 1000
+        self._left = settings.pipeline_bytes_max
+        self._taken = 0
+        self._under_way: list[asyncio.Task[bytes]] = []
+        self._found: list[bytes] = []
+
+    async def add(self, request: Parsed) -> None:
+        """Run a command, some time before `end` returns and behind those added before."""
+        most = self._call.gateway.settings.answer_bytes_max
+        wanted = most if isinstance(request, Request) and redis.is_long(request) else 0
+        alone = _is_alone(request)
+        if alone or (wanted and self._taken + wanted > self._left):
+            await self._flush()
+        name = _ONE if wanted <= self._left else _TOGETHER
+        if wanted and self._left <= 0:
+            request = _no_room(self._call)
+        room = min(wanted, max(1, self._left))
+        self._taken += room
+        left_ms = 0
+        if alone:
+            left_ms = max(1, int((self._ends_s - self._call.gateway.clock.monotonic()) * 1000))
+        work = _outcome(self._call, request, left_ms, room, name, self._encoded)
+        self._under_way.append(asyncio.create_task(work))
+        if alone:
+            await self._flush()
+
+    async def end(self) -> list[bytes]:
+        """The outcomes of all, in order."""
+        await self._flush()
+        return self._found
+
+    async def _flush(self) -> None:
+        # Tasks begin in this order, and each is run before it first waits: for the log, for all together.
+        under_way, self._under_way, self._taken = self._under_way, [], 0
+        found = await asyncio.gather(*under_way)
+        self._left -= sum(map(len, found))
+        self._found += found
+
+
+def _no_room(call: Call) -> EngineError:
+    most = call.gateway.settings.pipeline_bytes_max
+    return errors.invalid(
+        f"ERR not run: the answers of this pipeline have reached {most} bytes ({_TOGETHER}); "
+        "send the command again, in another request"
+    )
+
+
+def _room_of_each(call: Call, requests: Sequence[Parsed]) -> tuple[int, str]:
+    """The bytes that each long answer of a transaction may have, and what limits them.
+
+    All are made before one is looked at, so the room is divided beforehand; and since each gets one entry at
+    least, there are no more of them than there is room for the largest entries.
+    """
+    settings = call.gateway.settings
+    long = sum(1 for request in requests if isinstance(request, Request) and redis.is_long(request))
+    long_max = max(1, settings.pipeline_bytes_max // settings.entry_bytes_max)
+    if long > long_max:
+        raise errors.invalid(
+            f"ERR too many reads: a transaction has at most {long_max} commands that answer with entries or "
+            f"lists ({_TOGETHER} / entry_bytes_max); use several transactions, or a pipeline"
+        )
+    share = settings.pipeline_bytes_max // max(1, long)
+    if settings.answer_bytes_max <= share:
+        return settings.answer_bytes_max, _ONE
+    return share, _TOGETHER
+
+
+def _command(request: Parsed) -> Command | None:
+    return request.command if isinstance(request, Request) else None
+
+
+def _authorise(call: Call, request: Parsed) -> None:
+    if isinstance(request, EngineError):
+        return
+    for action in request.actions:
+        for stream in (None,) if request.streams is None else request.streams:
+            call.require(Action(action), stream)
+
+
+def _is_alone(request: Parsed) -> bool:
+    """Whether nothing else of the pipeline may run while it does: it waits, or takes more than one turn."""
+    if isinstance(request, EngineError):
+        return False
+    return getattr(request.command, "block_ms", None) is not None or bool(redis.probes(request, 0))
+
+
+async def _outcome(
+    call: Call, request: Parsed, block_ms_max: int, room: int, name: str, encoded: Encoding
+) -> bytes:
+    if isinstance(request, EngineError):
+        return wire.outcome(request, encoded)
+    try:
+        return await _run(call, request.bounded(block_ms_max), room, name, encoded)
+    except EngineError as refusal:
+        return wire.outcome(refusal, encoded)
+
+
+async def _run(call: Call, request: Request, room: int, name: str, encoded: Encoding) -> bytes:
+    if request.command is None:
+        return _immediate(call, request, encoded)
+    await _probe(call, request, room, name)
+    request = redis.within(request, room, call.gateway.command_limits, name)
+    assert request.command is not None, "a limit takes no command away"
+    reply = await call.execute(request.command, synced=request.synced)
+    return await _written(call, request, reply, room, name, encoded)
+
+
+async def _probe(call: Call, request: Request, room: int, name: str) -> None:
+    """Ask how long the answer would be, where nothing bounds it. Raises EngineError where it is too long."""
+    probes = redis.probes(request, room)
+    if probes:
+        replies = await call.engine.transaction(probes)
+        redis.check_probed(request, replies, room, call.gateway.command_limits, name)
+
+
+async def _probed(call: Call, request: Parsed, room: int, name: str) -> Parsed:
+    if isinstance(request, EngineError):
+        return request
+    try:
+        await _probe(call, request, room, name)
+    except EngineError as refusal:
+        return refusal
+    return request
+
+
+def _within(call: Call, request: Parsed, room: int, name: str) -> Parsed:
+    if isinstance(request, EngineError):
+        return request
+    return redis.within(request, room, call.gateway.command_limits, name)
+
+
+async def _shaped(
+    call: Call,
+    request: Parsed,
+    replies: Iterator[Reply | EngineError],
+    room: int,
+    name: str,
+    encoded: Encoding,
+) -> bytes:
+    if isinstance(request, EngineError):
+        return wire.outcome(request, encoded)
+    if request.command is None:
+        return _immediate(call, request, encoded)
+    try:
+        return await _written(call, request, next(replies), room, name, encoded)
+    except EngineError as refusal:
+        return wire.outcome(refusal, encoded)
+
+
+async def _written(
+    call: Call, request: Request, reply: Reply | EngineError, room: int, name: str, encoded: Encoding
+) -> bytes:
+    policy, principal = call.gateway.policy, call.principal
+    write = partial(
+        request.written, reply, lambda name: policy.may(principal, Action.READ, name), base64=encoded.reply
+    )
+    written = await asyncio.to_thread(write) if _is_laborious(reply) else write()
+    redis.check_written(request, len(written), room, name)
+    return wire.result(written)
+
+
+def _is_laborious(reply: Reply | EngineError) -> bool:
+    """Whether writing the answer takes long: many entries, or many names to hold a pattern against."""
+    if isinstance(reply, EngineError):
+        return False
+    if isinstance(reply, Listing):
+        return len(reply.names) > _inline_names_max
+    return redis.text_bytes(reply) > _inline_bytes_max
+
+
+def _immediate(call: Call, request: Request, encoded: Encoding) -> bytes:
+    return wire.outcome(request.immediate(call.gateway.clock.wall_ms() * 1000), encoded)

@@ -1,0 +1,229 @@
+"""A guard in front of uvicorn's HTTP: what is bounded before there is a request.
+
+Knows: bytes of a request's head, the time it may take to arrive, how long a peer may take nothing of its
+answer; and tells whoever answers whether what it writes still leaves.
+Must never know: ASGI, routes, what a refusal looks like. It leans on private parts of the very version of
+uvicorn that is pinned; the tests of slow and oversized requests are its alarm.
+
+Measured without it (uvicorn 0.54): httptools takes heads of 200 MB; a silent peer, half a head, half a body
+and a
+reader that never reads stay for ever.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from app.errors import Refusal
+from app.transport.descriptors import Descriptors
+
+# Makes the answer of a refusal: its request ID is in the log.
+Refuse = Callable[[Refusal], Response]
+# The extension of a request's scope that tells, by a call, whether nothing that is written leaves any more.
+gone_extension: Final = "weir.gone"
+# Where a request may be meant: a path, everything, or a whole URL, whose place has to be the Host's.
+_ABSOLUTE: Final = re.compile(rb"https?://([^/?]*)(?:[/?].*)?", re.IGNORECASE | re.DOTALL)
+
+
+# Of the whole process, as they are.
+_descriptors: Final = Descriptors()
+
+
+class _HeadTooLargeError(Exception):
+    """Raised inside the parser, which then stops."""
+
+
+class _AmbiguousError(Exception):
+    """The same, for a head that somebody in front of the gateway may have read in another way."""
+
+
+class Limits(NamedTuple):
+    """Bytes of a head, seconds in which a request arrives, seconds in which a reader takes something."""
+
+    head_bytes_max: int
+    request_s_max: int
+    stall_s_max: int
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """One connection. Subclassed with the limits in force, see `guarded`."""
+
+    limits: Limits
+    # A plain function: `guarded` keeps it from becoming a method.
+    refuse: Refuse
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
+        super().__init__(*arguments, **named)
+        # Nothing that comes is looked at any more; what was asked before is still answered.
+        self._refused = False
+        self._head_bytes = 0
+        self._begun = 0
+        self._complete = True
+        self._head_over = False
+        # What came since the head or the last of the body and is none: extensions of chunks, trailers.
+        self._void_bytes = 0
+        self._body_came = False
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        _descriptors.taken(transport.get_extra_info("socket").fileno(), self.loop.time())
+        # A peer that says nothing at all has the time of a request.
+        self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_deadline()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        before, was_idle = self._head_bytes, self._complete
+        awaits_body = self._head_over and not was_idle
+        self._begun, self._body_came = 0, False
+        super().data_received(data)
+        # The head goes on: what the parser holds back of a long header counts too, unless these bytes are of
+        # an earlier request as well.
+        if self._head_bytes and (before or (was_idle and self._begun == 1)):
+            self._head_bytes = before + len(data)
+        if awaits_body:
+            self._void_bytes = 0 if self._body_came or self._complete else self._void_bytes + len(data)
+        longest = max(self._head_bytes, self._void_bytes)
+        if longest > self.limits.head_bytes_max and not self.transport.is_closing():
+            self._refuse("headers_too_large", self._too_large)
+        cycle: RequestResponseCycle | None = self.cycle
+        if self._complete and (self._begun or not was_idle):
+            self._end_deadline()
+        elif self._complete and cycle is not None and not cycle.response_complete:
+            # Blank lines while an answer is made: some clients end a body so.
+            return
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
+
+    def on_message_begin(self) -> None:
+        self._head_bytes = 1
+        self._begun += 1
+        self._complete = self._head_over = False
+        self._void_bytes = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # A trailer is no header: what it would say of the request has been decided.
+        if not self._head_over:
+            self._count(len(name) + len(value) + 4)
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = 0
+        self._head_over = True
+        if _is_ambiguous(self.parser.get_http_version(), self.url, self.headers):
+            raise _AmbiguousError
+        # uvicorn's `send` drops what comes after the peer's end, in silence, and tells of the end later.
+        cast("dict[str, Any]", self.scope)["extensions"] = {gone_extension: self.transport.is_closing}
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_came = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._end_deadline()
+        super().handle_websocket_upgrade()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stall is None:
+            self._stall = self.loop.call_later(self.limits.stall_s_max, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def send_400_response(self, msg: str) -> None:
+        if self._head_bytes > self.limits.head_bytes_max:
+            self._refuse("headers_too_large", self._too_large)
+        else:
+            self._refuse("malformed_request", "it cannot be read as HTTP/1.1, or it can be read in two ways")
+
+    @property
+    def _too_large(self) -> str:
+        return f"a request's line and headers have at most {self.limits.head_bytes_max} bytes"
+
+    def _count(self, length: int) -> None:
+        self._head_bytes += length
+        if self._head_bytes > self.limits.head_bytes_max:
+            raise _HeadTooLargeError
+
+    def _late(self) -> None:
+        self._deadline = None
+        if self.transport.is_closing():
+            return
+        if self._complete:
+            # Nothing came, or nothing but blank lines, which the parser passes over.
+            self.transport.close()
+        else:
+            self._refuse("request_timeout", f"a request arrives within {self.limits.request_s_max} seconds")
+
+    def _refuse(self, code: str, detail: str) -> None:
+        """Say why, where no answer has begun, and close. Where requests before this one are still to be
+        answered, that would be taken for the answer of the first: they are answered, then it ends.
+        """
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused = True
+        self._end_deadline()
+        cycle: RequestResponseCycle | None = self.cycle
+        answered = cycle is None or cycle.response_complete
+        is_its_own = self._head_over and not self._complete
+        if cycle is not None and not answered and not is_its_own:
+            cycle.keep_alive = False
+            self.flow.pause_reading()
+            return
+        if answered or (cycle is not None and not cycle.response_started):
+            self._write_refusal(self.refuse(Refusal(code, detail)))
+        self.transport.close()
+
+    def _write_refusal(self, answer: Response) -> None:
+        headers = [*self.server_state.default_headers, *answer.raw_headers, (b"connection", b"close")]
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        self.transport.write(STATUS_LINE[answer.status_code] + lines + b"\r\n" + bytes(answer.body))
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def _is_ambiguous(version: str, url: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether a head that the parser takes can be read in two ways: its body's length, what it asks for."""
+    codings = [value for name, value in headers if name == b"transfer-encoding"]
+    if version not in ("1.0", "1.1") or (codings and (version == "1.0" or len(codings) > 1)):
+        return True
+    if codings and codings[0].strip().lower() != b"chunked":
+        return True
+    if url.startswith(b"/") or url == b"*":
+        return b"#" in url
+    absolute = _ABSOLUTE.fullmatch(url)
+    hosts = [value.lower() for name, value in headers if name == b"host"]
+    return absolute is None or b"#" in url or hosts != [absolute[1].lower()]
+
+
+def guarded(limits: Limits, refuse: Refuse) -> type[GuardedProtocol]:
+    """The protocol class with these limits, for uvicorn's `http`."""
+    return type("Guarded", (GuardedProtocol,), {"limits": limits, "refuse": staticmethod(refuse)})
