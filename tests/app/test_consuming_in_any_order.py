@@ -169,7 +169,23 @@ class Consuming(RuleBasedStateMachine):
     @rule(data=st.data(), frames=st.integers(0, 2))
     def lose(self, data: st.DataObject, frames: int) -> None:
         """The connection breaks; what never left is nobody's again."""
+        self._lose(self._any(data), frames)
+
+    @precondition(lambda self: self.workers)
+    @rule(data=st.data(), steps=st.lists(STEPS, min_size=1, max_size=4), frames=st.integers(0, 2))
+    def lose_with_entries_on_their_way(self, data: st.DataObject, steps: list[int], frames: int) -> None:
+        """They were handed to a client that has room, takes nothing, and then leaves."""
+        if pending := list(self.owners()):
+            self._settle("ack", pending)
+        self.all_is_quiet()
+        if not self.workers:
+            return
         worker = self._any(data)
+        worker.peer.stall()
+        self.publish_one_by_one(steps)
+        self._lose(worker, frames)
+
+    def _lose(self, worker: Worker, frames: int) -> None:
         if isinstance(worker.peer, Peer):
             self.house.do(worker.peer.lose, frames)
         else:
