@@ -94,6 +94,12 @@ class Gateway:
         self.on_drain: list[Callable[[], None]] = []
         # Who drops what it has of an engine that is given up.
         self.on_restart: list[Callable[[], None]] = []
+        self._disk_log = logs.FullLog(
+            clock.monotonic,
+            full="the disk is full: writes get 507 storage_full; reads go on",
+            room="there is room on the disk again: writes go on",
+            remedy="make room on the disk of the data directory: writes go on then without a restart",
+        )
         # Called to replace a faulty engine; without it, a fault refuses every request until the process ends.
         self.on_fault: Callable[[], None] = lambda: None
 
@@ -122,12 +128,17 @@ class Gateway:
         MemoryLog(engine.memory, self.clock.monotonic)
         engine.on_buried = self.dead_letters.note
         engine.when_log_fails(_log_failed)
+        engine.when_full(self._disk_changed)
         engine.rewriting.on_failed = _rewrite_failed
         engine.attended = self.consumers.attended
         if self.phase is not Phase.DRAINING:
             self.phase = Phase.READY
         # Last: its first turns have run, and one of them may have failed.
         engine.when_faulty(self._fault)
+
+    def _disk_changed(self, reason: str | None) -> None:
+        """The disk has begun to refuse writes, or, without a reason, takes them again."""
+        self._disk_log.change({} if reason is None else {"reason": reason}, is_full=reason is not None)
 
     def _fault(self, error: BaseException) -> None:
         """The engine has failed within a turn: nothing is served from its memory any more."""

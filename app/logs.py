@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any, Final, TextIO
 
 import msgspec
@@ -20,6 +21,8 @@ text_chars_max: Final = 256
 _never: Final = 1_000
 _flush_s: Final = 0.2
 _lines_max: Final = 256
+# A limit reached again and again, as with writes at the rate of trims, gets one line in this time.
+_full_quiet_s: Final = 60.0
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -105,6 +108,27 @@ class RequestLog:
             target = self._target or sys.stderr
             target.write(b"\n".join([*lines, b""]).decode())
             target.flush()
+
+
+class FullLog:
+    """Logs that something is full, at `critical` with the remedy, and that it has room again."""
+
+    def __init__(self, monotonic: Callable[[], float], full: str, room: str, remedy: str) -> None:
+        self._monotonic = monotonic
+        self._full = full
+        self._room = room
+        self._remedy = remedy
+        self._next_s = monotonic()
+        self._said_full = False
+
+    def change(self, figures: dict[str, object], *, is_full: bool) -> None:
+        """It is full now, or not any more."""
+        if is_full and self._monotonic() >= self._next_s:
+            self._next_s, self._said_full = self._monotonic() + _full_quiet_s, True
+            get().critical(self._full, remedy=self._remedy, **figures)
+        elif not is_full and self._said_full:
+            self._said_full = False
+            get().warning(self._room, **figures)
 
 
 def trace(error: BaseException) -> list[str]:

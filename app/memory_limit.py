@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from app import logs
+from app.logs import FullLog
 from engine import Memory
 
 # The rest is for buffers of connections, for a rewrite, and for what the kernel counts beside the process.
@@ -17,8 +17,6 @@ _PART: Final = 0.75
 _ROOT: Final = Path("/")
 # Version 1 shows "no limit" as the highest multiple of a page below 2**63, version 2 as "max".
 _UNLIMITED: Final = 1 << 60
-# A limit reached again and again, as with writes at the rate of trims, gets one line in this time.
-_quiet_s: Final = 60.0
 
 
 def default_bytes(root: Path = _ROOT) -> int:
@@ -60,27 +58,20 @@ class MemoryLog:
 
     def __init__(self, memory: Memory, monotonic: Callable[[], float]) -> None:
         self._memory = memory
-        self._monotonic = monotonic
-        self._next_s = monotonic()
-        self._said_full = False
+        self._log = FullLog(
+            monotonic,
+            full="memory is full: writes get 507 memory_full; reads, acks, trims and deletes go on",
+            room="there is room in memory again: writes go on",
+            remedy="acknowledge, trim or delete; or raise memory_bytes_max and restart",
+        )
         memory.on_change = self._change
         if memory.is_full:
             self._change(is_full=True)
 
     def _change(self, is_full: bool) -> None:  # noqa: FBT001 - what the engine calls it with
-        log, figures = logs.get(), self._figures()
-        if is_full and self._monotonic() >= self._next_s:
-            self._next_s, self._said_full = self._monotonic() + _quiet_s, True
-            log.critical(
-                "memory is full: writes get 507 memory_full; reads, acks, trims and deletes go on",
-                remedy="acknowledge, trim or delete; or raise memory_bytes_max and restart",
-                **figures,
-            )
-        elif not is_full and self._said_full:
-            self._said_full = False
-            log.warning("there is room in memory again: writes go on", **figures)
+        self._log.change(self._figures(), is_full=is_full)
 
-    def _figures(self) -> dict[str, int | None]:
+    def _figures(self) -> dict[str, object]:
         memory = self._memory
         return {
             "used_bytes": memory.used_bytes,

@@ -213,6 +213,12 @@ class Engine:
         """Tell once that the log has failed, and why: at once where it has. It is read-only then."""
         self._writer.tell_failure(tell)
 
+    def when_full(self, tell: Callable[[str | None], None]) -> None:
+        """Tell why the disk has no room, each time that it begins to refuse writes; and None with the next
+        write that it has room for.
+        """
+        self._writer.on_full = tell
+
     def when_faulty(self, tell: Callable[[BaseException], None]) -> None:
         """Tell once what went wrong in a turn that had changed something, at once where it has happened: then
         `finish_turns`, `abandon`, `free`, open another.

@@ -84,6 +84,9 @@ class Writer:
         # Whether the engine has failed: what is not safe by then never will be.
         self._abandoned = False
         self._tell_failure: Callable[[str], None] | None = None
+        # Called when the disk begins to refuse writes, with the reason; with None when it takes one again.
+        self.on_full: Callable[[str | None], None] | None = None
+        self._is_full = False
         self._told_upto = log.durable_upto
         self._ticker: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, "weir-sync")
@@ -94,10 +97,18 @@ class Writer:
         """Refuse, before anything is changed, what the disk has no room for, or when it can't be trusted."""
         try:
             self.log.ensure_reserve(bytes_wanted)
-        except StorageFull:
+        except StorageFull as full:
+            self._note_full(str(full))
             raise errors.storage_full() from None
         except LogPoisoned:
             raise errors.storage_failed() from None
+        if self._is_full:
+            self._note_full(None)
+
+    def _note_full(self, reason: str | None) -> None:
+        was_full, self._is_full = self._is_full, reason is not None
+        if self._is_full != was_full and self.on_full is not None:
+            self.on_full(reason)
 
     # --- after a turn ---------------------------------------------------------------------------------------
 
