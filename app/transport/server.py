@@ -55,8 +55,8 @@ _user_timeout_ms: Final = 10_000
 
 # A fault inside the engine that comes again so soon is not cured by reading the log.
 _fault_again_s: Final = 600.0
-# After a fault, what threads still do with files is waited for so long.
-_joined_s_max: Final = 10.0
+# After a fault, what threads still do with files has this long to end.
+abandon_s_max: Final = 10.0
 
 Say = Callable[[str], None]
 
@@ -217,7 +217,7 @@ class _Process:
         now, before = self._clock.monotonic(), self._fault_at
         self._fault_at = now
         try:
-            async with asyncio.timeout(_joined_s_max):
+            async with asyncio.timeout(abandon_s_max):
                 await broken.finish_turns()
                 self._app.gateway.drop()
                 storage = await broken.abandon()

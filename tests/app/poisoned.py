@@ -17,6 +17,11 @@ def _poisoned(record: Append, keyspace: Keyspace) -> None:
         raise RuntimeError("a planted fault")
 
 
-if __name__ == "__main__":
+def poison() -> None:
+    """Let it fail from now on."""
     Append.apply = _poisoned  # type: ignore[assignment, method-assign]
+
+
+if __name__ == "__main__":
+    poison()
     main()

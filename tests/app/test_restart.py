@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from app.settings import Settings
+from tests.app.hanging import SLOW
 from tests.app.pair import Pair
 from tests.app.poisoned import POISON
 from tests.engine.faulty import fault_at
@@ -33,6 +34,12 @@ class Poisoned(Server):
     """A server whose engine fails at any entry for one stream."""
 
     program = "tests.app.poisoned"
+
+
+class Hanging(Server):
+    """A server whose disk hangs too."""
+
+    program = "tests.app.hanging"
 
 
 def call(server: Server, method: str, path: str, body: object = None) -> tuple[int, Any]:
@@ -141,6 +148,26 @@ def test_a_fault_restarts_the_engine_and_a_second_one_ends_the_process(server: P
     status, page = call(server, "GET", "/v1/streams/s/entries")
     assert [one["id"] for one in page["entries"]] == [shown, added["id"]]
     assert server.stop() == 0
+
+
+def test_a_disk_that_does_not_come_back_ends_the_process(tmp_path: Path) -> None:
+    """A fault while a sync hangs: what waits for it gets no answer, and what was answered is still there."""
+    with Hanging(tmp_path / "data", "--fsync", "always") as server, ThreadPoolExecutor(2) as pool:
+        status, shown = add(server, "s")
+        assert status == 201
+        waiting = pool.submit(add, server, SLOW)
+        while call(server, "GET", "/v1/status")[1]["log"]["answers_waiting"] == 0:
+            time.sleep(0.01)
+        pool.submit(add, server, POISON)
+        assert server.exit_code() == 5
+        assert isinstance(waiting.exception(), (ConnectionError, http.client.HTTPException))
+        events = [line["event"] for line in server.log_lines() if line["level"] == "critical"]
+        assert events == ["a fault inside the engine", "a disk does not come back"]
+        server.program = "cli.main"
+        server.start()
+        status, page = call(server, "GET", "/v1/streams/s/entries")
+        assert [one["id"] for one in page["entries"]] == [shown["id"]]
+        assert server.stop() == 0
 
 
 def test_those_who_come_during_a_restart_are_told_when_to_come_again(tmp_path: Path) -> None:

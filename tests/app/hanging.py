@@ -1,0 +1,40 @@
+"""`weir` whose disk never ends a sync once there is an entry for `slow`, and whose engine fails at `poison`.
+
+Knows: where a file is synced, and the bound on waiting for that, which it shortens.
+Must never know: what must follow from that.
+"""
+
+import threading
+
+from app.transport import server
+from cli.main import main
+from engine.keyspace import Keyspace
+from engine.records import Append
+from engine.storage.file import FileHandle
+from tests.app.poisoned import poison
+
+SLOW = "slow"
+_abandon_s_max = 0.3
+_sync = FileHandle.sync
+_hangs = threading.Event()
+
+
+def _slow(record: Append, keyspace: Keyspace) -> None:
+    if record.stream == SLOW:
+        _hangs.set()
+    _poisoned(record, keyspace)
+
+
+def _hanging(handle: FileHandle) -> None:
+    if _hangs.is_set():
+        threading.Event().wait()
+    _sync(handle)
+
+
+if __name__ == "__main__":
+    poison()
+    _poisoned = Append.apply
+    Append.apply = _slow  # type: ignore[assignment, method-assign]
+    FileHandle.sync = _hanging  # type: ignore[assignment, method-assign]
+    server.abandon_s_max = _abandon_s_max  # type: ignore[misc]
+    main()
