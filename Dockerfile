@@ -11,8 +11,7 @@ COPY pyproject.toml LICENSE README.md ./
 COPY app app
 COPY cli cli
 COPY engine engine
-COPY pipeline pipeline
-COPY pyspark_weir pyspark_weir
+COPY spark spark
 RUN python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /wheels . \
  && python -m pip --python /opt/weir install --no-deps --no-index /wheels/*.whl
 
@@ -25,7 +24,7 @@ RUN python -m pip --python /opt/weir install --no-cache-dir --require-hashes -r 
  && python -m pip --python /opt/weir install --no-cache-dir --require-hashes --no-build-isolation \
     -r requirements-spark.lock \
  && python -m pip --python /opt/weir uninstall --yes hatchling setuptools \
- && XDG_CACHE_HOME=/opt/weir/cache /opt/weir/bin/python -c "from pipeline.java import find; find()"
+ && XDG_CACHE_HOME=/opt/weir/cache /opt/weir/bin/python -c "from pyspark_weir.java import find; find()"
 
 
 FROM python:3.11-slim AS pipeline

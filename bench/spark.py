@@ -26,7 +26,7 @@ import httpx
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.session import SessionOptions, open_session
+from pyspark_weir.session import SessionOptions, open_session
 from tests.server import Server
 
 STREAM: Final = "bench"

@@ -13,7 +13,7 @@ import typer
 from cli import backup, groups, log, migrate, publish, read, redrive, serve, streams, tail
 from cli.failure import Failure
 from cli.output import plain
-from pipeline.cli.main import jobs
+from pyspark_weir.cli.main import jobs
 
 _SERVER: Final = "Server"
 _DATA: Final = "Data on this machine"

@@ -23,7 +23,7 @@ settings.load_profile("gate")
 # In the background of a shell it is ignored, and what a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SPARK = "tests/pipeline/spark/"
+SPARK = "tests/spark/on_spark/"
 SCANNED = ("app", "engine")
 # What blockbuster does not know by itself, and what a log on disk does most.
 SYNCS = ("fdatasync", "fsync")

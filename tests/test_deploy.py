@@ -72,7 +72,7 @@ def test_jobs_are_started_with_options_that_exist(file: str) -> None:
     """And with those that the job insists on: the help names them all."""
     job, *words = _jobs()[file]
     help_page = subprocess.run(
-        [sys.executable, "-m", "pipeline", job, "--help"],
+        [sys.executable, "-m", "pyspark_weir", job, "--help"],
         cwd=ROOT,
         env=os.environ | {"COLUMNS": "200"},
         capture_output=True,

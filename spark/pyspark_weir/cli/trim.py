@@ -1,0 +1,99 @@
+"""`weir pipeline trim`: what is archived, out of the gateway.
+
+Knows: its options, how a plan looks. Must never know: which bounds there are.
+"""
+
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pyspark_weir.cli import options, output
+from pyspark_weir.cli.archive import Root
+
+if TYPE_CHECKING:
+    from pyspark_weir.jobs.trim import Planned
+
+_COLUMNS = ("stream", "entries", "upto", "because", "outcome")
+
+
+def trim(  # noqa: PLR0913 - a command's options are its parameters
+    root: Root,
+    *,
+    gateways: options.Gateways = None,
+    keep: Annotated[
+        int,
+        typer.Option(
+            "--keep",
+            parser=options.duration_ms,
+            metavar="DURATION",
+            show_default="0",
+            help="keep what is younger, by the time in its ID",
+        ),
+    ] = 0,
+    keep_last: Annotated[int, typer.Option("--keep-last", min=0, help="keep so many of each stream")] = 0,
+    ignored: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore-group",
+            metavar="GROUP",
+            help="plan without this group; the gateway still refuses what it has not finished",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="do it; without it nothing is removed")] = False,
+    token_file: options.TokenFile = None,
+    token_env: options.TokenEnv = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show what may be trimmed: what an archive surely holds, and every group has finished. Do it with --yes.
+
+    Before a stream is trimmed, rows in files, manifests and the gateway's own count are compared. Exit code 1
+    where one was refused.
+    """
+    from pyspark_weir import clock
+    from pyspark_weir.gateway import Gateway
+    from pyspark_weir.jobs.trim import Rules, plan, run
+    from pyspark_weir.manifest import Archive
+    from pyspark_weir.place import Place
+
+    place = Place.of(root)
+    rules = Rules(keep_ms=keep, keep_last=keep_last, ignored_groups=frozenset(ignored or ()))
+    with ExitStack() as stack:
+        accesses = options.accesses(options.connection(gateways, token_file, token_env))
+        opened = {access.name: stack.enter_context(Gateway(access)) for access in accesses}
+        planned = plan(place, Archive.read(place), opened, rules, clock.wall_ms())
+        outcomes: dict[Any, str | int] = {}
+        if yes:
+            for done in run(opened, planned):
+                outcomes[done.planned.key] = done.deleted if done.refused is None else done.refused
+    rows = [_row(one, outcomes.get(one.key), done=yes) for one in planned]
+    output.rows(rows, _COLUMNS, as_json=as_json)
+    if not yes and any(one.entries and one.refused is None for one in planned) and not as_json:
+        output.say("nothing was removed; --yes does it")
+    refused = [one for one in planned if one.refused is not None]
+    if refused or any(isinstance(outcome, str) for outcome in outcomes.values()):
+        raise typer.Exit(1)
+
+
+def _row(planned: "Planned", outcome: str | int | None, *, done: bool) -> dict[str, Any]:
+    said = f"would remove {planned.entries:,}" if planned.entries else "nothing to remove"
+    if planned.refused is not None:
+        said = f"refused: {planned.refused}"
+    elif isinstance(outcome, str):
+        said = f"refused: {outcome}"
+    elif done:
+        said = f"removed {outcome or 0:,}"
+    members = asdict(planned)
+    shard, stream = planned.key
+    refused = planned.refused or (outcome if isinstance(outcome, str) else None)
+    return {
+        **members,
+        "key": None,
+        "shard": shard,
+        "stream": stream,
+        "because": planned.why,
+        "outcome": said,
+        "refused": refused,
+        "removed": outcome if isinstance(outcome, int) else 0,
+    }

@@ -1,0 +1,277 @@
+"""Sends what streams get on to other streams, here or at another gateway: each entry once, in order.
+
+Knows: Spark, the data source, the sink, what of a mirror may not change between two runs.
+Must never know: how options are written, how often there is a batch, what is printed.
+
+A batch that runs again has to give each task the same rows in the same order, however many cores there are by
+then: so rows go to tasks by the stream that they are for, and are sorted there by their IDs. Both, and what
+is done to the entries, are written into the checkpoint before the first batch.
+
+    CHECKPOINT/weir-mirror.json
+"""
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+import orjson
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from pyspark_weir import checkpoint, offsets
+from pyspark_weir.errors import OptionError
+from pyspark_weir.gateway import Access
+from pyspark_weir.jobs.batches import reported
+from pyspark_weir.jobs.replay_plan import PLACEHOLDER, Targets
+from pyspark_weir.jobs.requeue import as_map
+from pyspark_weir.jobs.sinking import written
+from pyspark_weir.options import SourceOptions, source_options
+from pyspark_weir.place import Place
+
+STATE: Final = "weir-mirror.json"
+_FIXED: Final = {"fieldsFormat": "entries", "relation": "entries"}
+_HALF_DIGITS: Final = 20
+_steps_spare: Final = 2
+_TARGET: Final = "_target"
+_ENTRY: Final = "_entry"
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """What is sent where. `source` holds options of the data source. Expressions are SQL over stream, id, ms,
+    seq, ts and `fields`, a map of text: entries for which `where` is true, to the stream that `route` gives
+    (null: nowhere), else by `targets`; `set_fields` are replaced or added, `drop_fields` left out. Entries
+    keep their IDs with `keep_ids`; else the field `orig_field` has it, unless that is empty.
+    """
+
+    checkpoint: str
+    source: Mapping[str, str]
+    target: Access
+    targets: Targets = field(default_factory=Targets)
+    where: str | None = None
+    route: str | None = None
+    set_fields: Mapping[str, str] = field(default_factory=dict)
+    drop_fields: tuple[str, ...] = ()
+    keep_ids: bool = False
+    orig_field: str = ""
+    tasks: int = 2
+    chunk_rows: int = 5_000
+
+    def about(self) -> dict[str, Any]:
+        """What must be the same when it is begun again."""
+        return {
+            "to": {"by_stream": dict(self.targets.by_stream), "otherwise": self.targets.otherwise},
+            "where": self.where,
+            "route": self.route,
+            "set": dict(self.set_fields),
+            "drop": sorted(self.drop_fields),
+            "keep_ids": self.keep_ids,
+            "orig_field": self.orig_field,
+            "chunk_rows": self.chunk_rows,
+        }
+
+
+def query(spark: SparkSession, asked: Mirror) -> DataStreamWriter:
+    """The query, to be given its checkpoint and a trigger, and started. Raises OptionError."""
+    for name in asked.source:
+        if name.lower() in {fixed.lower() for fixed in _FIXED}:
+            raise OptionError(f"{name} is fixed in a mirror, which keeps entries as they are: leave it out")
+    # Before anything is settled: what is refused here may be put right under the same checkpoint.
+    circle = circle_of(asked)
+    place = Place.of(asked.checkpoint)
+    tasks = settled(place, asked)
+    rows = spark.readStream.format("weir").options(**asked.source, **_FIXED).load()
+    entries = changed(rows, asked)
+
+    def send(frame: DataFrame, number: int) -> None:
+        query_id = checkpoint.query_id(place)
+        if query_id is None:
+            raise OptionError(f"{place.address} is not the checkpoint of this query")
+        if circle is not None:
+            # What a pattern takes is known batch by batch.
+            circle.expect_none({offsets.parts(key)[1] for key in checkpoint.ends(place, number)})
+        options = {
+            "keyMode": "position",
+            "jobId": f"mirror-{query_id}",
+            "epoch": number,
+            "chunkRows": asked.chunk_rows,
+            "ordered": True,
+        }
+        written(shared(frame, tasks, keep_ids=asked.keep_ids), asked.target, options)
+
+    return entries.writeStream.queryName("weir-mirror").foreachBatch(reported(send, place))
+
+
+def settled(place: Place, asked: Mirror) -> int:
+    """How many tasks it has had since its first start. Raises OptionError where it is another by now."""
+    stored = place.read(STATE)
+    if stored is None:
+        place.write(STATE, orjson.dumps({"tasks": asked.tasks, "about": asked.about()}))
+        return asked.tasks
+    before = orjson.loads(stored)
+    for name, value in asked.about().items():
+        if before["about"].get(name) != value:
+            raise OptionError(
+                f"{place.address} belongs to a mirror with another {name}: {before['about'].get(name)!r}, "
+                f"now {value!r}; go on as it was begun, or begin with a checkpoint of its own and "
+                "startingOffsets"
+            )
+    return int(before["tasks"])
+
+
+class Circle:
+    """Whether streams come back to where they are read, which would make them grow for ever. `source` is how
+    streams are chosen; `gateways` those of its gateways that are also the target.
+    """
+
+    def __init__(self, source: SourceOptions, gateways: frozenset[str], targets: Targets) -> None:
+        self._source = source
+        self._gateways = gateways
+        self._targets = targets
+        self._fine: set[str] = set()
+        named = (*source.subscribe, *(name for names in source.assign.values() for name in names))
+        if not named and targets.otherwise == PLACEHOLDER:
+            raise _itself("any", "any")
+        # A pattern takes whatever is there: what would become of one of any name is told at once.
+        self.expect_none(_bare(name) for name in named or (*targets.by_stream, "any"))
+
+    def expect_none(self, streams: Iterable[str]) -> None:
+        """Raises OptionError where one of the streams, at any gateway, comes back."""
+        for stream in streams:
+            if stream in self._fine:
+                continue
+            target = self._targets.of(stream)
+            # It may go on from where it is sent, as often as there are streams with a target of their own,
+            # and once as all others go; then it goes round, or under ever longer names.
+            for _ in range(len(self._targets.by_stream) + _steps_spare):
+                if not self._is_read(target):
+                    break
+                target = self._targets.of(target)
+            else:
+                raise _itself(stream, self._targets.of(stream))
+            self._fine.add(stream)
+
+    def _is_read(self, stream: str) -> bool:
+        """Whether the mirror reads a stream of that name at the target."""
+        source = self._source
+        if source.pattern is not None:
+            return re.fullmatch(source.pattern, stream) is not None
+        if source.assign:
+            return any(stream in source.assign.get(name, ()) for name in self._gateways)
+        return any(
+            stream == _bare(name) and ("/" not in name or name.rpartition("/")[0] in self._gateways)
+            for name in source.subscribe
+        )
+
+
+def _itself(stream: str, target: str) -> OptionError:
+    return OptionError(
+        f"a stream would go to itself: one such as {stream} is sent to {target}, which is read too; say with "
+        "--to where it goes, such as copy.{stream}, and leave that out of the pattern, such as (?!copy[.]).*"
+        "; where batches have begun, with a checkpoint of its own"
+    )
+
+
+def circle_of(asked: Mirror) -> Circle | None:
+    """What is to be looked at in each batch; None where nothing is sent to where it is read, or by an
+    expression, which knows what it does. Raises OptionError where it is known by now.
+    """
+    options = source_options({**asked.source, **_FIXED})
+    same = frozenset(one.name for one in options.gateways if is_same_gateway(one, asked.target))
+    if not same or asked.route is not None:
+        return None
+    circle = Circle(options, same, asked.targets)
+    return circle if options.pattern is not None else None
+
+
+def is_same_gateway(one: Access, other: Access) -> bool:
+    """Whether both are at one port of one machine, whatever it is called: a name and its address, or two
+    names of this machine.
+    """
+    here, there = httpx.URL(one.url), httpx.URL(other.url)
+    if one.url == other.url:
+        return True
+    return _port(here) == _port(there) and not _addresses(here.host).isdisjoint(_addresses(there.host))
+
+
+def _port(url: httpx.URL) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
+
+
+def _addresses(host: str) -> frozenset[str]:
+    """What a name stands for; itself where nobody knows it."""
+    try:
+        found = {ipaddress.ip_address(str(one[4][0])) for one in socket.getaddrinfo(host, None)}
+    except (OSError, ValueError):
+        return frozenset({host.lower()})
+    # All of these are this machine.
+    return frozenset("here" if one.is_loopback or one.is_unspecified else one.compressed for one in found)
+
+
+def _bare(name: str) -> str:
+    """A name without the gateway that may stand before it."""
+    return name.rpartition("/")[2]
+
+
+def changed(rows: DataFrame, asked: Mirror) -> DataFrame:
+    """Rows with the stream that they go to, and with their entries as they are to be there. Raises
+    OptionError for an expression that Spark does not understand.
+    """
+    try:
+        seen = rows.withColumnRenamed("fields", _ENTRY).withColumn("fields", as_map(sf.col(_ENTRY)))
+        if asked.where is not None:
+            seen = seen.where(asked.where)
+        target = _target(asked.targets) if asked.route is None else sf.expr(asked.route).cast("string")
+        seen = seen.withColumn(_TARGET, target).where(sf.col(_TARGET).isNotNull())
+        return seen.select(
+            sf.col(_TARGET).alias("stream"),
+            "id",
+            sf.col("stream").alias("_from"),
+            _entry(asked).alias("fields"),
+        )
+    except (AnalysisException, ParseException) as error:
+        raise OptionError(f"Spark does not understand an expression: {str(error).splitlines()[0]}") from None
+
+
+def shared(rows: DataFrame, tasks: int, *, keep_ids: bool) -> DataFrame:
+    """Rows as tasks send them: all of a target in one, by ID."""
+    halves = sf.split("id", "-")
+    order = [sf.lpad(halves[place], _HALF_DIGITS, "0") for place in (0, 1)]
+    ordered = rows.repartition(tasks, "stream").sortWithinPartitions("stream", *order, "_from")
+    return ordered.select("stream", "id", "fields") if keep_ids else ordered.select("stream", "fields")
+
+
+def _target(targets: Targets) -> Column:
+    # Between two of these parts stands the source's name.
+    first, *rest = targets.otherwise.split(PLACEHOLDER)
+    parts = [sf.lit(first), *(one for part in rest for one in (sf.col("stream"), sf.lit(part)))]
+    target: Column = sf.concat(*parts)
+    for name, to in targets.by_stream.items():
+        target = sf.when(sf.col("stream") == name, sf.lit(to)).otherwise(target)
+    return target
+
+
+def _entry(asked: Mirror) -> Column:
+    pairs: Column = sf.col(_ENTRY)
+    gone = [*asked.drop_fields, *asked.set_fields]
+    if gone:
+        pairs = sf.filter(pairs, lambda one: ~one["name"].isin(gone))
+    added = [
+        _pair(name, sf.expr(text).cast("string").cast("binary")) for name, text in asked.set_fields.items()
+    ]
+    if asked.orig_field and not asked.keep_ids:
+        added.append(_pair(asked.orig_field, sf.col("id").cast("binary")))
+    if not added:
+        return pairs
+    # What is null is not set.
+    return sf.concat(pairs, sf.filter(sf.array(*added), lambda one: one["value"].isNotNull()))
+
+
+def _pair(name: str, value: Column) -> Column:
+    return sf.struct(sf.lit(name).alias("name"), value.alias("value"))

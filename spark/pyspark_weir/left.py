@@ -1,0 +1,98 @@
+"""How much is left to read after a batch, and the group that is moved along with what is done.
+
+Knows: the gateway's calls for both. Must never know: Spark, terminals.
+
+Both only inform. A gateway that does not answer costs a figure, never the run.
+"""
+
+import contextlib
+from collections import defaultdict
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, Self
+
+from pyspark_weir import clock, offsets
+from pyspark_weir import gateway as calls
+from pyspark_weir.errors import PipelineError
+from pyspark_weir.gateway import Access, Gateway, PlanQuery
+from pyspark_weir.progress import Progress
+
+_request_ms_max: Final = 5_000
+# How often gateways are asked while nothing comes.
+_idle_s: Final = 5.0
+
+
+class Left:
+    """The gateways of a run, asked and told between batches."""
+
+    def __init__(self, gateways: tuple[Access, ...], mirror_group: str | None = None) -> None:
+        quick = (
+            replace(access, retry_timeout_ms=0, request_timeout_ms=_request_ms_max) for access in gateways
+        )
+        self._gateways = {access.name: Gateway(access) for access in quick}
+        self._mirror_group = mirror_group
+        self._asked_s = 0.0
+        self._mirrored: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for gateway in self._gateways.values():
+            gateway.close()
+
+    def of(self, progress: Progress) -> Progress:
+        """The progress with what is left after it; the mirror group is where it ends, by then."""
+        now_s = clock.monotonic_s()
+        if not progress.ends or (not progress.rows and now_s < self._asked_s + _idle_s):
+            return progress
+        self._asked_s = now_s
+        by_gateway: dict[str, dict[str, str]] = defaultdict(dict)
+        for name, place in progress.ends.items():
+            gateway, stream = offsets.parts(name)
+            by_gateway[gateway][stream] = place.id
+        if self._mirror_group is not None:
+            for gateway, ends in by_gateway.items():
+                self._mirror(gateway, ends, self._mirror_group)
+        return progress.with_left(self._left(by_gateway))
+
+    def _left(self, by_gateway: dict[str, dict[str, str]]) -> int | None:
+        left = 0
+        for name, ends in by_gateway.items():
+            gateway = self._gateways.get(name)
+            if gateway is None:
+                return None
+            try:
+                planned = calls.plan_of_each(gateway, PlanQuery(streams=ends, max_entries=1))
+            except PipelineError:
+                return None
+            left += sum(stream.lag for stream in planned.streams.values())
+        return left
+
+    def _mirror(self, name: str, ends: dict[str, str], group: str) -> None:
+        gateway = self._gateways.get(name)
+        if gateway is None:
+            return
+        for stream, last in ends.items():
+            if self._mirrored.get(f"{name}/{stream}") == last:
+                continue
+            # What was not told is not remembered, and told after the next batch.
+            with contextlib.suppress(PipelineError):
+                if _move(gateway, stream, group, last):
+                    self._mirrored[f"{name}/{stream}"] = last
+
+
+def _move(gateway: Gateway, stream: str, group: str, last: str) -> bool:
+    told = calls.stream(gateway, stream)
+    if told is None:
+        return False
+    # Up to the end that was told with the number of all entries, so that what comes meanwhile is in neither.
+    query = PlanQuery(streams={stream: last}, end={stream: told["last_id"]})
+    left = calls.plan(gateway, query).streams.get(stream)
+    if left is None or left.generation != told["generation"]:
+        # Deleted in between; what is made anew has another beginning.
+        return False
+    calls.move_group(gateway, stream, group, last, entries_read=max(0, told["entries_added"] - left.count))
+    return True

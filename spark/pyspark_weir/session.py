@@ -1,0 +1,133 @@
+"""How a Spark session of the pipeline is opened: its defaults, its Java, and what its worker processes find.
+
+Knows: Spark's settings, and why each of them is as it is. Must never know: queries, jobs, gateways.
+"""
+
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from pyspark_weir import java
+from pyspark_weir.errors import OptionError
+
+# Two cores; a task that fails is tried four times, which `local[2]` alone would not do.
+MASTER_DEFAULT: Final = "local[2,4]"
+_LOCAL: Final = re.compile(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?")
+_CONF_NAME: Final = re.compile(r"spark\.[A-Za-z0-9_.-]+")
+
+# Half of what a small batch costs: the default forks three programs for each file of the checkpoint. It does
+# not notice a second query on the same checkpoint; `pyspark_weir.running` locks it for that.
+CHECKPOINT_FILES: Final = "spark.sql.streaming.checkpointFileManagerClass"
+CHECKPOINT_FILES_LOCAL: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+_EVERYWHERE: Final = {
+    "spark.log.level": "WARN",
+    # IDs are times in UTC; days of an archive are days in UTC.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    # Without it Spark refuses a source that offers to filter.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # Batches whose offsets are kept; Spark's 100 are a megabyte each with thousands of streams.
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    # Spark asks a source that has nothing a hundred times a second.
+    "spark.sql.streaming.pollingDelay": "100ms",
+    "spark.sql.streaming.stopTimeout": "30s",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL_ONLY: Final = {
+    CHECKPOINT_FILES: CHECKPOINT_FILES_LOCAL,
+    # Nobody else is to reach it, and a machine whose own name does not resolve is no obstacle.
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    # One thread that collects beats several that share two cores with the work.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+}
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """What a session may be given. `master` None: the default, or under spark-submit what that was told.
+    `conf` wins over every default. Raises OptionError for a name that is none of Spark's.
+    """
+
+    app: str = "weir"
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.conf:
+            if _CONF_NAME.fullmatch(name) is None:
+                raise OptionError(
+                    f"--conf {name}: Spark's settings are named spark.…, as in spark.driver.memory"
+                )
+
+
+def settings(options: SessionOptions, *, submitted: bool = False) -> dict[str, str]:
+    """All settings of a session. `submitted`: spark-submit started this program, and chose where it runs."""
+    master = options.master or options.conf.get("spark.master") or (None if submitted else MASTER_DEFAULT)
+    found = dict(_EVERYWHERE)
+    if master is not None:
+        found["spark.master"] = master
+        cores = _local_cores(master)
+        if cores is not None:
+            found |= _LOCAL_ONLY
+            # Shuffling into more parts than can be worked on costs a tenth of a second for each.
+            found["spark.sql.shuffle.partitions"] = str(max(2, cores))
+    return found | {"spark.app.name": options.app} | dict(options.conf) | _chosen_master(options)
+
+
+def prepare(environment: MutableMapping[str, str], conf: Mapping[str, str]) -> None:
+    """See to it that worker processes are this Python, and find the pipeline where this process found it.
+
+    They inherit neither sys.path nor a virtual environment, and take the first `python3` on PATH.
+    """
+    if "spark.driver.bindAddress" in conf:
+        # Else Spark warns of a name that resolves to loopback, which is what is wanted.
+        environment.setdefault("SPARK_LOCAL_IP", conf["spark.driver.bindAddress"])
+    chosen = conf.get("spark.pyspark.python") or environment.get("PYSPARK_PYTHON") or sys.executable
+    environment["PYSPARK_PYTHON"] = chosen
+    environment["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    home = str(Path(__file__).resolve().parents[1])
+    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    # An installed pipeline is found anyway; its folder before the standard library would hide that one's.
+    if home not in paths and home not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        environment["PYTHONPATH"] = os.pathsep.join([home, *paths])
+
+
+def open_session(options: SessionOptions = SessionOptions()) -> SparkSession:
+    """A session, or the one there is already. Raises PipelineError where no Java is new enough."""
+    # Set by spark-submit, which has a Java that runs.
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        java.find().enter(os.environ)
+    chosen = settings(options, submitted=submitted)
+    prepare(os.environ, chosen)
+    builder = SparkSession.builder
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _chosen_master(options: SessionOptions) -> dict[str, str]:
+    return {} if options.master is None else {"spark.master": options.master}
+
+
+def _local_cores(master: str) -> int | None:
+    """How many cores a master on this machine has; None for a cluster."""
+    found = _LOCAL.fullmatch(master)
+    if found is None:
+        return None
+    if found[1] == "*":
+        return os.cpu_count() or 1
+    return int(found[1] or 1)

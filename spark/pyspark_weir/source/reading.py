@@ -1,0 +1,139 @@
+"""What a task does: the pages of its ranges, one after the other, as Arrow batches.
+
+Knows: ranges, pages, that the next page is got while Spark takes the last.
+Must never know: how ranges were planned, offsets, triggers.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_weir import gateway as calls
+from pyspark_weir import ids
+from pyspark_weir.errors import DataLoss, PipelineError, Refused
+from pyspark_weir.gateway import ColumnsPage, Gateway
+from pyspark_weir.options import SourceOptions
+from pyspark_weir.planning import Range
+from pyspark_weir.source.decode import Form
+
+# A batch is held by the worker and by the JVM at once; this is what a page's JSON may have.
+page_bytes_max: Final = 4 << 20
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """The ranges of one task."""
+
+    ranges: tuple[Range, ...]
+
+
+def partitions(tasks: Sequence[tuple[Range, ...]]) -> list[RangePartition]:
+    """A partition for each task."""
+    return [RangePartition(ranges) for ranges in tasks]
+
+
+def batches(options: SourceOptions, form: Form, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    """The entries of a partition, in the order of each stream. Raises DataLoss, PipelineError.
+
+    Spark makes a partition of its own where there is none: it has no ranges.
+    """
+    if not isinstance(partition, RangePartition) or not partition.ranges:
+        return
+    with ExitStack() as stack:
+        ahead = stack.enter_context(ThreadPoolExecutor(1, "weir-page"))
+        opened: dict[str, Gateway] = {}
+        for one in partition.ranges:
+            if one.gateway not in opened:
+                opened[one.gateway] = stack.enter_context(Gateway(options.access(one.gateway)))
+        readers = [_RangeReader(options, form, opened[one.gateway], one) for one in partition.ranges]
+        upcoming = ahead.submit(readers[0].page)
+        for place, reader in enumerate(readers):
+            while True:
+                page = upcoming.result()
+                gives = reader.take(page)
+                # The next page comes while this one is read; that of a short stream is the next stream's.
+                if not reader.done:
+                    upcoming = ahead.submit(reader.page)
+                elif place + 1 < len(readers):
+                    upcoming = ahead.submit(readers[place + 1].page)
+                if gives:
+                    yield form.batch(page, reader.range.gateway, reader.range.stream)
+                if reader.done:
+                    break
+
+
+class _RangeReader:
+    """One range: page after page."""
+
+    def __init__(self, options: SourceOptions, form: Form, gateway: Gateway, one: Range) -> None:
+        self._options = options
+        self._form = form
+        self._gateway = gateway
+        self.range = one
+        self.done = False
+        self._cursor = one.after
+        self._fields = form.wanted_fields()
+
+    def take(self, page: ColumnsPage) -> bool:
+        """Go on behind a page; whether it has entries to give. Raises DataLoss where it is of another stream,
+        PipelineError.
+        """
+        is_same = self._is_same_stream(page)
+        self.done = not (is_same and page.more and page.next_id != self.range.end)
+        if not self.done and not ids.is_after(page.next_id, self._cursor):
+            raise PipelineError(
+                "WEIR_NO_PROGRESS",
+                f"{self._where}: the gateway answers no entry after {self._cursor}, but says there are more",
+            )
+        self._cursor = page.next_id
+        return is_same and len(page) > 0
+
+    def page(self) -> ColumnsPage:
+        """The next page. Raises DataLoss, PipelineError."""
+        after = self._cursor
+        try:
+            page = calls.page(
+                self._gateway,
+                self.range.stream,
+                after=after,
+                end=self.range.end,
+                count=self._options.fetch_size,
+                max_bytes=page_bytes_max,
+                fields=self._fields,
+                fail_on_gap=self._options.fail_on_data_loss,
+            )
+        except Refused as refused:
+            if refused.status == 410:
+                raise self._lost(f"entries after {after} were trimmed before they were read") from None
+            raise
+        # From 0-0 nothing is a gap to the gateway; what was there when this was planned may be gone even so.
+        known = ids.later(after, self.range.floor)
+        if self._options.fail_on_data_loss and ids.is_after(page.removed_upto, known):
+            raise self._lost(f"entries up to {page.removed_upto} were trimmed before they were read")
+        return page
+
+    def _is_same_stream(self, page: ColumnsPage) -> bool:
+        """Whether a page is of the stream that was planned. Raises DataLoss."""
+        if page.generation == self.range.generation:
+            return True
+        told = "the stream was deleted" + (" and made anew" if page.generation else "")
+        if self._options.fail_on_data_loss:
+            raise self._lost(f"{told} before it was read")
+        _log.warning("%s: %s; reading on without it", self._where, told)
+        return False
+
+    def _lost(self, what: str) -> DataLoss:
+        return DataLoss(f"{self._where}: {what}; go on without them with failOnDataLoss=false")
+
+    @property
+    def _where(self) -> str:
+        one = self.range
+        return f"stream {one.stream} of {one.gateway}, ({one.after}, {one.end}]"

@@ -1,0 +1,39 @@
+"""What tests of the pipeline share that need a gateway and no Spark.
+
+Knows: how to start one. Must never know: what is tested.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server import Server
+from tests.spark.weir import Weir
+
+# So that all that is published can be read at once.
+DURABLE = ("--fsync", "always")
+
+
+@pytest.fixture(scope="module")
+def durable_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A gateway whose entries are on disk when they are acknowledged; shared by the tests of a module."""
+    with Server(tmp_path_factory.mktemp("durable") / "data", *DURABLE) as server:
+        yield server
+
+
+@pytest.fixture
+def weir(durable_server: Server, request: pytest.FixtureRequest) -> Iterator[Weir]:
+    """The shared gateway, with streams of one's own."""
+    found = Weir(durable_server, f"t{abs(hash(request.node.nodeid))}")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def own_weir(tmp_path: Path) -> Iterator[Weir]:
+    """A gateway of one's own, which may be stopped."""
+    with Server(tmp_path / "data", *DURABLE) as server:
+        found = Weir(server, "own")
+        yield found
+        found.close()

@@ -1,0 +1,70 @@
+"""What tests on Spark share: one session, a real gateway, and folders of their own.
+
+Knows: how to start them, and that nothing is left running. Must never know: what is tested.
+
+Everything in this folder is marked `spark` and runs in one process: a session takes ten seconds to start,
+and its first streaming query ten more. Where there is no Java, the tests fail with what to install.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_weir.session import SessionOptions, open_session
+from tests.server import Server
+
+_HERE = Path(__file__).parent
+# The fast compiler alone: what runs once is not worth more. One collector for two cores.
+_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test in this folder is one on Spark; before `-m` chooses."""
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def session() -> Iterator[SparkSession]:
+    """The one session; use `spark`, which looks after it."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Spark's Python processes inherit it, and would be measured at the price of half their speed.
+        patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+        session = open_session(SessionOptions(app="tests", conf={"spark.driver.extraJavaOptions": _JVM}))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def spark(session: SparkSession) -> Iterator[SparkSession]:
+    """The session; a test that leaves a streaming query behind fails, and the query is stopped."""
+    yield session
+    left = session.streams.active
+    for query in left:
+        query.stop()
+    assert [query.name or str(query.id) for query in left] == []
+    session.catalog.clearCache()
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One gateway for all tests; streams are told apart by their names. It is there for the whole run."""
+    with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as server:
+        yield server
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A gateway of one's own, which may be killed."""
+    with Server(tmp_path / "weir-data") as server:
+        yield server
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    """A folder for the checkpoint of a query."""
+    return str(tmp_path / "checkpoint")

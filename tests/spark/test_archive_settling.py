@@ -1,0 +1,121 @@
+"""What a gateway is told of an archive, and when: only of the stream that was archived.
+
+Knows: a real gateway, a checkpoint as Spark writes it, and archives made without Spark.
+Must never know: how entries are archived.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspark_weir import gateway as calls
+from pyspark_weir import offsets
+from pyspark_weir.gateway import Access, Gateway
+from pyspark_weir.gateway.client import of_stream
+from pyspark_weir.jobs.archive import Archiver, Archiving
+from pyspark_weir.jobs.verify import manifest_findings
+from pyspark_weir.manifest import Archive, StreamKey, read_about, write_manifest
+from pyspark_weir.offsets import Position
+from pyspark_weir.place import Place
+from tests.server import Server
+from tests.spark import archives
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as running:
+        yield running
+
+
+class Room:
+    """A stream of nine entries, `1-0` to `9-0`, all of which one batch has archived; Spark knows its end."""
+
+    def __init__(self, folder: Path, gateway: Gateway, url: str, upto: str = "9-0") -> None:
+        self.stream = folder.name
+        self.gateway = gateway
+        self.publish(9)
+        generation = self.seen("generation")
+        maker = archives.Maker(Place.of(str(folder / "archive")))
+        entry_ids = [f"{number}-0" for number in range(1, 10)]
+        maker.batch({self.stream: entry_ids}, {self.stream: upto}, generation=generation)
+        checkpoint = folder / "checkpoint"
+        for name in ("offsets", "commits"):
+            (checkpoint / name).mkdir(parents=True)
+        (checkpoint / "metadata").write_text(json.dumps({"id": archives.ARCHIVE}))
+        end = offsets.text({f"g0/{self.stream}": Position(upto, generation)})
+        (checkpoint / "offsets/0").write_text(f"v1\n{{}}\n{end}")
+        (checkpoint / "commits/0").write_text("v1\n{}")
+        source = {"gateway.urls": url, "subscribe": self.stream}
+        self.archiver = Archiver(
+            Archiving(root=str(folder / "archive"), checkpoint=str(checkpoint), source=source)
+        )
+
+    def publish(self, last: int) -> None:
+        """Entries from `1-0` on."""
+        entries: list[dict[str, object]] = [
+            {"id": f"{number}-0", "fields": [["n", "1"]]} for number in range(1, last + 1)
+        ]
+        calls.publish(self.gateway, {self.stream: entries})
+
+    def delete(self) -> None:
+        """The stream with all that it has."""
+        self.gateway.send("DELETE", of_stream(self.stream))
+
+    def seen(self, member: str) -> str:
+        """What the gateway shows of the stream."""
+        shown = calls.stream(self.gateway, self.stream)
+        assert shown is not None
+        return str(shown[member])
+
+
+@pytest.fixture
+def room(tmp_path: Path, server: Server) -> Iterator[Room]:
+    with Gateway(Access("g0", server.url)) as gateway:
+        yield Room(tmp_path, gateway, server.url)
+
+
+def test_the_gateway_is_told_of_the_stream_that_was_archived(room: Room) -> None:
+    room.archiver.settle()
+    assert room.seen("archived_up_to") == "9-0"
+
+
+@pytest.mark.parametrize("last", [4, 12])
+def test_a_stream_made_anew_is_not_told_to_be_archived(room: Room, last: int) -> None:
+    """Nobody has read its entries, which have the IDs of the old ones: retention has to keep them."""
+    room.delete()
+    room.publish(last)
+    room.archiver.settle()
+    assert room.seen("archived_up_to") == "0-0"
+
+
+def test_a_stream_that_was_put_back_is_not_told_what_it_has_no_more(tmp_path: Path, server: Server) -> None:
+    """From a copy of the gateway's folder: what it gets now may have IDs that were archived already."""
+    with Gateway(Access("g0", server.url)) as gateway:
+        room = Room(tmp_path, gateway, server.url, upto="20-0")
+        room.archiver.settle()
+        assert room.seen("archived_up_to") == "0-0"
+
+
+def test_a_batch_after_older_data_was_put_back_is_stored(room: Room, tmp_path: Path) -> None:
+    """Its range is in Spark's checkpoint already, from what had been removed by then: a refusal would stay.
+    Here all of its entries have been deleted since, so that no file is to be written.
+    """
+    generation = room.seen("generation")
+    end = offsets.text({f"g0/{room.stream}": Position("5-0", generation, "2-0")})
+    (tmp_path / "checkpoint/offsets/1").write_text(f"v1\n{{}}\n{end}")
+    (moved,) = room.archiver.moved(1).items()
+    assert moved == (StreamKey("g0", room.stream), ("2-0", Position("5-0", generation, "2-0")))
+    about = read_about(room.archiver.root)
+    assert about is not None
+    write_manifest(room.archiver.root, room.archiver.manifest(about, 1, dict([moved])))
+    archive = Archive.read(room.archiver.root)
+    assert archive.states[moved[0]].upto == "5-0"
+    assert list(manifest_findings(archive)) == []
+
+
+def test_a_stream_that_is_gone_stops_nothing(room: Room) -> None:
+    room.delete()
+    room.archiver.settle()
+    assert calls.stream(room.gateway, room.stream) is None

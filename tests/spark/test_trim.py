@@ -1,0 +1,298 @@
+"""Trims: as far as all allow, and nothing that the archive does not surely hold.
+
+Knows: a real gateway, and archives made without Spark. Must never know: how an archive is written.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_weir import gateway as calls
+from pyspark_weir import ids
+from pyspark_weir.gateway import Access, Gateway
+from pyspark_weir.gateway.client import of_group, of_stream
+from pyspark_weir.ids import EntryId
+from pyspark_weir.jobs.trim import (
+    Bound,
+    Planned,
+    Rules,
+    Trimmed,
+    age_bound,
+    count_bound,
+    group_bound,
+    lowest,
+    plan,
+    run,
+)
+from pyspark_weir.manifest import Archive, StreamKey
+from pyspark_weir.place import Place
+from tests.server import Server
+from tests.spark import archives
+
+entry_ids = st.builds(EntryId, st.integers(0, ids.HALF_MAX), st.integers(0, ids.HALF_MAX))
+
+
+class TestBounds:
+    def test_a_group_keeps_what_it_has_not_acknowledged(self) -> None:
+        """The oldest pending entry stays, the one before it may go, whatever was delivered later."""
+        assert group_bound("g", "9-0", "5-0").upto == EntryId(4, ids.HALF_MAX)
+
+    def test_a_group_without_pending_entries_keeps_what_it_has_not_read(self) -> None:
+        assert group_bound("g", "9-3", None).upto == EntryId(9, 3)
+
+    def test_a_group_that_was_set_back_keeps_what_it_will_read_again(self) -> None:
+        """Though entries after that are pending still."""
+        assert group_bound("g", "2-0", "5-0").upto == EntryId(2, 0)
+
+    def test_a_group_that_has_read_nothing_keeps_all(self) -> None:
+        assert group_bound("g", "0-0", None).upto == ids.ZERO
+
+    def test_age_keeps_the_whole_millisecond(self) -> None:
+        """What is exactly as old as asked for stays."""
+        assert age_bound(10_000, 4_000).upto == EntryId(5_999, ids.HALF_MAX)
+        assert age_bound(10_000, 20_000).upto == ids.ZERO
+
+    def test_the_first_of_the_last_stays(self) -> None:
+        assert count_bound("7-0").upto == EntryId(6, ids.HALF_MAX)
+
+    @given(st.lists(entry_ids, min_size=1))
+    def test_the_lowest_bound_holds(self, allowed: Sequence[EntryId]) -> None:
+        """And the ID from which a trim keeps is the next one after it: no more goes, and no less."""
+        bound = lowest(Bound(one, str(one)) for one in allowed)
+        assert bound.upto == min(allowed)
+        if bound.upto < ids.LAST:
+            minid = Planned(StreamKey("g0", "a"), str(bound.upto), bound.why).minid
+            assert ids.parse(minid) > bound.upto
+            assert ids.previous_id(ids.parse(minid)) == bound.upto
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("gateway") / "weir-data") as running:
+        yield running
+
+
+@pytest.fixture
+def gateway(server: Server) -> Iterator[Gateway]:
+    with Gateway(Access("g0", server.url)) as opened:
+        yield opened
+
+
+class Room:
+    """A stream of ten entries, `1-0` to `10-0`, of which an archive holds some."""
+
+    def __init__(self, place: Place, gateway: Gateway, stream: str) -> None:
+        self.place = place
+        self.gateway = gateway
+        self.stream = stream
+        self.maker = archives.Maker(place)
+        entries: list[dict[str, object]] = [
+            {"id": f"{number}-0", "fields": {"n": "1"}} for number in range(1, 11)
+        ]
+        calls.publish(gateway, {stream: entries})
+
+    @property
+    def generation(self) -> str:
+        seen = calls.stream(self.gateway, self.stream)
+        assert seen is not None
+        return str(seen["generation"])
+
+    def archived(self, *batches: Sequence[int]) -> "Room":
+        """Put entries into the archive, batch by batch."""
+        for numbers in batches:
+            entries = [f"{number}-0" for number in numbers]
+            self.maker.batch({self.stream: entries}, generation=self.generation)
+        self.settled(self.maker.upto[self.stream])
+        return self
+
+    def settled(self, upto: str) -> None:
+        """What the archive job tells the gateway in the end."""
+        calls.archived_up_to(self.gateway, self.stream, upto)
+
+    def group(self, name: str, *, read: int, acknowledged: Sequence[int] = ()) -> None:
+        """A group that has read so many entries, and acknowledged some."""
+        path = f"{of_stream(self.stream)}/groups"
+        self.gateway.post(path, {"name": name, "start": "0"})
+        if read:
+            consumer = f"{of_group(self.stream, name)}/consumers/c/read"
+            self.gateway.post(consumer, {"count": read})
+        if acknowledged:
+            acked = [f"{number}-0" for number in acknowledged]
+            self.gateway.post(f"{of_group(self.stream, name)}/ack", {"ids": acked})
+
+    def planned(self, rules: Rules = Rules(), now_ms: int = 1_000) -> Planned:  # noqa: B008 - it is frozen
+        """What a trim would do."""
+        found = plan(self.place, Archive.read(self.place), {"g0": self.gateway}, rules, now_ms)
+        return next(one for one in found if one.key.stream == self.stream)
+
+    def trimmed(self, planned: Planned) -> list[Trimmed]:
+        """Do it."""
+        return list(run({"g0": self.gateway}, [planned]))
+
+    def left(self) -> list[int]:
+        """Which entries the gateway still has."""
+        return list(calls.page(self.gateway, self.stream, after="0-0").ms)
+
+
+@pytest.fixture
+def room(tmp_path: Path, gateway: Gateway) -> Room:
+    return Room(Place.of(str(tmp_path / "archive")), gateway, tmp_path.name)
+
+
+class TestPlanning:
+    def test_without_groups_all_that_is_archived_may_go(self, room: Room) -> None:
+        """Up to the manifest, and what came since stays."""
+        found = room.archived([1, 2, 3], [4, 5, 6]).planned()
+        assert (found.upto, found.minid, found.entries, found.archived) == ("6-0", "6-1", 6, 6)
+        assert room.trimmed(found) == [Trimmed(found, deleted=6)]
+        assert room.left() == [7, 8, 9, 10]
+
+    def test_what_the_job_has_not_settled_stays(self, room: Room) -> None:
+        """A driver that died after the manifest reads that batch again when it is started."""
+        room.archived([1, 2, 3], [4, 5, 6]).settled("3-0")
+        found = room.planned()
+        assert (found.upto, found.entries) == ("3-0", 3)
+        assert "let it run once more" in found.why
+
+    def test_what_is_archived_twice_does_not_stand_for_what_is_missing(self, room: Room) -> None:
+        """Entry 3 is nowhere else: six rows of the archive are no proof that it has four entries."""
+        room.archived([1, 2, 4]).maker.upto[room.stream] = "0-0"
+        found = room.archived([1, 2, 4]).planned()
+        assert (found.entries, room.trimmed(found)) == (4, [])
+        assert found.refused is not None
+        assert "run compact" in found.refused
+
+    def test_files_may_lie_within_each_other(self, room: Room) -> None:
+        """One task may have had the first and the last part of a batch, another what is between."""
+        room.archived([1, 2, 5]).maker.upto[room.stream] = "2-0"
+        found = room.archived([3, 4, 6]).planned()
+        assert (found.entries, found.archived, found.refused) == (6, 6, None)
+
+    def test_planning_changes_nothing(self, room: Room) -> None:
+        room.archived([1, 2, 3]).planned()
+        assert len(room.left()) == 10
+
+    def test_the_slowest_group_decides(self, room: Room) -> None:
+        """What it reads next and what it has still to acknowledge stay."""
+        room.archived(range(1, 11))
+        room.group("fast", read=10, acknowledged=range(1, 11))
+        room.group("slow", read=6, acknowledged=[1, 2, 4])
+        found = room.planned()
+        assert found.upto == str(ids.previous_id(EntryId(3, 0)))
+        assert "slow has still to acknowledge 3-0" in found.why
+        room.trimmed(found)
+        assert room.left() == [3, 4, 5, 6, 7, 8, 9, 10]
+
+    def test_a_group_that_has_read_nothing_keeps_all(self, room: Room) -> None:
+        room.archived(range(1, 11)).group("new", read=0)
+        found = room.planned()
+        assert (found.entries, room.trimmed(found)) == (0, [])
+
+    def test_an_ignored_group_is_still_guarded_by_the_gateway(self, room: Room) -> None:
+        """The plan passes it over; the trim is refused, and removes nothing."""
+        room.archived(range(1, 11)).group("mirror", read=2)
+        found = room.planned(Rules(ignored_groups=frozenset({"mirror"})))
+        assert found.entries == 10
+        (outcome,) = room.trimmed(found)
+        assert outcome.refused is not None
+        assert "trim_guarded" in outcome.refused
+        assert len(room.left()) == 10
+
+    def test_young_entries_stay(self, room: Room) -> None:
+        found = room.archived(range(1, 11)).planned(Rules(keep_ms=6), now_ms=12)
+        assert (found.entries, found.why) == (5, "what comes after is younger than --keep")
+
+    @pytest.mark.parametrize(("keep", "gone"), [(1, 9), (3, 7), (10, 0), (11, 0)])
+    def test_the_last_entries_stay(self, room: Room, keep: int, gone: int) -> None:
+        """Counted as they are when the trim is planned, deleted ones not at all."""
+        found = room.archived(range(1, 11)).planned(Rules(keep_last=keep))
+        assert found.entries == gone
+        room.trimmed(found)
+        assert len(room.left()) == 10 - gone
+
+    def test_a_second_trim_finds_nothing(self, room: Room) -> None:
+        room.archived([1, 2, 3])
+        room.trimmed(room.planned())
+        assert room.planned().entries == 0
+
+    def test_it_goes_on_where_the_last_one_ended(self, room: Room) -> None:
+        """The archive holds what the gateway no longer has; only the rest is compared."""
+        room.archived([1, 2, 3])
+        room.trimmed(room.planned())
+        found = room.archived([4, 5]).planned()
+        assert (found.entries, found.archived) == (2, 2)
+
+    def test_a_boundary_within_a_file_counts_its_rows(self, room: Room) -> None:
+        """The file is read where its edges do not say it."""
+        room.archived(range(1, 11)).group("half", read=4, acknowledged=range(1, 5))
+        found = room.planned()
+        assert (found.upto, found.entries, found.archived) == ("4-0", 4, 4)
+
+    def test_entries_deleted_since_are_no_obstacle(self, room: Room) -> None:
+        """The archive holds more than the gateway."""
+        room.archived(range(1, 11))
+        room.gateway.post(f"{of_stream(room.stream)}/entries/delete", {"ids": ["4-0", "5-0"]})
+        found = room.planned()
+        assert (found.entries, found.archived, found.refused) == (8, 10, None)
+
+    def test_the_highest_id_of_all_stays(self, room: Room) -> None:
+        """A trim names the lowest ID that stays, and there is none after it."""
+        last = EntryId(ids.HALF_MAX, ids.HALF_MAX)
+        calls.publish(room.gateway, {room.stream: [{"id": str(last), "fields": {"n": "1"}}]})
+        room.archived(range(1, 11))
+        room.maker.batch({room.stream: [str(last)]}, generation=room.generation)
+        room.settled(str(last))
+        found = room.planned()
+        assert (found.entries, found.why) == (10, "no ID comes after the last entry's")
+        room.trimmed(found)
+        assert room.left() == [ids.HALF_MAX]
+
+
+def test_thousands_of_streams_are_planned_in_several_calls(tmp_path: Path, gateway: Gateway) -> None:
+    """The gateway takes so many at once and no more."""
+    place = Place.of(str(tmp_path / "archive"))
+    maker = archives.Maker(place)
+    maker.batch({f"nowhere-{number}": [] for number in range(1_001)})
+    found = plan(place, Archive.read(place), {"g0": gateway}, Rules(), 0)
+    assert len(found) == 1_001
+    assert {one.why for one in found} == {"the gateway has no such stream"}
+
+
+class TestRefusals:
+    def test_an_entry_that_is_not_in_the_archive(self, room: Room) -> None:
+        """Its manifest says that all up to 6 was read; 5 is in no file."""
+        found = room.archived([1, 2, 3], [4, 6]).planned()
+        assert found.refused is not None
+        assert "holds 6 entries up to 6-0, the archive 5" in found.refused
+        assert room.trimmed(found) == []
+        assert len(room.left()) == 10
+
+    def test_a_file_that_is_missing(self, room: Room) -> None:
+        room.archived([1, 2, 3])
+        room.place.delete(Archive.read(room.place).files()[0].path)
+        assert "is missing" in (room.planned().refused or "")
+
+    def test_a_file_with_fewer_rows(self, room: Room) -> None:
+        """Its footer is compared with the manifest before anything goes."""
+        room.archived([1, 2, 3])
+        path = Archive.read(room.place).files()[0].path
+        pq.write_table(archives.table(["1-0", "3-0"]), room.place.path(path))
+        assert "has 2 rows, its manifest says 3" in (room.planned().refused or "")
+
+    def test_a_stream_that_was_made_anew(self, room: Room) -> None:
+        """The archive's entries are those of another stream of that name."""
+        room.archived([1, 2, 3])
+        room.gateway.send("DELETE", of_stream(room.stream))
+        assert room.planned().why == "the gateway has no such stream"
+        calls.publish(room.gateway, {room.stream: [{"id": "1-0", "fields": {"n": "2"}}]})
+        assert "made anew" in (room.planned().refused or "")
+        assert room.left() == [1]
+
+    def test_a_gateway_that_was_not_named(self, room: Room) -> None:
+        room.archived([1])
+        (found,) = plan(room.place, Archive.read(room.place), {}, Rules(), 0)
+        assert "a gateway g0, and none was named so" in (found.refused or "")
