@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from app.redis import Resp, parse
 from engine import EngineError
-from engine.commands import Parked, execute
+from engine.commands import Parked, Unfinished, execute
 from engine.keyspace import Keyspace
 
 
@@ -25,6 +25,7 @@ class RedisSession:
         if request.command is None:
             return request.immediate(self.now_ms * 1000)
         reply = execute(self.keyspace, request.command, self.now_ms).reply
+        assert not isinstance(reply, Unfinished), "what is tested here is small"
         return None if isinstance(reply, Parked) else request.answer(reply)
 
     def call(self, *words: str | bytes) -> Resp:

@@ -250,10 +250,10 @@ class Call:
 
     def give_back(self, command: XReadGroup, reply: Reply) -> None:
         """Return new entries that the client never gets: it has left."""
-        if commands := in_flight.give_back(command, reply):
-            self.engine.submit(commands, lambda _: None)
-            for stream, _ in command.streams:
-                self.gateway.consumers.settled(stream)
+        for one in in_flight.give_back(command, reply):
+            # Each by itself: a large one takes several turns, which a transaction may not.
+            self.engine.submit([one], lambda _: None)
+            self.gateway.consumers.settled(one.stream)
 
     async def run(self, commands: Sequence[Command]) -> list[Reply]:
         """One command, which may wait, or several as one turn."""

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from engine import Command, EndWait, GiveBack, GroupRead, PendingList, Reply, XPendingRange, XReadGroup, ids
+from engine import EndWait, GiveBack, GroupRead, PendingList, Reply, XPendingRange, XReadGroup, ids
 
 # No age makes an entry that somebody owns claimable: only released ones are taken.
 released_only_ms: Final = (1 << 53) - 1
@@ -36,7 +36,7 @@ class Consumer(NamedTuple):
         return EndWait(streams=[self.stream], group=self.group, consumer=self.name)
 
 
-def give_back(command: XReadGroup, reply: Reply) -> list[Command]:
+def give_back(command: XReadGroup, reply: Reply) -> list[GiveBack]:
     """What returns new entries that a read was given and its client never got: they go back as they were."""
     if not isinstance(reply, GroupRead) or command.noack:
         return []

@@ -23,9 +23,8 @@ from engine.commands import (
     redriving,
     types,
 )
-from engine.commands.parting import part_of
 from engine.commands.room import check_memory
-from engine.commands.turn import DirtyTurnError, Parked, Turn
+from engine.commands.turn import DirtyTurnError, Parked, Turn, Unfinished
 from engine.commands.types import Command
 from engine.errors import EngineError, invalid
 from engine.keyspace import Keyspace
@@ -37,6 +36,7 @@ __all__ = [
     "Outcome",
     "Parked",
     "Turn",
+    "Unfinished",
     "bytes_logged",
     "check_memory",
     "execute",
@@ -44,13 +44,13 @@ __all__ = [
     "give_up",
     "is_ready",
     "parked_read",
-    "part_of",
     "read_streams_max",
     "retry_at_ms",
     "streams_of",
+    "unblocked",
 ]
 
-_Run = Callable[[Turn, Any], Reply | Parked]
+_Run = Callable[[Turn, Any], Reply | Parked | Unfinished]
 
 _TABLE: Final[dict[type[Command], _Run]] = {
     types.XAdd: entries.xadd,
@@ -97,7 +97,6 @@ _TABLE: Final[dict[type[Command], _Run]] = {
     own.DescribeGroup: managing.describe_group,
     own.RemoveGroup: managing.remove_group,
     own.RemoveConsumer: managing.remove_consumer,
-    own.ShedPending: managing.shed_pending,
     own.BuryEntries: managing.bury_entries,
     own.FindDeadLetters: redriving.find_dead_letters,
     own.Redrive: redriving.redrive,
@@ -142,15 +141,22 @@ class Outcome(msgspec.Struct, frozen=True):
     signals.
     """
 
-    reply: Reply | Parked | EngineError
+    reply: Reply | Parked | Unfinished | EngineError
     turn: Turn
 
 
-def execute(keyspace: Keyspace, command: Command, now_ms: int) -> Outcome:
+def execute(
+    keyspace: Keyspace,
+    command: Command,
+    now_ms: int,
+    so_far: Any = None,  # noqa: ANN401 - each command has its own
+) -> Outcome:
     """Run one command as a turn of its own. A refusal has changed nothing, nor has an exception, unless it is
     DirtyTurnError.
+
+    Where the reply is `Unfinished` the command runs again, with its `so_far`.
     """
-    turn = Turn(keyspace, now_ms)
+    turn = Turn(keyspace, now_ms, so_far, may_continue=True)
     return Outcome(_run(turn, command), turn)
 
 
@@ -163,13 +169,13 @@ def execute_all(
     turn = Turn(keyspace, now_ms)
     replies: list[Reply | EngineError] = []
     for command in commands:
-        reply = _run(turn, _without_block(command))
-        assert not isinstance(reply, Parked), "nothing waits in a transaction"
+        reply = _run(turn, unblocked(command))
+        assert not isinstance(reply, Parked | Unfinished), "a transaction is one turn, in which nothing waits"
         replies.append(reply)
     return replies, turn
 
 
-def _run(turn: Turn, command: Command) -> Reply | Parked | EngineError:
+def _run(turn: Turn, command: Command) -> Reply | Parked | Unfinished | EngineError:
     try:
         if type(command) in _BOUNDED:
             _within_bounds(turn, command)
@@ -219,7 +225,8 @@ def _ids_of(command: Command) -> types.Ids:
     return () if isinstance(command.ids, EngineError) else command.ids
 
 
-def _without_block(command: Command) -> Command:
+def unblocked(command: Command) -> Command:
+    """The command, as one that does not wait."""
     if isinstance(command, types.XRead | types.XReadGroup | own.Plan) and command.block_ms is not None:
         return msgspec.structs.replace(command, block_ms=None)
     return command
@@ -243,8 +250,8 @@ def give_up(keyspace: Keyspace, parked: Parked, now_ms: int) -> Reply | EngineEr
         )
     if isinstance(command, types.XReadGroup):
         return GroupRead(())
-    reply = execute(keyspace, _without_block(command), now_ms).reply
-    assert not isinstance(reply, Parked), "it does not wait any more"
+    reply = execute(keyspace, unblocked(command), now_ms).reply
+    assert not isinstance(reply, Parked | Unfinished), "it does not wait any more, and reads take one turn"
     return reply
 
 

@@ -14,9 +14,9 @@ from engine import errors, ids
 from engine.commands import own, types
 from engine.commands.deadletters import Dead, bury, takes_letters
 from engine.commands.entries import Prepared, prepare, store
+from engine.commands.grouping import drop_consumer
 from engine.commands.introspection import group_info, stream_info
-from engine.commands.parting import DROPPED_MAX, TRANSFERRED_MAX, check_held
-from engine.commands.turn import Turn
+from engine.commands.turn import Turn, Unfinished
 from engine.groups import Group
 from engine.keyspace import Key, Retention
 from engine.producers import epoch_bytes_max, epoch_chunks_max
@@ -34,6 +34,8 @@ from engine.replies import Added, Buried, GroupInfo, Published, Republished, Sto
 
 # Streams described in one page: each takes up to 10 µs.
 _infos_max: Final = 1_000
+# Pending entries that one turn transfers: up to 15 µs each.
+TRANSFERRED_MAX: Final = 500
 
 
 def ensure_stream(turn: Turn, command: own.EnsureStream) -> bool:
@@ -119,7 +121,7 @@ def remove_group(turn: Turn, command: own.RemoveGroup) -> bool:
     return True
 
 
-def remove_consumer(turn: Turn, command: own.RemoveConsumer) -> int:
+def remove_consumer(turn: Turn, command: own.RemoveConsumer) -> int | Unfinished:
     _, group = turn.group(command.stream, command.group)
     consumer = group.consumers.get(command.consumer)
     if consumer is None:
@@ -127,28 +129,22 @@ def remove_consumer(turn: Turn, command: own.RemoveConsumer) -> int:
     held = len(consumer.pending)
     if held and not command.drop and command.transfer_to is None:
         raise errors.consumer_has_pending(command.consumer, held)
-    if command.transfer_to != command.consumer:
-        check_held(consumer, transferred=command.transfer_to is not None)
-        if held and command.transfer_to is not None:
-            _transfer(turn, command, group, command.transfer_to)
-        turn.emit(RemoveConsumer(command.stream, command.group, command.consumer))
-    return held
+    if command.transfer_to == command.consumer:
+        return held
+    if command.transfer_to is None:
+        return drop_consumer(turn, command.stream, command.group, consumer)
+    if held > TRANSFERRED_MAX and not turn.may_continue:
+        raise errors.too_many_to_remove(command.consumer, held)
+    transferred: int = (turn.so_far or 0) + (
+        _transfer(turn, command, group, command.transfer_to) if held else 0
+    )
+    if consumer.pending:
+        return Unfinished(transferred)
+    turn.emit(RemoveConsumer(command.stream, command.group, command.consumer))
+    return transferred
 
 
-def shed_pending(turn: Turn, command: own.ShedPending) -> int:
-    key = turn.keyspace.find(command.stream)
-    group = key.groups.get(command.group) if key is not None else None
-    consumer = group.consumers.get(command.consumer) if group is not None else None
-    if group is None or consumer is None:
-        return 0
-    if command.transfer_to is not None:
-        return _transfer(turn, command, group, command.transfer_to)
-    ids_dropped = [entry_id for entry_id, _ in consumer.pending.page(0, DROPPED_MAX)]
-    turn.settle(command.stream, command.group, ids_dropped)
-    return len(ids_dropped)
-
-
-def _transfer(turn: Turn, command: own.RemoveConsumer | own.ShedPending, group: Group, heir: str) -> int:
+def _transfer(turn: Turn, command: own.RemoveConsumer, group: Group, heir: str) -> int:
     """Give entries to another consumer as they are, in order of delivery: nothing was delivered."""
     page = group.consumers[command.consumer].pending.page(0, TRANSFERRED_MAX)
     held = [(entry_id, one) for entry_id, _ in page if (one := group.pending.get(entry_id))]

@@ -94,17 +94,6 @@ class RemoveConsumer(Command, frozen=True, kw_only=True):
     transfer_to: str | None = None
 
 
-class ShedPending(Command, frozen=True, kw_only=True):
-    """Take a part of its pending entries, those with the lowest IDs, from a consumer that is to be removed:
-    they are dropped, or go to another consumer as they are. Reply: how many; 0 where it is gone.
-    """
-
-    stream: str
-    group: str
-    consumer: str
-    transfer_to: str | None = None
-
-
 class BuryEntries(Command, frozen=True, kw_only=True):
     """Move pending entries to the group's dead-letter stream, by hand. Reply: `Buried`.
 

@@ -6,14 +6,14 @@ Must never know: new entries, wire formats.
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from typing import Final
 
+from engine import errors
 from engine.commands import own, types
 from engine.commands.deadletters import Dead, bury, is_dead, too_many, turn_letters_max
 from engine.commands.entries import absent, ask_references, delete_each
 from engine.commands.reading import Room, delivery_count_max, pending_of, with_texts
-from engine.commands.turn import Turn, checked
+from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished, checked
 from engine.groups import Group, Pending
 from engine.keyspace import Key
 from engine.records import Own, Release
@@ -87,14 +87,19 @@ def xnack(turn: Turn, command: types.XNack) -> int:
     return len(released)
 
 
-def give_back(turn: Turn, command: own.GiveBack) -> int:
+def give_back(turn: Turn, command: own.GiveBack) -> int | Unfinished:
+    """`so_far` is how many IDs earlier turns looked at, and how many of those they released."""
     key = turn.keyspace.find(command.stream)
     group = key.groups.get(command.group) if key is not None else None
+    start, released = turn.so_far or (0, 0)
     if group is None:
-        return 0
+        return released
+    stop = start + TURN_LOOKUPS_MAX
+    if not turn.may_continue:
+        turn.ask_lookups(len(command.ids))
     held = {
         entry_id: one.delivery_count
-        for entry_id in command.ids
+        for entry_id in command.ids[start:stop]
         if (one := group.pending.get(entry_id)) is not None
         and one.consumer is not None
         and one.consumer.name == command.consumer
@@ -103,7 +108,8 @@ def give_back(turn: Turn, command: own.GiveBack) -> int:
         counts = [max(0, count - 1) for count in held.values()]
         turn.emit(Release(command.stream, command.group, list(held), counts))
         turn.signal(command.stream)
-    return len(held)
+    released += len(held)
+    return released if stop >= len(command.ids) else Unfinished((stop, released))
 
 
 def _nacked_count(before: int, nack: types.Nack) -> int:
@@ -121,25 +127,35 @@ def xpending(turn: Turn, command: types.XPending) -> PendingSummary:
     return PendingSummary(len(group.pending), first[0] if first else 0, last[0] if last else 0, consumers)
 
 
-def xpending_range(turn: Turn, command: types.XPendingRange) -> PendingList:
+def xpending_range(turn: Turn, command: types.XPendingRange) -> PendingList | Unfinished:
+    """A look for idle entries takes several turns where there are many others: `so_far` is the next ID, and
+    what was found below it.
+    """
     _, group = turn.group(command.stream, command.group)
     if command.count <= 0:
         return PendingList(())
-    rows = (
-        (entry_id, one)
-        for entry_id, one in _pending_in(group, command)
-        if one.consumer is None or one.idle_ms(turn.now_ms) >= command.min_idle_ms
-    )
-    found = [_pending_entry(turn, entry_id, one) for entry_id, one in islice(rows, command.count + 1)]
-    return PendingList(found[: command.count], more=len(found) > command.count)
+    start, found = turn.so_far or (command.start, list[PendingEntry]())
+    for place, (entry_id, one) in enumerate(_pending_in(group, command, start)):
+        if one.consumer is None or one.idle_ms(turn.now_ms) >= command.min_idle_ms:
+            if len(found) == command.count:
+                return PendingList(found, more=True)
+            found.append(_pending_entry(turn, entry_id, one))
+        elif place >= TURN_SCANNED_MAX:
+            if not turn.may_continue:
+                raise errors.invalid(
+                    f"ERR too many pending entries: a transaction looks at {TURN_SCANNED_MAX}; "
+                    "use XPENDING by itself, or a smaller range"
+                )
+            return Unfinished((entry_id, found))
+    return PendingList(found)
 
 
-def _pending_in(group: Group, command: types.XPendingRange) -> Iterator[tuple[int, Pending]]:
-    """The pending entries of the range, of one consumer or of all."""
+def _pending_in(group: Group, command: types.XPendingRange, start: int) -> Iterator[tuple[int, Pending]]:
+    """The pending entries of the range from `start` on, of one consumer or of all."""
     if command.consumer is None:
-        rows = group.pending.items(command.start)
+        rows = group.pending.items(start)
     elif command.consumer in group.consumers:
-        rows = pending_of(group, group.consumers[command.consumer], command.start)
+        rows = pending_of(group, group.consumers[command.consumer], start)
     else:
         return
     for entry_id, one in rows:

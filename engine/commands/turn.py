@@ -6,7 +6,7 @@ Must never know: what any command means, asyncio, disk, wire formats.
 """
 
 from collections.abc import Hashable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -26,6 +26,8 @@ turn_frame_bytes_max: Final = 3 << 20
 TURN_LOOKUPS_MAX: Final = 500
 # Entries that one turn removes one by one: trims with regard to references go on in the next call.
 TURN_REMOVALS_MAX: Final = 2_000
+# Entries that one turn walks over in search of others, pending or stored: up to 1 µs each.
+TURN_SCANNED_MAX: Final = 10_000
 # An ID in the log, with its delivery count.
 id_frame_bytes: Final = 25
 
@@ -41,6 +43,12 @@ class Parked(msgspec.Struct, frozen=True):
     streams: tuple[str, ...]
     block_ms: int
     kin: Hashable = None
+
+
+class Unfinished(msgspec.Struct, frozen=True):
+    """One turn was not enough: the command runs again in the next one, which continues from `so_far`."""
+
+    so_far: Any
 
 
 class DirtyTurnError(Exception):
@@ -65,13 +73,25 @@ class Turn:
         "keyspace",
         "letters_bytes",
         "lookups_left",
+        "may_continue",
         "now_ms",
         "records",
         "signalled",
+        "so_far",
     )
 
-    def __init__(self, keyspace: Keyspace, now_ms: int) -> None:
+    def __init__(
+        self,
+        keyspace: Keyspace,
+        now_ms: int,
+        so_far: Any = None,  # noqa: ANN401 - each command has its own
+        *,
+        may_continue: bool = False,
+    ) -> None:
         self.keyspace = keyspace
+        # What earlier turns of the command left, None in the first; and whether there may be another turn.
+        self.so_far = so_far
+        self.may_continue = may_continue
         self.now_ms = now_ms
         self.records: list[Record] = []
         # Who was seen last, and the place of the record.

@@ -20,6 +20,7 @@ from engine.commands import (
     DirtyTurnError,
     Parked,
     Turn,
+    Unfinished,
     bytes_logged,
     check_memory,
     execute,
@@ -27,9 +28,9 @@ from engine.commands import (
     give_up,
     is_ready,
     parked_read,
-    part_of,
     retry_at_ms,
     streams_of,
+    unblocked,
 )
 from engine.commands.own import EndWait, KeepHouse
 from engine.commands.planning import durable_queue
@@ -250,46 +251,47 @@ class Engine:
         """
         if self._serving.must_come_behind((command,)):
             await self._serving.come_behind()
-        parted = await self._run_parts(command)
-        now_ms = self._clock.wall_ms()
-        self._admit((command,))
-        start = self._writer.staged_upto
-        try:
-            outcome = execute(self._keyspace, command, now_ms)
-            # A frame of its own is the last that touched its streams: the answer depends on nothing later.
-            position = self._commit(outcome.turn, start) or self._depends_on(command)
-        except DirtyTurnError as error:
-            raise self._break_down(error) from None
-        reply = outcome.reply
+        reply, position = self._turn(command)
+        if isinstance(reply, Unfinished):
+            reply, position = await self._further_turns(command, reply)
         if isinstance(reply, Parked):
             reply, position = await self._wait(reply, until)
         if synced or position > self._writer.safe_upto:
             await self._writer.safe(position, synced=synced)
         if isinstance(reply, EngineError):
             raise reply
-        return reply + parted if parted and isinstance(reply, int) else reply
+        return reply
 
-    async def _run_parts(self, command: Command) -> int:
-        """Run what makes a command too large for one turn in turns of its own; the sum of their replies."""
-        total = 0
-        while (part := part_of(self._keyspace, command)) is not None:
-            self._admit((part,))
-            start = self._writer.staged_upto
-            try:
-                outcome = execute(self._keyspace, part, self._clock.wall_ms())
-                self._commit(outcome.turn, start)
-            except DirtyTurnError as error:
-                raise self._break_down(error) from None
-            if isinstance(outcome.reply, EngineError):
-                raise outcome.reply
-            assert isinstance(outcome.reply, int), "it counts entries"
-            total += outcome.reply
-            await asyncio.sleep(0)
-        return total
-
-    async def _outcome(self, command: Command, *, synced: bool) -> Reply | EngineError:
+    def _turn(
+        self, command: Command, before: Unfinished | None = None
+    ) -> tuple[Reply | Parked | Unfinished | EngineError, int]:
+        """Run a command in a turn of its own; the log position on which the reply depends."""
+        now_ms = self._clock.wall_ms()
+        self._admit((command,))
+        start = self._writer.staged_upto
         try:
-            return await self.execute(command, synced=synced)
+            outcome = execute(self._keyspace, command, now_ms, None if before is None else before.so_far)
+            # A frame of its own is the last that touched its streams: the answer depends on nothing later.
+            return outcome.reply, self._commit(outcome.turn, start) or self._depends_on(command)
+        except DirtyTurnError as error:
+            raise self._break_down(error) from None
+
+    async def _further_turns(self, command: Command, reply: Unfinished) -> tuple[Reply | EngineError, int]:
+        """Run what one turn was not enough for to its end, with others' turns between."""
+        while True:
+            await asyncio.sleep(0)
+            further, position = self._turn(command, reply)
+            if not isinstance(further, Unfinished):
+                assert not isinstance(further, Parked), "reads take one turn"
+                return further, position
+            reply = further
+
+    async def _rest(self, command: Command, reply: Unfinished, *, synced: bool) -> Reply | EngineError:
+        """The same for a command by callback: its reply, once that may leave."""
+        try:
+            found, position = await self._further_turns(command, reply)
+            await self._writer.safe(position, synced=synced)
+            return found
         except EngineError as refusal:
             return refusal
         except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is answered
@@ -305,42 +307,46 @@ class Engine:
         """
         if self._serving.must_come_behind(commands):
             await self._serving.come_behind()
-        self._admit(commands)
-        start = self._writer.staged_upto
-        try:
-            replies, turn = execute_all(self._keyspace, commands, self._clock.wall_ms())
-            position = max(self._commit(turn, start), *map(self._depends_on, commands), 0)
-        except DirtyTurnError as error:
-            raise self._break_down(error) from None
+        replies, position = self._turn_of_all(commands)
         if synced or position > self._writer.safe_upto:
             await self._writer.safe(position, synced=synced)
         return replies
 
+    def _turn_of_all(self, commands: Sequence[Command]) -> tuple[list[Reply | EngineError], int]:
+        """Run commands in one turn; the log position on which the replies depend."""
+        self._admit(commands)
+        start = self._writer.staged_upto
+        try:
+            replies, turn = execute_all(self._keyspace, commands, self._clock.wall_ms())
+            return replies, self._commit(turn, start) or max(map(self._depends_on, commands), default=0)
+        except DirtyTurnError as error:
+            raise self._break_down(error) from None
+
     def submit(self, commands: Sequence[Command], done: Done, *, synced: bool = False) -> None:
         """The same by callback, without a task: the turn runs now, and `done` gets the replies once they may
-        leave, at once where that is now.
+        leave, at once where that is now. One command alone may take further turns, and is answered later.
 
         What refuses the whole is the only reply then: `storage_failed`, `storage_full`, `draining`,
-        `restarting`, `internal`. A command that takes several turns is answered later.
+        `restarting`, `internal`.
         """
         if self._serving.must_come_behind(commands):
             self._serving.serve_all_groups()
         # Behind them: one of their turns may have failed.
         try:
-            self._admit(commands)
+            if len(commands) == 1:
+                reply, position = self._turn(unblocked(commands[0]))
+                if isinstance(reply, Unfinished):
+                    later = asyncio.ensure_future(self._rest(commands[0], reply, synced=synced))
+                    later.add_done_callback(
+                        lambda ended: None if ended.cancelled() else done([ended.result()])
+                    )
+                    return
+                assert not isinstance(reply, Parked), "it does not wait"
+                replies = [reply]
+            else:
+                replies, position = self._turn_of_all(commands)
         except EngineError as refusal:
             done([refusal])
-            return
-        if len(commands) == 1 and part_of(self._keyspace, commands[0]) is not None:
-            later = asyncio.ensure_future(self._outcome(commands[0], synced=synced))
-            later.add_done_callback(lambda ended: None if ended.cancelled() else done([ended.result()]))
-            return
-        start = self._writer.staged_upto
-        try:
-            replies, turn = execute_all(self._keyspace, commands, self._clock.wall_ms())
-            position = self._commit(turn, start) or max(map(self._depends_on, commands), default=0)
-        except DirtyTurnError as error:
-            done([self._break_down(error)])
             return
         if self._writer.is_safe(position, synced=synced):
             done(replies)
@@ -373,6 +379,7 @@ class Engine:
                 start = self._writer.staged_upto
                 outcome = execute(self._keyspace, command, now_ms)
                 position = self._commit(outcome.turn, start) or self._depends_on(command)
+                assert not isinstance(outcome.reply, Unfinished), "reads take one turn"
                 reply = outcome.reply
             if isinstance(reply, Parked):
                 self._check_may_wait()
@@ -524,6 +531,7 @@ class Engine:
         except DirtyTurnError as error:
             self._answer(waiter, self._break_down(error), 0)
             return {}
+        assert not isinstance(outcome.reply, Unfinished), "reads take one turn"
         if isinstance(outcome.reply, Parked):
             waiter.parked = outcome.reply
             self._park(waiter)

@@ -4,11 +4,11 @@ Knows: a command → one turn → its reply, and what the log would hold of it.
 Must never know: asyncio, disk, waiting.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from engine import EngineError, Publish, XAdd, entries, ids
-from engine.commands import Parked, Turn, execute
+from engine.commands import Parked, Turn, Unfinished, execute
 from engine.commands.own import KeepHouse
 from engine.commands.types import Command
 from engine.keyspace import Key, Keyspace, Retention
@@ -39,14 +39,21 @@ class House(World):
 
     def run(self, command: Command) -> object:
         """The reply of one command."""
-        outcome = execute(self.keyspace, command, self.now_ms)
-        self.turn = outcome.turn
-        if self.turn.records:
-            self.payloads.append(encode(self.turn.records))
-        if isinstance(outcome.reply, EngineError):
-            assert not self.turn.records, "a refusal has changed nothing"
-            raise outcome.reply
-        return None if isinstance(outcome.reply, Parked) else outcome.reply
+        *_, reply = self.turns(command)
+        return None if isinstance(reply, Parked) else reply
+
+    def turns(self, command: Command) -> Iterator[object]:
+        """Run a command a turn at a time: `Unfinished`, and at the end the reply."""
+        reply: object = Unfinished(None)
+        while isinstance(reply, Unfinished):
+            outcome = execute(self.keyspace, command, self.now_ms, reply.so_far)
+            self.turn, reply = outcome.turn, outcome.reply
+            if self.turn.records:
+                self.payloads.append(encode(self.turn.records))
+            if isinstance(reply, EngineError):
+                assert not self.turn.records, "a refusal has changed nothing"
+                raise reply
+            yield reply
 
     def of(self, kind: type[R], command: Command) -> R:
         """The reply, known to be of a kind."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from app.redis import Request, parse, parse_each
 from engine import Command, DbSize, Engine, EngineError, Reply
-from engine.commands import Parked, execute
+from engine.commands import Parked, Unfinished, execute
 from engine.keyspace import Keyspace
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock, settle
@@ -69,7 +69,7 @@ class Running:
         request = parse(words_of(step.words))
         assert request.command is not None, "the engine's"
         outcome = execute(keyspace_of(self.engine), request.command, self.clock.wall_ms())
-        assert not isinstance(outcome.reply, Parked), "it does not wait"
+        assert not isinstance(outcome.reply, Parked | Unfinished), "it does not wait, and takes one turn"
         assert not outcome.turn.records, "it changes nothing"
         return answered(request, outcome.reply)
 

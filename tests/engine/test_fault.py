@@ -23,8 +23,8 @@ from engine import (
     commands,
     entries,
 )
-from engine.commands import own
-from engine.commands.parting import DROPPED_MAX
+from engine.commands import Turn
+from engine.commands.grouping import DROPPED_MAX, xgroup_delconsumer
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk
@@ -227,8 +227,10 @@ async def test_an_exception_in_a_command_of_several_turns_is_told_by_callback(
 ) -> None:
     """It runs in a task of which nobody hears but by that callback."""
 
-    def planted(*_: object) -> None:
-        raise PlantedError("before anything changed")
+    def planted(turn: Turn, command: XGroupDelConsumer) -> object:
+        if turn.so_far is not None:
+            raise PlantedError("before anything changed")
+        return xgroup_delconsumer(turn, command)
 
     async with Broken(MemoryStorage(), "everysec") as talk:
         await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
@@ -238,7 +240,7 @@ async def test_an_exception_in_a_command_of_several_turns_is_told_by_callback(
         while isinstance(await talk.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">"), list):
             pass
         told: list[object] = []
-        monkeypatch.setitem(vars(commands)["_TABLE"], own.ShedPending, planted)
+        monkeypatch.setitem(vars(commands)["_TABLE"], XGroupDelConsumer, planted)
         remove = XGroupDelConsumer(stream="s", group="g", consumer="a")
         talk.engine.submit([remove], told.extend)
         await settle()
@@ -246,7 +248,7 @@ async def test_an_exception_in_a_command_of_several_turns_is_told_by_callback(
         monkeypatch.undo()
         talk.engine.submit([remove], told.extend)
         await settle()
-        assert told[1:] == [2 * DROPPED_MAX]
+        assert told[1:] == [DROPPED_MAX], "the first turn has dropped the others"
 
 
 async def test_a_fault_in_housekeeping_is_noticed() -> None:

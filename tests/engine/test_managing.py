@@ -31,8 +31,8 @@ from engine import (
     XReadGroup,
     ids,
 )
-from engine.commands import Parked, execute
-from engine.commands.parting import TRANSFERRED_MAX
+from engine.commands import Parked, execute, execute_all
+from engine.commands.managing import TRANSFERRED_MAX
 from engine.commands.types import Command
 from engine.keyspace import Retention
 from tests.engine.house import House, adding, id_of
@@ -235,7 +235,7 @@ def test_transferred_entries_stay_as_they_are(shared: House, heir: str) -> None:
     assert consumers[heir].seen_time_ms == shared.now_ms
 
 
-def test_a_transfer_that_is_too_much_for_one_turn_is_refused() -> None:
+def test_a_transfer_that_is_too_much_for_one_turn_is_refused_in_a_transaction() -> None:
     """One at the limit is not, nor does its frame outgrow the log's reserve, however long the names."""
     house = House()
     house.fill("s", TRANSFERRED_MAX + 1)
@@ -244,7 +244,9 @@ def test_a_transfer_that_is_too_much_for_one_turn_is_refused() -> None:
         house.pass_ms(1)
         house.run(XReadGroup(group="g" * 400, consumer="c", streams=[("s", Cursor.NEW)], count=1))
     removal = RemoveConsumer(stream="s", group="g" * 400, consumer="c", transfer_to="d")
-    refusal = house.refused(removal)
+    (refusal,), turn = execute_all(house.keyspace, [removal], house.now_ms)
+    assert isinstance(refusal, EngineError)
+    assert not turn.records
     assert (refusal.code, refusal.members) == ("invalid", {"pending": TRANSFERRED_MAX + 1})
     assert "too many for one turn" in refusal.detail
     one = Claim(min_idle_ms=0, ids=[id_of("1-0")])

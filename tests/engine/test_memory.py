@@ -61,7 +61,6 @@ GOING_ON: Final = {
     types.XGroupSetId, types.XGroupDestroy, types.XGroupDelConsumer, types.Delete, types.FlushAll,
     types.ConfigSet, own.UpdateStream, own.UpdateGroup, own.RemoveGroup, own.RemoveConsumer, own.KeepHouse,
     own.EndWait, own.GiveBack,
-    own.ShedPending,
 }  # fmt: skip
 
 READ_NEW: Final = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)])

@@ -1,22 +1,36 @@
-"""A consumer that holds more than one turn takes is removed in several, by every way into the engine."""
+"""A command that is too much for one turn takes several, by every way into the engine."""
 
 import asyncio
+from typing import Final
 
+import msgspec
 import pytest
 
 from engine import (
     Cursor,
     Engine,
     EngineError,
+    GiveBack,
+    PendingList,
     RemoveConsumer,
+    XAck,
     XAdd,
     XGroupCreate,
     XGroupDelConsumer,
+    XGroupDestroy,
+    XPendingRange,
     XReadGroup,
+    entries,
 )
-from engine.commands.parting import DROPPED_MAX
+from engine.commands import Unfinished, execute_all
+from engine.commands.grouping import DROPPED_MAX
+from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX
 from engine.commands.types import Command
+from engine.ids import ID_MAX
 from tests.engine.clocks import HandClock
+from tests.engine.house import House
+
+BODY: Final = entries.body([("a", "1")])
 
 
 @pytest.mark.parametrize("callback", [False, True])
@@ -46,3 +60,71 @@ async def test_the_reply_counts_all_that_it_held(command: Command, *, callback: 
         assert await engine.execute(command) == DROPPED_MAX + 1
     engine.check()
     await engine.close()
+
+
+def looking(house: House, count: int = 10) -> XPendingRange:
+    """A house in which 3 entries are idle, behind `TURN_SCANNED_MAX` + 1 that are not; the look for them."""
+    house.run(XAdd(stream="s", bodies=[BODY] * (TURN_SCANNED_MAX + 4)))
+    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)]))
+    house.pass_ms(10)
+    pending = house.key("s").groups["g"].pending
+    for entry_id, one in pending.page(0, TURN_SCANNED_MAX + 1):
+        house.key("s").groups["g"].own(entry_id, one.consumer, house.now_ms, 1)  # type: ignore[arg-type]
+    return XPendingRange(stream="s", group="g", start=0, end=ID_MAX, count=count, min_idle_ms=10)
+
+
+@pytest.mark.parametrize(("count", "more"), [(2, True), (3, False), (4, False)])
+@pytest.mark.parametrize("consumer", [None, "c"])
+def test_a_look_for_idle_entries_takes_several_turns(consumer: str | None, count: int, *, more: bool) -> None:
+    house = House()
+    look = msgspec.structs.replace(looking(house, count), consumer=consumer)
+    first, reply = house.turns(look)
+    last = [entry_id for entry_id, _ in house.key("s").groups["g"].pending.items()][-3:]
+    assert isinstance(first, Unfinished)
+    assert isinstance(reply, PendingList)
+    assert ([one.id for one in reply.entries], reply.more) == (last[:count], more)
+
+
+def test_a_look_for_idle_entries_that_one_turn_takes() -> None:
+    """Also in a transaction; that refuses one entry more, of which there may be a million."""
+    house = House()
+    beyond = looking(house)
+    lowest = house.key("s").stream.first_id
+    look = msgspec.structs.replace(beyond, start=lowest + 1)
+    (found,) = house.turns(look)
+    assert isinstance(found, PendingList)
+    assert len(found.entries) == 3
+    (same, refusal), turn = execute_all(house.keyspace, [look, beyond], house.now_ms)
+    assert same == found
+    assert isinstance(refusal, EngineError)
+    assert str(TURN_SCANNED_MAX) in refusal.redis
+    assert not turn.records
+
+
+def test_a_group_that_is_removed_meanwhile_has_no_pending_entries() -> None:
+    house = House()
+    turns = house.turns(looking(house))
+    assert isinstance(next(turns), Unfinished)
+    house.run(XGroupDestroy(stream="s", group="g"))
+    with pytest.raises(EngineError, match="NOGROUP"):
+        next(turns)
+
+
+@pytest.mark.parametrize(("more", "turns"), [(0, 1), (1, 2)])
+def test_many_entries_are_given_back_in_several_turns(more: int, turns: int) -> None:
+    """What the consumer holds of them; a transaction refuses more than one turn takes."""
+    house = House()
+    house.fill("s", TURN_LOOKUPS_MAX + 1)
+    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)]))
+    house.run(XAck(stream="s", group="g", ids=[1 << 64]))
+    given = [number << 64 for number in range(1, TURN_LOOKUPS_MAX + 1 + more)]
+    command = GiveBack(stream="s", group="g", consumer="c", ids=given)
+    if more:
+        (refusal,), _ = execute_all(house.keyspace, [command], house.now_ms)
+        assert isinstance(refusal, EngineError)
+    *before, released = house.turns(command)
+    assert (len(before) + 1, released) == (turns, TURN_LOOKUPS_MAX - 1 + more)
+    assert house.key("s").groups["g"].released_count() == released
+    house.check()

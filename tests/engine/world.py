@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from app.redis import Resp, parse
 from engine import Command, EngineError, Reply
-from engine.commands import Parked, execute, execute_all
+from engine.commands import Parked, Unfinished, execute, execute_all
 from engine.keyspace import Keyspace
 from engine.records import Record, decode, encode, replay, snapshot
 from tests.engine.images import image
@@ -70,6 +70,7 @@ class World:
         outcome = execute(self.keyspace, command, self.now_ms)
         self.signalled = list(outcome.turn.signalled)
         self._log(outcome.turn.records, changed=not isinstance(outcome.reply, EngineError))
+        assert not isinstance(outcome.reply, Unfinished), "a small world"
         return None if isinstance(outcome.reply, Parked) else (outcome.reply,)
 
     def transaction(self, *commands: Sequence[Word]) -> list[object]:
