@@ -28,6 +28,8 @@ gone_extension: Final = "weir.gone"
 # Where a request may be meant: a path, everything, or a whole URL, whose place has to be the Host's.
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?]*)(?:[/?].*)?", re.IGNORECASE | re.DOTALL)
 
+# What a head has besides its method, its path and its headers.
+_LINE_BYTES: Final = len("  HTTP/1.1\r\n\r\n")
 
 # Of the whole process, as they are.
 _descriptors: Final = Descriptors()
@@ -60,7 +62,9 @@ class GuardedProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         # Nothing that comes is looked at any more; what was asked before is still answered.
         self._refused = False
+        # Of a head that is not over: what came of it, and what the parser has made of it.
         self._head_bytes = 0
+        self._parsed_bytes = 0
         self._begun = 0
         self._complete = True
         self._head_over = False
@@ -108,6 +112,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._head_bytes = 1
+        self._parsed_bytes = 0
         self._begun += 1
         self._complete = self._head_over = False
         self._void_bytes = 0
@@ -124,10 +129,11 @@ class GuardedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._head_bytes = 0
-        self._head_over = True
+        self._count(len(self.parser.get_method()) + _LINE_BYTES)
         if _is_ambiguous(self.parser.get_http_version(), self.url, self.headers):
             raise _AmbiguousError
+        self._head_bytes = 0
+        self._head_over = True
         # uvicorn's `send` drops what comes after the peer's end, in silence, and tells of the end later.
         cast("dict[str, Any]", self.scope)["extensions"] = {gone_extension: self.transport.is_closing}
         super().on_headers_complete()
@@ -156,7 +162,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._stall = None
 
     def send_400_response(self, msg: str) -> None:
-        if self._head_bytes > self.limits.head_bytes_max:
+        if self._parsed_bytes > self.limits.head_bytes_max:
             self._refuse("headers_too_large", self._too_large)
         else:
             self._refuse("malformed_request", "it cannot be read as HTTP/1.1, or it can be read in two ways")
@@ -166,8 +172,8 @@ class GuardedProtocol(HttpToolsProtocol):
         return f"a request's line and headers have at most {self.limits.head_bytes_max} bytes"
 
     def _count(self, length: int) -> None:
-        self._head_bytes += length
-        if self._head_bytes > self.limits.head_bytes_max:
+        self._parsed_bytes += length
+        if self._parsed_bytes > self.limits.head_bytes_max:
             raise _HeadTooLargeError
 
     def _late(self) -> None:

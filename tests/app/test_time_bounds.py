@@ -1,0 +1,339 @@
+"""Bounds of a connection, at the limit and one beside it: its times in milliseconds, its head in bytes.
+
+Knows: real sockets, both ways that a request may go, an event loop under a clock that the test moves.
+Must never know: which timer ends what.
+"""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from app.main import create_app
+from app.settings import Settings
+from app.transport.server import config, socket_stall_s_max
+from engine import Engine, XAdd, entries
+from tests.engine.clocks import HandClock, settle
+
+# Each another number, so that no bound is taken for another.
+SETTINGS: Final = Settings(
+    log_requests="none",
+    head_bytes_max=1_024,
+    request_s_max=2,
+    stall_s_max=3,
+    drain_s_max=4,
+    keep_alive_s=5,
+    heartbeat_ms=1_500,
+)
+ENTRIES: Final = b"GET /v1/streams/s/entries HTTP/1.1\r\nHost: localhost\r\n"
+PUBLISH: Final = (
+    b"POST /v1/streams/s/entries HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 20\r\n\r\n"
+)
+UPGRADE: Final = (
+    b"GET /v1/ws HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+_patience_s: Final = 10.0
+_small_bytes: Final = 64 << 10
+
+
+class Line:
+    """A client's end of a connection."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self._client = client
+        self.received = b""
+        self.is_over = False
+
+    async def send(self, data: bytes) -> None:
+        """Send, and let the gateway do what it can."""
+        self._client.sendall(data)
+        await settle()
+
+    async def stays(self) -> bool:
+        """Whether the gateway leaves it open."""
+        await settle()
+        self._read()
+        return not self.is_over
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Take what comes until this holds."""
+        deadline = time.monotonic() + _patience_s
+        while not holds():
+            assert time.monotonic() < deadline, (self.is_over, self.received[-200:])
+            self._read()
+            await settle()
+
+    async def ends(self) -> bytes:
+        """Take what comes until the gateway closes: all that came."""
+        await self.until(lambda: self.is_over)
+        return self.received
+
+    def _read(self) -> None:
+        with suppress(BlockingIOError):
+            try:
+                while data := self._client.recv(1 << 16):
+                    self.received += data
+            except ConnectionError:
+                pass
+            self.is_over = True
+
+
+class World:
+    """A gateway on a loop whose time the test lets pass."""
+
+    def __init__(self, clock: HandClock, engine: Engine, *, fast_path: bool) -> None:
+        self.clock = clock
+        self.engine = engine
+        self._app = create_app(SETTINGS, clock, thin=fast_path)
+        self._app.gateway.open(engine)
+        self.config = config(SETTINGS, self._app)
+        self.config.load()
+        self.state = ServerState()
+        self.sockets: list[socket.socket] = []
+
+    async def connect(self) -> Line:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _small_bytes)
+            client.connect(listener.getsockname())
+            accepted, _ = listener.accept()
+        client.setblocking(False)  # noqa: FBT003 - the standard library's
+        self.sockets.append(client)
+        loop = asyncio.get_running_loop()
+
+        def protocol() -> Any:
+            return self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.state, app_state={}, _loop=loop
+            )
+
+        await loop.connect_accepted_socket(protocol, accepted)
+        return Line(client)
+
+    async def pass_ms(self, milliseconds: int) -> None:
+        self.clock.pass_ms(milliseconds)
+        await settle()
+
+    async def fill(self, size: int) -> None:
+        """So many bytes of entries."""
+        body = entries.body([("a", "x" * (1 << 19))])
+        await self.engine.execute(XAdd(stream="s", bodies=[body] * (size >> 19)))
+
+
+@pytest.fixture(params=[True, False], ids=["fast path", "full way"])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    clock, loop = HandClock(), asyncio.get_running_loop()
+    clock.drive(loop)
+    engine = Engine.open(None, clock=clock, fsync="no")
+    await engine.start()
+    world = World(clock, engine, fast_path=request.param)
+    yield world
+    for client in world.sockets:
+        client.close()
+    await settle()
+    for connection in list(world.state.connections):
+        connection.transport.abort()
+    await settle()
+    await engine.close()
+    clock.let_be(loop)
+
+
+# ---- a request's time to arrive
+
+
+@pytest.mark.parametrize(
+    ("begun", "answer"),
+    [
+        (b"", b""),
+        (b"\r\n", b""),
+        (b"GET /v1/streams", b"HTTP/1.1 408 "),
+        (PUBLISH[:-2], b"HTTP/1.1 408 "),
+        (PUBLISH + b'{"fields":', b"HTTP/1.1 408 "),
+    ],
+    ids=["nothing", "a blank line", "half a line", "half a head", "half a body"],
+)
+async def test_a_request_that_does_not_arrive_in_time_is_refused(
+    world: World, begun: bytes, answer: bytes
+) -> None:
+    """Not a millisecond before; a connection that has asked for nothing is closed without a word."""
+    line = await world.connect()
+    if begun:
+        await line.send(begun)
+    await world.pass_ms(1_999)
+    assert await line.stays()
+    assert line.received == b""
+    await world.pass_ms(1)
+    assert (await line.ends())[: len(b"HTTP/1.1 408 ")] == answer
+
+
+async def test_a_request_that_arrives_in_the_last_millisecond_is_answered(world: World) -> None:
+    line = await world.connect()
+    await world.pass_ms(1_000)
+    await line.send(PUBLISH + b'{"fields":')
+    await world.pass_ms(999)
+    await line.send(b'{"a":"1"}}')
+    await line.until(lambda: line.received.startswith(b"HTTP/1.1 201 "))
+
+
+# ---- an idle connection
+
+
+async def test_an_idle_connection_is_closed_at_its_time(world: World) -> None:
+    """Each answer begins it anew."""
+    line = await world.connect()
+    for number in (1, 2):
+        await line.send(ENTRIES + b"\r\n")
+        await line.until(lambda number=number: line.received.count(b"HTTP/1.1 ") == number)  # type: ignore[misc]
+        await world.pass_ms(4_999)
+        assert await line.stays()
+    await world.pass_ms(1)
+    await line.ends()
+
+
+# ---- readers that take nothing
+
+
+@pytest.mark.parametrize(("stalled_ms", "is_whole"), [(2_999, True), (3_000, False), (3_001, False)])
+async def test_a_reader_of_a_long_answer_is_cut_at_its_time(
+    world: World, stalled_ms: int, *, is_whole: bool
+) -> None:
+    """What it takes before counts: it gets the whole answer."""
+    await world.fill(8 << 20)
+    line = await world.connect()
+    await line.send(ENTRIES.replace(b"entries", b"entries?count=15") + b"Connection: close\r\n\r\n")
+    await world.pass_ms(stalled_ms)
+    received = await line.ends()
+    assert len(received) > 0
+    assert (len(received) > 15 << 19) == is_whole
+
+
+@pytest.mark.parametrize(("stalled_ms", "is_closed"), [(2_999, False), (3_000, True), (3_001, True)])
+async def test_a_socket_that_takes_nothing_is_closed_at_its_time(
+    world: World, stalled_ms: int, *, is_closed: bool
+) -> None:
+    """It hears why, should it take the rest."""
+    line = await conversing(world)
+    await world.fill(8 << 20)
+    await line.send(frame({"op": "subscribe", "sub": "f", "streams": {"s": "0"}}))
+    await world.pass_ms(stalled_ms)
+    if is_closed:
+        await line.until(lambda: b"slow reader" in line.received[-200:])
+    else:
+        await line.until(lambda: b'"caught_up"' in line.received[-200:])
+        assert await line.stays()
+
+
+def test_a_socket_is_cut_no_later_than_any() -> None:
+    """Its time is the reader's, and at most ten seconds."""
+    for stall_s, found_s in ((9, 9), (10, 10), (11, 10)):
+        settings = SETTINGS.model_copy(update={"stall_s_max": stall_s})
+        made: Any = config(settings, create_app(settings, HandClock())).ws
+        assert made.limits.stall_s_max == found_s <= socket_stall_s_max
+
+
+async def test_a_heartbeat_comes_when_it_is_due(world: World) -> None:
+    """And again after the same time."""
+    line = await conversing(world)
+    for number in (1, 2):
+        await world.pass_ms(1_499)
+        await line.stays()
+        assert line.received.count(b'"heartbeat"') == number - 1
+        await world.pass_ms(1)
+        await line.until(lambda number=number: line.received.count(b'"heartbeat"') == number)  # type: ignore[misc]
+
+
+async def conversing(world: World) -> Line:
+    """A connection that has become a WebSocket."""
+    line = await world.connect()
+    await line.send(UPGRADE)
+    await line.until(lambda: b'"op":"hello"' in line.received)
+    return line
+
+
+def frame(members: dict[str, Any]) -> bytes:
+    """A masked text frame, whose mask is nothing."""
+    text = json.dumps(members).encode()
+    assert len(text) < 126
+    return bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text
+
+
+# ---- a head's bytes
+
+
+def head_of(size: int, method: bytes, body: bytes) -> bytes:
+    """A request whose line and headers, with the blank line behind them, have so many bytes."""
+    line = (
+        method + b" /v1/streams/s/entries HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    )
+    if body:
+        line += b"Content-Length: %d\r\n" % len(body)
+    rest = size - len(line) - len(b"X: \r\n\r\n")
+    return line + b"X: " + b"x" * rest + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize("piece_bytes", [2_048, 1_000, 700, 50])
+@pytest.mark.parametrize(("method", "body"), [(b"GET", b""), (b"POST", b'{"fields":{"a":"1"}}')])
+async def test_a_head_has_as_many_bytes_as_are_set(
+    world: World, method: bytes, body: bytes, piece_bytes: int
+) -> None:
+    """One less and as many are taken, one more is refused, in however many pieces they come."""
+    for size in (1_023, 1_024, 1_025):
+        line = await world.connect()
+        head = head_of(size, method, body)
+        with suppress(ConnectionError):
+            for at in range(0, len(head), piece_bytes):
+                await line.send(head[at : at + piece_bytes])
+        await line.until(lambda line=line: line.received != b"")  # type: ignore[misc]
+        assert line.received[9:12] == (b"431" if size > 1_024 else b"201" if body else b"200"), size
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        head_of(1_025, b"GET", b""),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost localhost\r\n\r\n",
+    ],
+    ids=["too large", "ambiguous", "malformed"],
+)
+async def test_a_head_that_is_refused_does_not_answer_the_request_before_it(
+    world: World, refused: bytes
+) -> None:
+    """That one still waits: it gets its own answer, and then the connection ends."""
+    line = await world.connect()
+    await line.send(ENTRIES.replace(b"entries", b"entries?after=$&wait=1000") + b"\r\n")
+    await line.send(refused)
+    assert await line.stays()
+    assert line.received == b""
+    await world.pass_ms(1_000)
+    received = await line.ends()
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert received.count(b"HTTP/1.1 ") == 1
+
+
+# ---- a stop
+
+
+async def test_a_stop_waits_for_answers_as_long_as_is_set(world: World) -> None:
+    """Then it ends though a read still waits."""
+    line = await world.connect()
+    await line.send(ENTRIES.replace(b"entries", b"entries?after=$&wait=60000") + b"\r\n")
+    server = uvicorn.Server(world.config)
+    server.server_state, server.servers = world.state, []
+    server.lifespan = world.config.lifespan_class(world.config)
+    stopping = asyncio.ensure_future(server.shutdown())
+    await settle()
+    await world.pass_ms(100)
+    await world.pass_ms(3_999)
+    assert not stopping.done()
+    await world.pass_ms(1)
+    assert stopping.done()
+    await stopping
