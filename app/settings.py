@@ -24,7 +24,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from engine import TURN_LOOKUPS_MAX
+from engine.commands import TURN_LOOKUPS_MAX
 
 PREFIX: Final = "WEIR_"
 CONFIG_VARIABLE: Final = "WEIR_CONFIG"

@@ -15,7 +15,8 @@ from pathlib import Path
 import redis
 
 from bench.peers import redis_server
-from engine import (
+from engine import entries, ids
+from engine.commands import (
     Cursor,
     XAck,
     XAdd,
@@ -26,10 +27,8 @@ from engine import (
     XRange,
     XRead,
     XReadGroup,
-    entries,
-    ids,
 )
-from engine.commands import execute
+from engine.commands.execution import execute
 from engine.commands.types import Command
 from engine.keyspace import Keyspace
 

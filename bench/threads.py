@@ -18,7 +18,8 @@ from pathlib import Path
 
 import uvloop
 
-from engine import Engine, Fsync, SystemClock, XAdd, entries
+from engine import Engine, Fsync, SystemClock, entries
+from engine.commands import XAdd
 from engine.log import Batch, LogPoisoned
 from engine.runtime.writer import Writer
 

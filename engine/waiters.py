@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
-from engine.commands import Parked
+from engine.commands.execution import Parked
 
 T = TypeVar("T")
 

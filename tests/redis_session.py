@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from app.redis import Resp, parse
 from engine import EngineError
-from engine.commands import Parked, Unfinished, execute
+from engine.commands.execution import Parked, Unfinished, execute
 from engine.keyspace import Keyspace
 
 

@@ -10,7 +10,8 @@ from app.http import query
 from app.http.calls import Answer, Call
 from app.http.routing import Routes
 from app.wire import groups as wire
-from engine import DescribeGroup, GroupRead, XGroupCreateConsumer, XInfoConsumers
+from engine.commands import DescribeGroup, XGroupCreateConsumer, XInfoConsumers
+from engine.replies import GroupRead
 
 routes: Final = Routes()
 

@@ -10,7 +10,8 @@ from app.http import media
 from app.http.calls import Answer, Call
 from app.http.routing import Routes
 from app.wire import redrives as wire
-from engine import DeadLettersFound, DescribeGroup, turn_redriven_max
+from engine.commands import DescribeGroup, turn_redriven_max
+from engine.replies import DeadLettersFound
 
 routes: Final = Routes()
 

@@ -19,7 +19,9 @@ from app.wire import export, options, removals
 from app.wire import read as reading
 from app.wire.export import Export
 from app.wire.options import Demands
-from engine import Added, Edges, Entries, Gap, XRange, ids
+from engine import ids
+from engine.commands import XRange
+from engine.replies import Added, Edges, Entries, Gap
 
 routes: Final = Routes()
 

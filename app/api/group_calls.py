@@ -4,7 +4,9 @@ Knows: how the two are told apart. Must never know: what is asked of a group.
 """
 
 from app.http.calls import Call
-from engine import Command, EngineError, Exists, Reply
+from engine import EngineError
+from engine.commands import Command, Exists
+from engine.replies import Reply
 
 
 async def look(call: Call, command: Command) -> Reply:

@@ -9,7 +9,8 @@ from app.http import query
 from app.http.calls import Answer, Call
 from app.http.routing import Routes
 from app.wire import groups as wire
-from engine import DescribeGroup, EnsureGroup, UpdateGroup, XInfoGroups, errors
+from engine import errors
+from engine.commands import DescribeGroup, EnsureGroup, UpdateGroup, XInfoGroups
 
 routes: Final = Routes()
 

@@ -9,7 +9,7 @@ from app.http import media, members, query
 from app.http.calls import Answer, Call
 from app.http.routing import Routes
 from app.wire import many as wire
-from engine import XRead, XReadGroup
+from engine.commands import XRead, XReadGroup
 
 routes: Final = Routes()
 

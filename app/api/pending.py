@@ -8,7 +8,8 @@ from app.http.calls import Answer, Call
 from app.http.routing import Routes
 from app.wire import claims
 from app.wire import pending as wire
-from engine import AutoClaimed, Claimed, XPending
+from engine.commands import XPending
+from engine.replies import AutoClaimed, Claimed
 
 routes: Final = Routes()
 

@@ -10,7 +10,8 @@ from app.http.routing import Routes
 from app.redis.glob import Glob
 from app.wire import plan as wire
 from app.wire.read import preferred_wait_ms
-from engine import Listing, ListStreams, Plan, Planned
+from engine.commands import ListStreams, Plan
+from engine.replies import Listing, Planned
 
 routes: Final = Routes()
 

@@ -10,7 +10,8 @@ from app.http.calls import Answer, Call
 from app.http.routing import Routes
 from app.wire import removals
 from app.wire import streams as wire
-from engine import Command, Delete, Exists, Reply, XInfoStream
+from engine.commands import Command, Delete, Exists, XInfoStream
+from engine.replies import Reply
 
 routes: Final = Routes()
 

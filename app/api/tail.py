@@ -14,7 +14,8 @@ from app.live.sse.consumers import Asked, Consuming
 from app.live.sse.cursors import Wanted
 from app.live.sse.tails import Events, Following
 from app.wire import read as reading
-from engine import DescribeGroup, StreamsRead, XRead
+from engine.commands import DescribeGroup, XRead
+from engine.replies import StreamsRead
 
 routes: Final = Routes()
 

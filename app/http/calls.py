@@ -20,7 +20,9 @@ from app.http.media import MediaType, Preferences
 from app.http.members import Members
 from app.live import in_flight
 from app.transport.limits import gone_extension
-from engine import Command, Engine, EngineError, Reply, XReadGroup
+from engine import Engine, EngineError
+from engine.commands import Command, XReadGroup
+from engine.replies import Reply
 
 T = TypeVar("T")
 Scope = MutableMapping[str, Any]

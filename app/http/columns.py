@@ -18,7 +18,8 @@ import msgspec
 from app.errors import invalid
 from app.http import projection, query
 from app.wire import read
-from engine import Command, DescribeEdges, Edges, Entries, Gap, Reply, XRange
+from engine.commands import Command, DescribeEdges, XRange
+from engine.replies import Edges, Entries, Gap, Reply
 
 PARAMETERS: Final = read.PARAMETERS
 _NOT_HERE: Final = ("reverse", "last", "wait")

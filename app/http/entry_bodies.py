@@ -21,7 +21,8 @@ from app.http.media import MediaType
 from app.http.strict_json import Json, Number, Object
 from app.http.values import INT64_MIN, UINT64_MAX, Value, form_pair, from_base64, named_values
 from app.http.values import fields as fields_of
-from engine import AutoSequence, NewId, entries, ids
+from engine import entries, ids
+from engine.commands import AutoSequence, NewId
 
 _envelope_members: Final = {"id", "fields", "encoding"}
 # Where a batch says that it is one, unless its writer is fond of blanks.

@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 from app.errors import Refusal, invalid, place_of
-from engine import Chunk, ids
+from engine import ids
+from engine.commands import Chunk
 
 idempotency_key_bytes_max: Final = 255
 

@@ -19,22 +19,10 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
 
-from engine import (
-    Command,
-    Cursor,
-    DescribeEdges,
-    Edges,
-    Engine,
-    EngineError,
-    Entries,
-    Reply,
-    StreamsRead,
-    XRange,
-    XRead,
-    errors,
-    ids,
-)
-from engine import Gap as EngineGap
+from engine import Engine, EngineError, errors, ids
+from engine.commands import Command, Cursor, DescribeEdges, XRange, XRead
+from engine.replies import Edges, Entries, Reply, StreamsRead
+from engine.replies import Gap as EngineGap
 
 page_count_max: Final = 1_000
 page_bytes_max: Final = 256 << 10

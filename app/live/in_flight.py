@@ -8,7 +8,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from engine import EndWait, GiveBack, GroupRead, PendingList, Reply, XPendingRange, XReadGroup, ids
+from engine import ids
+from engine.commands import EndWait, GiveBack, XPendingRange, XReadGroup
+from engine.replies import GroupRead, PendingList, Reply
 
 # No age makes an entry that somebody owns claimable: only released ones are taken.
 released_only_ms: Final = (1 << 53) - 1

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from engine import TURN_LOOKUPS_MAX
+from engine.commands import TURN_LOOKUPS_MAX
 
 NAME_CHARACTERS: Final = r"[^/\u0000-\u001f\u007f-\u009f]"
 NOT_DOTS: Final = r"(?!\.{1,2}$)"

@@ -16,17 +16,13 @@ from typing import Final
 import msgspec
 
 from app.redis.request import Request
-from engine import (
+from engine import EngineError, entries, errors, ids
+from engine.commands import (
     Command,
     Delete,
-    EngineError,
-    Entries,
     Exists,
-    GroupInfo,
     ListStreams,
-    PendingList,
     Production,
-    Reply,
     XAck,
     XAckDel,
     XAdd,
@@ -45,10 +41,8 @@ from engine import (
     XRange,
     XRead,
     XReadGroup,
-    entries,
-    errors,
-    ids,
 )
+from engine.replies import Entries, GroupInfo, PendingList, Reply
 
 # What a field takes at least of an entry's stored form: `"":"",`.
 _field_bytes_min: Final = 6

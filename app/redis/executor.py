@@ -19,7 +19,9 @@ from app.http.calls import Call
 from app.redis import Limits, Request
 from app.wire import commands as wire
 from app.wire.commands import Encoding, Words
-from engine import Command, EngineError, Listing, Reply, errors
+from engine import EngineError, errors
+from engine.commands import Command
+from engine.replies import Listing, Reply
 
 _ONE: Final = "answer_bytes_max"
 _TOGETHER: Final = "pipeline_bytes_max"

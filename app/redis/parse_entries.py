@@ -22,9 +22,9 @@ from app.redis.words import (
     stream_name,
     wrong_arity,
 )
-from engine import (
+from engine import EngineError, entries, errors, ids
+from engine.commands import (
     AutoSequence,
-    EngineError,
     IdmpSettings,
     NewId,
     Production,
@@ -39,9 +39,6 @@ from engine import (
     XRange,
     XSetId,
     XTrim,
-    entries,
-    errors,
-    ids,
 )
 
 REFS: Final = {b"KEEPREF": Refs.KEEP, b"DELREF": Refs.DELETE, b"ACKED": Refs.ACKED}

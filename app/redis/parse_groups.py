@@ -27,10 +27,10 @@ from app.redis.words import (
     stream_name,
     subcommand_syntax,
 )
-from engine import (
+from engine import EngineError, errors, ids
+from engine.commands import (
     Claim,
     Cursor,
-    EngineError,
     Nack,
     NackMode,
     XAck,
@@ -45,8 +45,6 @@ from engine import (
     XNack,
     XPending,
     XPendingRange,
-    errors,
-    ids,
 )
 
 # Redis's bound on XAUTOCLAIM's COUNT: what its array of deleted IDs, 16 bytes each, may take.

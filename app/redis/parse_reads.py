@@ -11,7 +11,8 @@ from typing import Final
 
 from app.redis.request import Request, of_engine
 from app.redis.words import Words, consumer_name, entry_id, group_name, integer, stream_names, timeout_ms
-from engine import Cursor, EngineError, XRead, XReadGroup, errors, ids
+from engine import EngineError, errors, ids
+from engine.commands import Cursor, XRead, XReadGroup
 
 _READ_UNBALANCED: Final = (
     "ERR Unbalanced 'xread' list of streams: for each stream key an ID, '+', or '$' must be specified."

@@ -27,25 +27,22 @@ from app.redis.words import (
     timeout_ms,
     wrong_arity,
 )
-from engine import (
+from engine import EngineError, errors
+from engine.commands import (
     ConfigGet,
     ConfigSet,
     DbSize,
     Delete,
-    EngineError,
     Exists,
     FlushAll,
-    Listing,
     ListStreams,
-    Reply,
-    Settings,
     Type,
     XInfoConsumers,
     XInfoGroups,
     XInfoStream,
     XInfoStreamFull,
-    errors,
 )
+from engine.replies import Listing, Reply, Settings
 
 _SETTINGS: Final = frozenset(
     {"stream-node-max-bytes", "stream-node-max-entries", "stream-idmp-duration", "stream-idmp-maxsize"}

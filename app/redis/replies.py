@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from app.redis.resp import Resp
-from engine import (
+from engine import entries, ids
+from engine.replies import (
     Added,
     AutoClaimed,
     Claimed,
@@ -29,8 +30,6 @@ from engine import (
     StreamInfo,
     StreamsRead,
     Trimmed,
-    entries,
-    ids,
 )
 
 

@@ -12,19 +12,9 @@ import msgspec
 
 from app.redis import replies, written
 from app.redis.resp import Resp
-from engine import (
-    Claim,
-    Command,
-    Delete,
-    EngineError,
-    Exists,
-    Reply,
-    XAutoClaim,
-    XClaim,
-    XRead,
-    XReadGroup,
-    errors,
-)
+from engine import EngineError, errors
+from engine.commands import Claim, Command, Delete, Exists, XAutoClaim, XClaim, XRead, XReadGroup
+from engine.replies import Reply
 
 Action = Literal["read", "write", "consume", "manage", "admin"]
 Visible = Callable[[str], bool]

@@ -19,16 +19,8 @@ import msgspec
 
 from app.redis import replies
 from app.redis.resp import Resp, to_json
-from engine import (
-    AutoClaimed,
-    Claimed,
-    Delivered,
-    Entries,
-    GroupRead,
-    Reply,
-    StreamsRead,
-    entries,
-)
+from engine import entries
+from engine.replies import AutoClaimed, Claimed, Delivered, Entries, GroupRead, Reply, StreamsRead
 
 _encode: Final = msgspec.json.Encoder().encode
 # How an entry ends that has neither an encoding nor repeated names.

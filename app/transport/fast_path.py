@@ -36,7 +36,9 @@ from app.http.request_id import SAFETY, Envelope, as_refusal
 from app.http.routing import HotRoutes, Route, answer
 from app.transport.inline import CallInHand, Exchange, Replies
 from app.transport.limits import GuardedProtocol, Limits
-from engine import Added, EngineError, XAdd, ids
+from engine import EngineError, ids
+from engine.commands import XAdd
+from engine.replies import Added
 
 # Larger bodies take longer to read than a task costs.
 body_bytes_max: Final = 256 << 10

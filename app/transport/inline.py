@@ -12,7 +12,9 @@ from typing import Any, NoReturn
 
 from app.gateway import Gateway
 from app.http.calls import Answer, Call, Scope
-from engine import Command, Engine, EngineError, Reply
+from engine import Engine, EngineError
+from engine.commands import Command
+from engine.replies import Reply
 
 Replies = Sequence[Reply | EngineError]
 

@@ -13,7 +13,9 @@ from app.errors import invalid
 from app.http import members
 from app.http.members import Members, integer_max
 from app.wire.read import ReadLimits
-from engine import AutoClaimed, Claim, Claimed, Delivered, XAutoClaim, XClaim, ids
+from engine import ids
+from engine.commands import Claim, XAutoClaim, XClaim
+from engine.replies import AutoClaimed, Claimed, Delivered
 
 CLAIM: Final = (
     *("consumer", "min_idle_ms", "ids", "idle_ms", "time_ms"),

@@ -14,7 +14,9 @@ import msgspec
 
 from app.http import projection, query
 from app.wire import read
-from engine import Command, DescribeEdges, Edges, Entries, Gap, Reply, StreamsRead, XRange, XRead, ids
+from engine import ids
+from engine.commands import Command, DescribeEdges, XRange, XRead
+from engine.replies import Edges, Entries, Gap, Reply, StreamsRead
 
 PARAMETERS: Final = tuple(name for name in read.PARAMETERS if name not in ("wait", "last", "max_bytes"))
 

@@ -16,20 +16,9 @@ from app.http.members import Members, capped
 from app.http.strict_json import Json
 from app.wire.claims import delivered, json_boolean
 from app.wire.read import ReadLimits, gap_members
-from engine import (
-    ConsumerInfo,
-    Cursor,
-    EnsureGroup,
-    GroupInfo,
-    RemoveConsumer,
-    RemoveGroup,
-    Reply,
-    StreamDeliveries,
-    UpdateGroup,
-    XReadGroup,
-    errors,
-    ids,
-)
+from engine import errors, ids
+from engine.commands import Cursor, EnsureGroup, RemoveConsumer, RemoveGroup, UpdateGroup, XReadGroup
+from engine.replies import ConsumerInfo, GroupInfo, Reply, StreamDeliveries
 
 T = TypeVar("T", GroupInfo, ConsumerInfo)
 

@@ -16,23 +16,9 @@ from app.http.members import Members
 from app.http.strict_json import Json, Number, Object
 from app.wire import groups
 from app.wire.read import ReadLimits, assemble, cursor, gap_refused, preferred_wait_ms
-from engine import (
-    Chunk,
-    Cursor,
-    DescribeGroup,
-    Entries,
-    GroupRead,
-    IdempotencyKey,
-    Publish,
-    Published,
-    Reply,
-    Republished,
-    StreamsRead,
-    XAdd,
-    XRead,
-    XReadGroup,
-    ids,
-)
+from engine import ids
+from engine.commands import Chunk, Cursor, DescribeGroup, IdempotencyKey, Publish, XAdd, XRead, XReadGroup
+from engine.replies import Entries, GroupRead, Published, Reply, Republished, StreamsRead
 
 READ: Final = ("streams", "count", "wait", "on_gap", *("group", "consumer", "noack", "claim_min_idle_ms"))
 _OF_GROUPS: Final = ("noack", "claim_min_idle_ms")

@@ -12,7 +12,9 @@ from app.errors import invalid
 from app.http import query
 from app.http.entry_bodies import Published
 from app.http.query import Parameters
-from engine import Added, IdempotencyKey, Refs, Trim, XAdd, ids
+from engine import ids
+from engine.commands import IdempotencyKey, Refs, Trim, XAdd
+from engine.replies import Added
 
 PARAMETERS: Final = ("nomkstream", "maxlen", "minid", "approx", "limit", "refs")
 _REFS: Final = tuple(refs.value for refs in Refs)

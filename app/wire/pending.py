@@ -13,24 +13,9 @@ from app.errors import invalid
 from app.http import members, query
 from app.http.members import Members, capped
 from app.wire.read import ReadLimits
-from engine import (
-    Buried,
-    BuryEntries,
-    Deletions,
-    Nack,
-    NackMode,
-    PendingEntry,
-    PendingList,
-    PendingSummary,
-    Refs,
-    Reply,
-    XAck,
-    XAckDel,
-    XNack,
-    XPending,
-    XPendingRange,
-    ids,
-)
+from engine import ids
+from engine.commands import BuryEntries, Nack, NackMode, Refs, XAck, XAckDel, XNack, XPending, XPendingRange
+from engine.replies import Buried, Deletions, PendingEntry, PendingList, PendingSummary, Reply
 
 ACK: Final = ("ids", "delete")
 NACK: Final = ("ids", "mode", "retry_count", "force")

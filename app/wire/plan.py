@@ -15,7 +15,10 @@ from app.http import members, strict_json
 from app.http.members import Members, capped
 from app.http.strict_json import Number, Object
 from app.redis.glob import Glob
-from engine import Plan, Planned, StreamPlan, ids, shares
+from engine import ids
+from engine.commands import Plan
+from engine.replies import Planned, StreamPlan
+from engine.shares import shares
 
 PLAN: Final = (
     *("streams", "pattern", "end", "max_entries", "max_bytes"),

@@ -12,7 +12,9 @@ import msgspec
 from app.errors import Refusal, invalid
 from app.http import projection, query
 from app.http.query import Parameters
-from engine import Cursor, DescribeEdges, Edges, Entries, Gap, Reply, StreamsRead, XRange, XRead, entries, ids
+from engine import entries, ids
+from engine.commands import Cursor, DescribeEdges, XRange, XRead
+from engine.replies import Edges, Entries, Gap, Reply, StreamsRead
 
 PARAMETERS: Final = (
     *("start", "end", "since", "until", "reverse", "count", "max_bytes"),

@@ -14,7 +14,9 @@ from app.http import members, query
 from app.http.entry_bodies import digest_of
 from app.http.members import Members
 from app.wire.pending import reason_chars_max
-from engine import FindDeadLetters, GroupInfo, IdempotencyKey, Redrive, Redriven, Reply, ids
+from engine import ids
+from engine.commands import FindDeadLetters, IdempotencyKey, Redrive
+from engine.replies import GroupInfo, Redriven, Reply
 
 MEMBERS: Final = ("ids", "filter", "count", "dry_run")
 _FILTER: Final = ("start", "end", "consumer", "reason")

@@ -11,7 +11,9 @@ import msgspec
 from app.errors import invalid
 from app.http import members, query
 from app.http.members import Members
-from engine import Deletions, Refs, Reply, Trim, Trimmed, XDelEx, XTrim, ids
+from engine import ids
+from engine.commands import Refs, Trim, XDelEx, XTrim
+from engine.replies import Deletions, Reply, Trimmed
 
 DELETE: Final = ("ids", "refs")
 TRIM: Final = ("maxlen", "minid", "older_than_ms", "approx", "limit", "refs", "dry_run", "guard")

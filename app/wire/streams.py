@@ -12,24 +12,18 @@ from app.errors import invalid
 from app.http import members, query
 from app.http.members import Members, capped
 from app.wire import groups
-from engine import (
-    ConsumerDetail,
+from engine import ids
+from engine.commands import (
     EnsureStream,
-    Entries,
-    GroupDetail,
-    Reply,
     Retention,
-    StreamDetail,
-    StreamInfo,
     StreamInfos,
-    StreamPage,
     UpdateStream,
     XInfoStream,
     XInfoStreamFull,
     XRange,
     XSetId,
-    ids,
 )
+from engine.replies import ConsumerDetail, Entries, GroupDetail, Reply, StreamDetail, StreamInfo, StreamPage
 
 PUT: Final = ("retention",)
 PATCH: Final = ("retention", "archived_up_to")

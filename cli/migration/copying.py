@@ -24,7 +24,8 @@ from cli.migration.appending import TOO_SMALL, append
 from cli.migration.peers import Command, Door, Peer, Refused, Reply, TooLarge, turn_bytes_max
 from cli.migration.reading import Entry, Group, Pending, View
 from cli.output import plain
-from engine import TURN_LOOKUPS_MAX, EngineError, ids
+from engine import EngineError, ids
+from engine.commands import TURN_LOOKUPS_MAX
 
 MARK: Final = b"weir:import"
 # A consumer of that group's: since then entries are only added.

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from engine import errors
 from engine.clock import Clock
-from engine.commands import (
+from engine.commands.execution import (
     READS,
     DirtyTurnError,
     Parked,

@@ -14,7 +14,7 @@ from math import inf
 from typing import Final, Generic, TypeVar
 
 from engine.clock import Clock
-from engine.commands import is_ready
+from engine.commands.execution import is_ready
 from engine.commands.own import Plan
 from engine.commands.types import Command, XReadGroup
 from engine.keyspace import Keyspace

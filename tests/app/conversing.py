@@ -25,9 +25,11 @@ from app.live.websocket.effects import (
     Take,
 )
 from app.live.websocket.session import Session
-from engine import Cursor, EngineError, Entries, GroupRead, XAdd, XRange, entries, ids
-from engine.commands import Parked, execute, execute_all
+from engine import EngineError, entries, ids
+from engine.commands import Cursor, XAdd, XRange
+from engine.commands.execution import Parked, execute, execute_all
 from engine.keyspace import Keyspace
+from engine.replies import Entries, GroupRead
 
 Json = dict[str, Any]
 LIMITS: Final = SessionLimits(

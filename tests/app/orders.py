@@ -9,7 +9,8 @@ import httpx
 
 from app.main import App, create_app
 from app.settings import Settings
-from engine import DbSize, Engine
+from engine import Engine
+from engine.commands import DbSize
 
 NOW_MS = 1526919040000
 ORDERS = [

@@ -20,7 +20,9 @@ from app.live.websocket.session import Session
 from app.main import App, create_app
 from app.settings import Settings
 from app.transport.websockets import never_sent
-from engine import Command, Engine, Fsync, Reply, Trim, XAdd, XTrim, entries, ids
+from engine import Engine, Fsync, entries, ids
+from engine.commands import Command, Trim, XAdd, XTrim
+from engine.replies import Reply
 from tests.app.conversing import anything, payload
 from tests.engine.clocks import HandClock, let_threads_run, settle
 

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from app.settings import Settings
-from engine import EnsureGroup, PendingList, XPendingRange, ids
+from engine import ids
+from engine.commands import EnsureGroup, XPendingRange
+from engine.replies import PendingList
 from tests.app.pushing import House, Peer, Stored
 from tests.app.test_sse import Reader
 

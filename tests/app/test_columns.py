@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from app.http import columns
 from app.http.columns import Columns, ColumnsLimits
-from engine import Command, Delete, Engine, EngineError, Reply, Trim, XAdd, XTrim, entries, ids
+from engine import Engine, EngineError, entries, ids
+from engine.commands import Command, Delete, Trim, XAdd, XTrim
+from engine.replies import Reply
 
 ENTRIES = "/v1/streams/s/entries"
 COLUMNS = "application/vnd.weir.columns+json"

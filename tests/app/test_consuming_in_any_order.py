@@ -12,21 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from app.live.in_flight import look_s
 from app.settings import Settings
-from engine import (
-    Claim,
-    DescribeGroup,
-    EnsureGroup,
-    GroupInfo,
-    Nack,
-    NackMode,
-    PendingList,
-    XAck,
-    XClaim,
-    XNack,
-    commands,
-    ids,
-)
-from engine import XPendingRange as Pending
+from engine import ids
+from engine.commands import Claim, DescribeGroup, EnsureGroup, Nack, NackMode, XAck, XClaim, XNack, execution
+from engine.commands import XPendingRange as Pending
+from engine.replies import GroupInfo, PendingList
 from tests.app.pushing import STEPS, House, Json, Peer, Stored
 from tests.app.test_sse import Reader
 
@@ -99,7 +88,7 @@ class Consuming(RuleBasedStateMachine):
     def owners(self) -> dict[int, str | None]:
         """Whose each pending entry is, None for nobody's; no event passes meanwhile."""
         look = Pending(**WHERE, start=0, end=ids.ID_MAX, count=10_000)
-        found = commands.execute(self.house.engine._keyspace, look, 1).reply  # noqa: SLF001
+        found = execution.execute(self.house.engine._keyspace, look, 1).reply  # noqa: SLF001
         assert isinstance(found, PendingList)
         owners = {one.id: one.consumer for one in found.entries}
         assert len(owners) == len(found.entries)
@@ -107,7 +96,7 @@ class Consuming(RuleBasedStateMachine):
 
     def unread(self) -> list[int]:
         """What was delivered to nobody yet."""
-        found = commands.execute(self.house.engine._keyspace, DescribeGroup(**WHERE), 1).reply  # noqa: SLF001
+        found = execution.execute(self.house.engine._keyspace, DescribeGroup(**WHERE), 1).reply  # noqa: SLF001
         assert isinstance(found, GroupInfo)
         return [one for one in self.stored.live if one > found.last_delivered_id]
 

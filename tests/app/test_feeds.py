@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 
 from app.live.feeds import Feeds, Gap, Page, Tail
-from engine import Cursor, EngineError, entries, ids
+from engine import EngineError, entries, ids
+from engine.commands import Cursor
 from tests.engine.clocks import settle
 from tests.engine.conversation import Conversation, SlowDisk
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.http.media import JSON
 from app.settings import Settings
-from engine import TURN_LOOKUPS_MAX
+from engine.commands import TURN_LOOKUPS_MAX
 from tests.app.conversing import LIMITS, World
 
 IDS_MAX = 600

@@ -11,7 +11,8 @@ import pytest
 from app.main import App
 from app.redis.glob import Glob
 from app.wire import plan as wire
-from engine import Command, Plan, Planned
+from engine.commands import Command, Plan
+from engine.replies import Planned
 from tests.app.test_waits import Client
 
 PLAN = "/v1/plan"

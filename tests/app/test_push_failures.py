@@ -9,7 +9,9 @@ from structlog.testing import capture_logs
 
 from app.live.websocket.session import Session
 from app.settings import Settings
-from engine import PendingList, XPendingRange, ids
+from engine import ids
+from engine.commands import XPendingRange
+from engine.replies import PendingList
 from tests.app.pushing import House, Stored
 
 SETTINGS = Settings(log_requests="none", count_max=100)

@@ -6,12 +6,12 @@ import pytest
 from app.redis import Resp, parse
 from app.redis.replies import just_ids, resp
 from app.redis.scan import Bookmarks, _bookmarks_max
-from engine import (
+from engine import EngineError, entries, ids
+from engine.replies import (
     AutoClaimed,
     Claimed,
     Deletions,
     Delivered,
-    EngineError,
     GroupRead,
     Listing,
     PendingEntry,
@@ -20,8 +20,6 @@ from engine import (
     StreamDeliveries,
     StreamsRead,
     Trimmed,
-    entries,
-    ids,
 )
 from tests.redis_session import RedisSession
 

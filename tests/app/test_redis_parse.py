@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.redis import COMMANDS, parse, parse_each, parse_transaction
-from engine import (
+from engine import EngineError, entries
+from engine.commands import (
     AutoSequence,
     Claim,
     Cursor,
-    EngineError,
     Nack,
     NackMode,
     Refs,
@@ -22,7 +22,6 @@ from engine import (
     XRead,
     XReadGroup,
     XTrim,
-    entries,
 )
 
 ID = "ERR Invalid stream ID specified as stream command argument"

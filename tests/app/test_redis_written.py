@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from app.redis import parse, to_json
 from app.redis.written import of_entries, text_bytes
-from engine import (
+from engine import entries, ids
+from engine.replies import (
     AutoClaimed,
     Claimed,
     Delivered,
@@ -19,8 +20,6 @@ from engine import (
     StreamDeliveries,
     StreamEntries,
     StreamsRead,
-    entries,
-    ids,
 )
 
 TRICKY = st.sampled_from([":", '"', "\\", '":"', '":', ":{", "}}", '"}}', ",", "", "\0", "\u2028", "é", "id"])

@@ -9,7 +9,8 @@ from app.api import dead_letters
 from app.auth import Action, Principal
 from app.main import create_app
 from app.settings import Settings
-from engine import Engine, EnsureGroup, SystemClock
+from engine import Engine, SystemClock
+from engine.commands import EnsureGroup
 from tests.app.orders import client_of
 
 G = "/v1/streams/s/groups/g"

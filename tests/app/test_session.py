@@ -10,21 +10,11 @@ import pytest
 from app.auth import Action
 from app.live.feeds import Gap, Page
 from app.live.websocket.effects import Close, Leave, Open, Read, Send, Submit, Take
-from engine import Claim as ClaimOptions
-from engine import (
-    Cursor,
-    EnsureGroup,
-    Entries,
-    Nack,
-    NackMode,
-    Trim,
-    XClaim,
-    XNack,
-    XReadGroup,
-    XTrim,
-    ids,
-)
-from engine import Gap as EngineGap
+from engine import ids
+from engine.commands import Claim as ClaimOptions
+from engine.commands import Cursor, EnsureGroup, Nack, NackMode, Trim, XClaim, XNack, XReadGroup, XTrim
+from engine.replies import Entries
+from engine.replies import Gap as EngineGap
 from tests.app.conversing import Json, World, ops, working
 
 

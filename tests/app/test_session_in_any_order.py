@@ -4,8 +4,9 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine import Claim as ClaimOptions
-from engine import XClaim, ids
+from engine import ids
+from engine.commands import Claim as ClaimOptions
+from engine.commands import XClaim
 from tests.app.conversing import World
 
 

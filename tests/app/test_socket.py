@@ -18,7 +18,7 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from engine import TURN_LOOKUPS_MAX
+from engine.commands import TURN_LOOKUPS_MAX
 from tests.app.eventsource import Event, Parser
 from tests.app.sockets import Client, Json, Raw, masked, talking
 from tests.server import Server

@@ -14,7 +14,8 @@ from app.live.sse.tails import Following, stall_s_max
 from app.main import App, create_app
 from app.settings import Settings
 from app.transport.limits import gone_extension
-from engine import Engine, EngineError, XAdd, entries
+from engine import Engine, EngineError, entries
+from engine.commands import XAdd
 from engine.storage.memory import MemoryStorage
 from tests.app.eventsource import Event, Parser
 from tests.app.test_waits import Message

@@ -10,7 +10,8 @@ import structlog
 
 from app.main import App, create_app
 from app.settings import Settings
-from engine import Engine, Fsync, RewriteFailed, SystemClock, XAdd, entries
+from engine import Engine, Fsync, RewriteFailed, SystemClock, entries
+from engine.commands import XAdd
 from engine.storage.memory import MemoryStorage
 
 Lines = list[dict[str, object]]

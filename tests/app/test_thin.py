@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.gateway import Phase
 from app.settings import Settings
-from engine import TURN_LOOKUPS_MAX
+from engine.commands import TURN_LOOKUPS_MAX
 from engine.storage.memory import Fault, MemoryStorage
 from tests.app.pair import HOST, Pair
 

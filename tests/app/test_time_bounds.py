@@ -19,7 +19,8 @@ from uvicorn.server import ServerState
 from app.main import create_app
 from app.settings import Settings
 from app.transport.server import config, socket_stall_s_max
-from engine import Engine, XAdd, entries
+from engine import Engine, entries
+from engine.commands import XAdd
 from tests.engine.clocks import HandClock, settle
 
 # Each another number, so that no bound is taken for another.

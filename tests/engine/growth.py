@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from engine import Cursor, Engine, SystemClock, XAdd, XGroupCreate, XRead, XReadGroup, entries
+from engine import Engine, SystemClock, entries
+from engine.commands import Cursor, XAdd, XGroupCreate, XRead, XReadGroup
 from engine.runtime.resident import resident_bytes
 
 BATCH: Final = 10_000

@@ -7,8 +7,9 @@ Must never know: asyncio, disk, waiting.
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from engine import EngineError, Publish, XAdd, entries, ids
-from engine.commands import Parked, Turn, Unfinished, execute
+from engine import EngineError, entries, ids
+from engine.commands import Publish, XAdd
+from engine.commands.execution import Parked, Turn, Unfinished, execute
 from engine.commands.own import KeepHouse
 from engine.commands.types import Command
 from engine.keyspace import Key, Keyspace, Retention

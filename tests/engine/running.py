@@ -8,9 +8,11 @@ import asyncio
 from collections.abc import Sequence
 
 from app.redis import Request, parse, parse_each
-from engine import Command, DbSize, Engine, EngineError, Reply
-from engine.commands import Parked, Unfinished, execute
+from engine import Engine, EngineError
+from engine.commands import Command, DbSize
+from engine.commands.execution import Parked, Unfinished, execute
 from engine.keyspace import Keyspace
+from engine.replies import Reply
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock, settle
 from tests.engine.images import image

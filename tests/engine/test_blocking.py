@@ -9,7 +9,8 @@ from functools import partial
 
 import pytest
 
-from engine import Cursor, GroupRead, XAdd, XReadGroup
+from engine.commands import Cursor, XAdd, XReadGroup
+from engine.replies import GroupRead
 from engine.runtime.engine import waiters_max
 from tests.engine.clocks import settle
 from tests.engine.conversation import Begun, Conversation, SlowDisk, read_of

@@ -9,18 +9,14 @@ from typing import Any
 
 import pytest
 
-from engine import (
+from engine import entries
+from engine.commands import (
     Claim,
-    Claimed,
     Cursor,
-    Deletions,
-    GroupRead,
     Nack,
     NackMode,
     Refs,
-    StreamsRead,
     Trim,
-    Trimmed,
     XAck,
     XAckDel,
     XAdd,
@@ -33,15 +29,15 @@ from engine import (
     XRead,
     XReadGroup,
     XTrim,
-    entries,
+    turn,
 )
-from engine.commands import Parked, is_ready, read_streams_max, turn
 from engine.commands.deadletters import turn_letters_bytes_max
+from engine.commands.execution import Parked, is_ready, read_streams_max
 from engine.commands.turn import TURN_LOOKUPS_MAX
 from engine.commands.types import Command
 from engine.log.log import RESERVE_BYTES
 from engine.records import Own, Release, Remove, Settle
-from engine.replies import AutoClaimed, PendingSummary
+from engine.replies import AutoClaimed, Claimed, Deletions, GroupRead, PendingSummary, StreamsRead, Trimmed
 from tests.engine.house import House, id_of
 
 ONE = id_of("1-0")

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from engine import (
+from engine import Caps, Engine, entries
+from engine.commands import (
     BuryEntries,
-    Caps,
     Cursor,
-    Engine,
     EnsureGroup,
     EnsureStream,
     IdempotencyKey,
@@ -22,7 +21,6 @@ from engine import (
     XAdd,
     XGroupCreate,
     XReadGroup,
-    entries,
 )
 from engine.commands.types import Command
 from engine.keyspace import Keyspace

@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from engine import Cursor, Delivered, GroupRead, XAck, XReadGroup, ids
+from engine import ids
+from engine.commands import Cursor, XAck, XReadGroup
+from engine.replies import Delivered, GroupRead
 from tests.engine.clocks import settle
 from tests.engine.conversation import Conversation
 from tests.engine.house import House, adding

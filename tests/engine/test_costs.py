@@ -11,11 +11,11 @@ from typing import Self
 
 import pytest
 
-from engine import (
+from engine import entries
+from engine.commands import (
     Cursor,
     Refs,
     Trim,
-    Trimmed,
     XAdd,
     XDel,
     XDelEx,
@@ -24,10 +24,10 @@ from engine import (
     XRange,
     XReadGroup,
     XTrim,
-    entries,
 )
-from engine.commands import Parked, is_ready
+from engine.commands.execution import Parked, is_ready
 from engine.commands.types import Command
+from engine.replies import Trimmed
 from engine.sealed import views_bytes_max, views_max
 from tests.engine.house import House
 

@@ -10,18 +10,13 @@ from typing import Any
 
 import pytest
 
-from engine import (
-    AutoClaimed,
-    Buried,
+from engine import Clock, Engine, entries, ids
+from engine.commands import (
     BuryEntries,
     Claim,
-    Claimed,
-    Clock,
     Cursor,
     DbSize,
-    Engine,
     EnsureGroup,
-    GroupRead,
     UpdateGroup,
     XAdd,
     XAutoClaim,
@@ -30,14 +25,12 @@ from engine import (
     XRange,
     XReadGroup,
     XSetId,
-    entries,
-    ids,
+    deadletters,
 )
-from engine.commands import deadletters
 from engine.commands.types import Command
 from engine.entries import Pairs
 from engine.records import Append, Settle
-from engine.replies import Added, Entries
+from engine.replies import Added, AutoClaimed, Buried, Claimed, Entries, GroupRead
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock, settle
 from tests.engine.house import House, adding, id_of

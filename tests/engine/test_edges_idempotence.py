@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from app.redis import to_json
-from engine import Production, XAdd, entries
-from engine.commands import execute
+from engine import entries
+from engine.commands import Production, XAdd
+from engine.commands.execution import execute
 from engine.keyspace import Keyspace
 from engine.records import Own, Settle, decode
 from tests.engine.world import NOW_MS, World

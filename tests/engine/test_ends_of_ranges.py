@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import (
+from engine import entries, ids
+from engine.commands import (
     BuryEntries,
     Command,
     DescribeEdges,
@@ -31,10 +32,8 @@ from engine import (
     UpdateStream,
     XAdd,
     XTrim,
-    entries,
-    ids,
+    types,
 )
-from engine.commands import types
 from engine.commands.own import KeepHouse
 from engine.keyspace import Retention
 from engine.records import Record, decode, encode

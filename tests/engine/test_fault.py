@@ -9,21 +9,9 @@ from typing import Final
 
 import pytest
 
-from engine import (
-    Cursor,
-    Engine,
-    EngineError,
-    Fsync,
-    RewriteFailed,
-    StorageLocked,
-    XAdd,
-    XGroupDelConsumer,
-    XLen,
-    XReadGroup,
-    commands,
-    entries,
-)
-from engine.commands import Turn
+from engine import Engine, EngineError, Fsync, RewriteFailed, StorageLocked, entries
+from engine.commands import Cursor, XAdd, XGroupDelConsumer, XLen, XReadGroup, execution
+from engine.commands.execution import Turn
 from engine.commands.grouping import DROPPED_MAX, xgroup_delconsumer
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import let_threads_run, settle
@@ -240,7 +228,7 @@ async def test_an_exception_in_a_command_of_several_turns_is_told_by_callback(
         while isinstance(await talk.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">"), list):
             pass
         told: list[object] = []
-        monkeypatch.setitem(vars(commands)["_TABLE"], XGroupDelConsumer, planted)
+        monkeypatch.setitem(vars(execution)["_TABLE"], XGroupDelConsumer, planted)
         remove = XGroupDelConsumer(stream="s", group="g", consumer="a")
         talk.engine.submit([remove], told.extend)
         await settle()

@@ -13,15 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import (
-    ConsumerInfo,
+from engine import Engine, ids
+from engine.commands import (
     Cursor,
-    Engine,
     EnsureGroup,
     EnsureStream,
-    GroupRead,
     IdempotencyKey,
-    PendingList,
     Production,
     Publish,
     Trim,
@@ -35,7 +32,6 @@ from engine import (
     XPendingRange,
     XReadGroup,
     XTrim,
-    ids,
 )
 from engine.commands.housekeeping import turn_keys_max, turn_looks_max, turn_releases_max
 from engine.commands.own import EndWait, KeepHouse
@@ -43,6 +39,7 @@ from engine.commands.types import Command
 from engine.keyspace import Retention
 from engine.productions import Productions
 from engine.records import Cut, Release, SeeConsumer, answer_age_ms_max
+from engine.replies import ConsumerInfo, GroupRead, PendingList
 from tests.engine.clocks import HandClock, settle
 from tests.engine.house import House, adding, id_of
 from tests.engine.test_costs import BODY, cost

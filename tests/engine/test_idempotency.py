@@ -9,17 +9,8 @@ from typing import Any
 
 import pytest
 
-from engine import (
-    IdempotencyKey,
-    Production,
-    Trim,
-    XAdd,
-    XDel,
-    XSetId,
-    XTrim,
-    entries,
-    ids,
-)
+from engine import entries, ids
+from engine.commands import IdempotencyKey, Production, Trim, XAdd, XDel, XSetId, XTrim
 from engine.records import answer_age_ms_max, answers_max
 from tests.engine.house import House, id_of, state
 

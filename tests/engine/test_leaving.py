@@ -5,22 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from engine import (
-    Claim,
-    Cursor,
-    Engine,
-    GiveBack,
-    GroupRead,
-    PendingList,
-    SystemClock,
-    XAdd,
-    XClaim,
-    XGroupCreate,
-    XPendingRange,
-    XReadGroup,
-    entries,
-    ids,
-)
+from engine import Engine, SystemClock, entries, ids
+from engine.commands import Claim, Cursor, GiveBack, XAdd, XClaim, XGroupCreate, XPendingRange, XReadGroup
+from engine.replies import GroupRead, PendingList
 
 ENTRY = entries.body([("a", "1")])
 READ = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)], block_ms=60_000)

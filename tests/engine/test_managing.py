@@ -9,32 +9,29 @@ from typing import Any
 
 import pytest
 
-from engine import (
+from engine import EngineError, ids
+from engine.commands import (
     Claim,
     Cursor,
     DescribeEdges,
     DescribeGroup,
-    Edges,
-    EngineError,
     EnsureGroup,
     EnsureStream,
-    GroupInfo,
     RemoveConsumer,
     RemoveGroup,
     StreamInfos,
-    StreamPage,
     UpdateGroup,
     XAck,
     XClaim,
     XDel,
     XGroupCreate,
     XReadGroup,
-    ids,
 )
-from engine.commands import Parked, execute, execute_all
+from engine.commands.execution import Parked, execute, execute_all
 from engine.commands.managing import TRANSFERRED_MAX
 from engine.commands.types import Command
 from engine.keyspace import Retention
+from engine.replies import Edges, GroupInfo, StreamPage
 from tests.engine.house import House, adding, id_of
 
 

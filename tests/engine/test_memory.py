@@ -14,20 +14,16 @@ from typing import Any, Final
 
 import pytest
 
-from engine import (
+from engine import Caps, Engine, EngineError, Memory
+from engine.commands import (
     BuryEntries,
-    Caps,
     Claim,
     Cursor,
-    Engine,
-    EngineError,
     EnsureGroup,
     EnsureStream,
-    Memory,
     Nack,
     Publish,
     Redrive,
-    Reply,
     Trim,
     XAck,
     XAckDel,
@@ -43,11 +39,14 @@ from engine import (
     XRead,
     XReadGroup,
     XTrim,
+    own,
+    types,
 )
-from engine.commands import _TABLE, READS, check_memory, own, types
+from engine.commands.execution import _TABLE, READS, check_memory
 from engine.commands.room import _ADDING, _DELIVERING
 from engine.commands.types import Command
 from engine.keyspace import Keyspace
+from engine.replies import Reply
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock
 from tests.engine.growth import SHAPES

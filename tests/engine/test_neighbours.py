@@ -10,25 +10,21 @@ from typing import Final
 
 import pytest
 
-from engine import (
+from engine import ids
+from engine.commands import (
     Cursor,
     EnsureStream,
-    GroupRead,
-    Planned,
-    StreamsRead,
     Trim,
-    Trimmed,
     UpdateStream,
     XAck,
     XGroupCreate,
     XRead,
     XReadGroup,
     XTrim,
-    ids,
 )
 from engine.commands.own import Plan
 from engine.keyspace import Retention
-from engine.replies import Gap
+from engine.replies import Gap, GroupRead, Planned, StreamsRead, Trimmed
 from tests.engine.house import House, adding, id_of
 from tests.engine.model import Model
 from tests.engine.model_state import ID_MAX, Id, Refusal, after, before, parse_id

@@ -6,12 +6,10 @@ from typing import Final
 import msgspec
 import pytest
 
-from engine import (
+from engine import Engine, EngineError, entries
+from engine.commands import (
     Cursor,
-    Engine,
-    EngineError,
     GiveBack,
-    PendingList,
     RemoveConsumer,
     XAck,
     XAdd,
@@ -20,13 +18,13 @@ from engine import (
     XGroupDestroy,
     XPendingRange,
     XReadGroup,
-    entries,
 )
-from engine.commands import Unfinished, execute_all
+from engine.commands.execution import Unfinished, execute_all
 from engine.commands.grouping import DROPPED_MAX
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX
 from engine.commands.types import Command
 from engine.ids import ID_MAX
+from engine.replies import PendingList
 from tests.engine.clocks import HandClock
 from tests.engine.house import House
 

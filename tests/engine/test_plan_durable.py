@@ -7,8 +7,10 @@ from typing import cast
 
 import pytest
 
-from engine import Engine, Fsync, Plan, Planned, StreamPlan
-from engine.commands import execute
+from engine import Engine, Fsync
+from engine.commands import Plan
+from engine.commands.execution import execute
+from engine.replies import Planned, StreamPlan
 from tests.engine.clocks import let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk
 from tests.engine.house import id_of

@@ -5,7 +5,9 @@ from typing import cast
 
 import pytest
 
-from engine import EngineError, Plan, Planned
+from engine import EngineError
+from engine.commands import Plan
+from engine.replies import Planned
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk

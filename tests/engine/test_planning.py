@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import Delete, FlushAll, Plan, Planned, StreamPlan, Trim, XDel, XTrim, entries, ids, shares
-from engine.commands import Parked, execute, is_ready, read_streams_max
+from engine import entries, ids
+from engine.commands import Delete, FlushAll, Plan, Trim, XDel, XTrim
+from engine.commands.execution import Parked, execute, is_ready, read_streams_max
 from engine.commands.planning import durable_queue
 from engine.records import Append, RemoveStream, SetCounters
+from engine.replies import Planned, StreamPlan
 from engine.runtime.volatile import Volatile
+from engine.shares import shares
 from tests.engine.house import House, id_of
 from tests.engine.test_costs import BODY, Calls, cost, filled, id_at, pack
 

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import Chunk, FlushAll, Publish, Published, Republished, XAdd, entries, producers
+from engine import entries, producers
+from engine.commands import Chunk, FlushAll, Publish, XAdd
 from engine.records import Capture, encode
+from engine.replies import Published, Republished
 from tests.engine.house import House, replayed, state
 from tests.engine.images import image
 

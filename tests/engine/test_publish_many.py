@@ -11,18 +11,8 @@ from typing import Any
 
 import pytest
 
-from engine import (
-    Engine,
-    EngineError,
-    IdempotencyKey,
-    Publish,
-    Trim,
-    XAdd,
-    XGroupCreate,
-    XSetId,
-    entries,
-    ids,
-)
+from engine import Engine, EngineError, entries, ids
+from engine.commands import IdempotencyKey, Publish, Trim, XAdd, XGroupCreate, XSetId
 from engine.commands.own import EnsureStream
 from engine.keyspace import Retention
 from engine.records import answer_age_ms_max, answers_max

@@ -9,29 +9,29 @@ from typing import Any
 
 import pytest
 
-from engine import (
+from engine import entries, ids
+from engine.commands import (
     Cursor,
-    DeadLettersFound,
     Delete,
     EnsureGroup,
     EnsureStream,
     FindDeadLetters,
     IdempotencyKey,
     Redrive,
-    Redriven,
     Retention,
     UpdateGroup,
     XAdd,
     XClaim,
     XReadGroup,
     XSetId,
-    entries,
-    ids,
+    deadletters,
+    redriving,
 )
-from engine.commands import Outcome, deadletters, execute, redriving
+from engine.commands.execution import Outcome, execute
 from engine.commands.types import Claim
 from engine.entries import Pairs
 from engine.records import Append, RememberAnswer, Remove, encode
+from engine.replies import DeadLettersFound, Redriven
 from tests.engine.house import House, adding, id_of, replayed, state
 
 KEY = IdempotencyKey("k", b"digest")

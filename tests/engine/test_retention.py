@@ -11,16 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import (
+from engine import EngineError, entries
+from engine.commands import (
     Cursor,
-    EngineError,
     EnsureStream,
-    GroupRead,
     Refs,
-    StreamInfo,
-    StreamsRead,
     Trim,
-    Trimmed,
     UpdateStream,
     XAck,
     XAdd,
@@ -30,12 +26,11 @@ from engine import (
     XRead,
     XReadGroup,
     XTrim,
-    entries,
 )
 from engine.commands.own import KeepHouse
 from engine.commands.retention import turn_entries_max
 from engine.keyspace import Retention
-from engine.replies import Gap
+from engine.replies import Gap, GroupRead, StreamInfo, StreamsRead, Trimmed
 from tests.engine.house import House, adding, id_of
 
 

@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from engine import Engine, EngineError, Fsync, StreamInfo, XInfoStream, ids
+from engine import Engine, EngineError, Fsync, ids
+from engine.commands import XInfoStream
 from engine.log import Log
 from engine.records import Configure, encode
+from engine.replies import StreamInfo
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk, read_of

@@ -14,7 +14,8 @@ from typing import Final
 
 import pytest
 
-from engine import (
+from engine import entries
+from engine.commands import (
     BuryEntries,
     Claim,
     Cursor,
@@ -46,9 +47,9 @@ from engine import (
     XRange,
     XReadGroup,
     XTrim,
-    entries,
+    own,
 )
-from engine.commands import Unfinished, own
+from engine.commands.execution import Unfinished
 from engine.commands.grouping import DROPPED_MAX
 from engine.commands.managing import TRANSFERRED_MAX
 from engine.commands.turn import TURN_LOOKUPS_MAX

@@ -6,24 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine import (
-    Added,
-    ConsumerInfo,
-    Cursor,
-    Engine,
-    EngineError,
-    Fsync,
-    GroupRead,
-    Reply,
-    XAdd,
-    XGroupCreate,
-    XInfoConsumers,
-    XLen,
-    XRead,
-    XReadGroup,
-)
-from engine.commands import execute
+from engine import Engine, EngineError, Fsync
+from engine.commands import Cursor, XAdd, XGroupCreate, XInfoConsumers, XLen, XRead, XReadGroup
+from engine.commands.execution import execute
 from engine.keyspace import Keyspace
+from engine.replies import Added, ConsumerInfo, GroupRead, Reply
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk

@@ -6,8 +6,9 @@ import weakref
 
 import pytest
 
-from engine import EngineError, XAdd, XLen, XSetId, entries
-from engine.commands import Parked
+from engine import EngineError, entries
+from engine.commands import XAdd, XLen, XSetId
+from engine.commands.execution import Parked
 from engine.commands.types import XRead
 from engine.storage.memory import MemoryStorage
 from engine.waiters import Waiter, Waiters

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.commands import Parked
+from engine.commands.execution import Parked
 from engine.commands.types import Cursor, XRead, XReadGroup
 from engine.groups import Consumer, Group
 from engine.productions import Productions

@@ -7,10 +7,12 @@ Must never know: asyncio, disk, waiting: a read that would wait answers null, as
 from collections.abc import Sequence
 
 from app.redis import Resp, parse
-from engine import Command, EngineError, Reply
-from engine.commands import Parked, Unfinished, execute, execute_all
+from engine import EngineError
+from engine.commands import Command
+from engine.commands.execution import Parked, Unfinished, execute, execute_all
 from engine.keyspace import Keyspace
 from engine.records import Record, decode, encode, replay, snapshot
+from engine.replies import Reply
 from tests.engine.images import image
 
 NOW_MS = 1_700_000_000_000

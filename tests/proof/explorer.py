@@ -8,8 +8,9 @@ Must never know: which history it is that runs.
 from dataclasses import dataclass, field
 from typing import Final
 
-from engine import Engine, XAdd, entries
-from engine.commands import execute
+from engine import Engine, entries
+from engine.commands import XAdd
+from engine.commands.execution import execute
 from engine.log import Log
 from engine.records import encode
 from engine.replies import Added

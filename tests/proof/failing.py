@@ -9,7 +9,8 @@ import errno
 from collections.abc import Iterable
 from typing import Final
 
-from engine import EngineError, Fsync, XAdd, XLen, entries
+from engine import EngineError, Fsync, entries
+from engine.commands import XAdd, XLen
 from engine.storage.memory import Fault
 from tests.proof.explorer import Explorer
 from tests.proof.lives import Living

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from app.redis import Request, parse
-from engine import (
+from engine import entries, ids
+from engine.commands import (
     Command,
     EnsureGroup,
     EnsureStream,
@@ -18,8 +19,6 @@ from engine import (
     Retention,
     UpdateGroup,
     XAdd,
-    entries,
-    ids,
 )
 from engine.commands.types import NewId
 

@@ -11,25 +11,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from engine import (
-    Engine,
-    EngineError,
-    Entries,
-    Fsync,
-    GroupRead,
-    RewriteFailed,
-    XAdd,
-    XAutoClaim,
-    XClaim,
-    XReadGroup,
-    entries,
-)
+from engine import Engine, EngineError, Fsync, RewriteFailed, entries
+from engine.commands import XAdd, XAutoClaim, XClaim, XReadGroup
 from engine.commands.types import Command
 from engine.keyspace import Keyspace
 from engine.log import Log, LogPoisoned, LogRefused
 from engine.log.manifest import MANIFEST, file_number
 from engine.records import decode, encode, snapshot
-from engine.replies import Added, AutoClaimed, Claimed, Published, Reply, StreamsRead
+from engine.replies import Added, AutoClaimed, Claimed, Entries, GroupRead, Published, Reply, StreamsRead
 from engine.storage import TEMPORARY
 from engine.storage.memory import Fault, MemoryStorage
 from tests.engine.clocks import HandClock, settle

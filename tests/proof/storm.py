@@ -12,7 +12,8 @@ import sys
 import threading
 from pathlib import Path
 
-from engine import Engine, SystemClock, XAdd, XLen, entries
+from engine import Engine, SystemClock, entries
+from engine.commands import XAdd, XLen
 
 signal_every_s = 0.001
 

@@ -5,7 +5,8 @@ import errno
 
 import pytest
 
-from engine import Engine, EngineError, Fsync, XAdd, XLen, entries
+from engine import Engine, EngineError, Fsync, entries
+from engine.commands import XAdd, XLen
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock
 from tests.proof.failing import failing_disk, full_disk

@@ -16,15 +16,9 @@ from app.live.sse import cursors as wire
 from app.live.sse import events
 from app.live.sse.tails import Put, retry_ms
 from app.wire.claims import delivered
-from engine import (
-    Cursor,
-    Delivered,
-    GroupRead,
-    PendingList,
-    StreamDeliveries,
-    XReadGroup,
-    ids,
-)
+from engine import ids
+from engine.commands import Cursor, XReadGroup
+from engine.replies import Delivered, GroupRead, PendingList, StreamDeliveries
 
 # So much is read at once, and lost sight of when a connection breaks while it is being sent.
 _piece_count_max: Final = 100

@@ -23,8 +23,9 @@ from app.live.in_flight import claim_min_idle_ms_min
 from app.live.sse import events
 from app.wire.read import cursor as cursor_of
 from app.wire.read import fails_on_gap, gap_members, gap_text
-from engine import Cursor, entries, ids
-from engine import Gap as EngineGap
+from engine import entries, ids
+from engine.commands import Cursor
+from engine.replies import Gap as EngineGap
 
 PARAMETERS: Final = ("after", "last", "on_gap", "fields")
 STREAM: Final = "stream"

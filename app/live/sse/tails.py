@@ -20,7 +20,7 @@ from app.live.sse.cursors import Wanted
 from app.transport.limits import gone_extension
 from app.wire.read import gap_refused
 from engine import Clock, EngineError
-from engine import Gap as EngineGap
+from engine.replies import Gap as EngineGap
 
 # One piece of an answer: what a client that reads nothing more costs beyond its socket's buffer.
 _piece_count_max: Final = 1_000

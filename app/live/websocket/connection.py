@@ -36,7 +36,8 @@ from app.live.websocket.effects import (
 from app.live.websocket.session import Session
 from app.live.websocket.subscriptions import page_bytes_max
 from app.redis import executor
-from engine import Engine, EngineError, GroupRead, Reply, errors
+from engine import Engine, EngineError, errors
+from engine.replies import GroupRead, Reply
 
 # What a socket may have asked for without an answer before it is no longer listened to.
 _unanswered_max: Final = 256

@@ -10,7 +10,7 @@ from msgspec import UnsetType
 
 from app.http.entry_bodies import EntryLimits
 from app.live.in_flight import Consumer
-from engine import Command, Cursor, XReadGroup
+from engine.commands import Command, Cursor, XReadGroup
 
 Ref = str | int | UnsetType
 

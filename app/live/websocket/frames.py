@@ -20,7 +20,9 @@ from app.http.entry_bodies import EntryLimits, Published
 from app.live.in_flight import claim_min_idle_ms_min
 from app.wire import claims, options
 from app.wire.options import XAddOptions
-from engine import Cursor, Delivered, NackMode, Refs, ids
+from engine import ids
+from engine.commands import Cursor, NackMode, Refs
+from engine.replies import Delivered
 
 SUBPROTOCOL: Final = "weir.v1"
 VERSION: Final = 1

@@ -42,24 +42,10 @@ from app.live.websocket.effects import (
 from app.live.websocket.subscriptions import Following, Working, gap, page_bytes_max
 from app.wire import options
 from app.wire.options import Demands
-from engine import (
-    Added,
-    Command,
-    Cursor,
-    EngineError,
-    Exists,
-    GroupInfo,
-    GroupRead,
-    Nack,
-    PendingList,
-    Reply,
-    StreamDeliveries,
-    XAck,
-    XAckDel,
-    XNack,
-    ids,
-)
-from engine import Deletions as EngineDeletions
+from engine import EngineError, ids
+from engine.commands import Command, Cursor, Exists, Nack, XAck, XAckDel, XNack
+from engine.replies import Added, GroupInfo, GroupRead, PendingList, Reply, StreamDeliveries
+from engine.replies import Deletions as EngineDeletions
 
 Replies = Sequence[Reply | EngineError]
 

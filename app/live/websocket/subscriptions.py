@@ -12,7 +12,8 @@ from msgspec import UNSET
 from app.live.in_flight import Consumer, released_only_ms
 from app.live.websocket import frames
 from app.live.websocket.effects import Ref
-from engine import Command, Cursor, DescribeGroup, EnsureGroup, XGroupCreateConsumer, XReadGroup, ids
+from engine import ids
+from engine.commands import Command, Cursor, DescribeGroup, EnsureGroup, XGroupCreateConsumer, XReadGroup
 
 consume_credit_default: Final = 100
 # A frame's bytes: what one reader that stalls may cost, and what others wait for while it is written.
