@@ -3,9 +3,11 @@
 Knows: one request for each setting, as long as it is told. Must never know: where a bound is looked at.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import annotated_types
@@ -17,6 +19,7 @@ from app.main import create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
 from tests.app.conftest import BASE
+from tests.server import Server
 
 ENTRIES = "/v1/streams/s/entries"
 JSON = {"content-type": "application/json"}
@@ -139,3 +142,81 @@ async def test_json_is_nested_as_deep_as_is_set() -> None:
             told.append(answer.json()["detail"])
         assert told[0] == told[1] != told[2]
         assert "6" in told[2]
+
+
+# ---- how long an answer may be
+
+
+ROWS = [{"id": f"5-{number}", "fields": {"a": "x" * 500}} for number in range(5)]
+# What an entry counts for is its text.
+ROW_BYTES = len(json.dumps(ROWS[0], separators=(",", ":")))
+RANGE = ["XRANGE", "s", "-", "+"]
+
+
+async def run(http: httpx.AsyncClient, way: str, *commands: list[str]) -> list[Any]:
+    """The result of each command, or its error's text."""
+    found = (await http.post(f"/v1/commands/{way}", json=commands)).json()
+    return [one.get("result", one.get("error")) for one in found]
+
+
+@pytest.mark.parametrize(("beside", "fit"), [(-1, 3), (0, 4), (1, 4)])
+async def test_an_answer_has_as_many_bytes_of_entries_as_are_set(beside: int, fit: int) -> None:
+    """A page and a delivery end there, and go on behind it; a range that does not end there is refused."""
+    async with gateway(answer_bytes_max=4 * ROW_BYTES + beside) as http:
+        await http.post(ENTRIES, json={"entries": ROWS[:4]})
+        await http.put("/v1/streams/s/groups/g", json={"start": "0"})
+        page = (await http.get(ENTRIES)).json()
+        assert (len(page["entries"]), page["more"]) == (fit, fit < 4)
+        delivered = (await http.post("/v1/streams/s/groups/g/consumers/c/read", json={})).json()["entries"]
+        assert [one["id"] for one in delivered] == [f"5-{number}" for number in range(fit)]
+        (found,) = await run(http, "pipeline", RANGE)
+        assert isinstance(found, list) == (fit == 4), found
+
+
+@pytest.mark.parametrize(("beside", "fits"), [(-1, False), (0, True), (1, True)])
+async def test_reads_of_a_transaction_share_its_bytes(beside: int, *, fits: bool) -> None:
+    """Each of two may have half of them."""
+    limits = {"pipeline_bytes_max": 2 * 5 * ROW_BYTES + beside, "entry_bytes_max": 1_024}
+    async with gateway(**limits) as http:
+        await http.post(ENTRIES, json={"entries": ROWS})
+        for found in await run(http, "multi-exec", RANGE, RANGE):
+            assert isinstance(found, list) == fits, found
+
+
+@pytest.mark.parametrize(("beside", "runs"), [(-1, False), (0, False), (1, True)])
+async def test_a_pipeline_reads_while_its_bytes_last(beside: int, *, runs: bool) -> None:
+    """One byte that is left is enough to begin a read, and what it reads is one entry at least."""
+    pings = [["PING", "x" * 100]] * 20
+    async with gateway() as http:
+        answered = await http.post("/v1/commands/pipeline", json=pings)
+        written = len(answered.content) - len("[]") - len(",") * (len(pings) - 1)
+    async with gateway(pipeline_bytes_max=written + beside) as http:
+        await http.post(ENTRIES, json={"entries": ROWS})
+        found = (await run(http, "pipeline", *pings, [*RANGE, "COUNT", "1"]))[-1]
+        assert isinstance(found, list) == runs, found
+
+
+# ---- how many may stay
+
+
+def test_there_are_as_many_as_are_set(tmp_path: Path) -> None:
+    """As many are made; one more is refused, and one that is there is still used. Each has its own limit."""
+    limits = {"groups_max": 2, "consumers_max": 3, "streams_max": 4}
+    paths = ("/v1/streams/0/groups/{}", "/v1/streams/0/groups/0/consumers/{}", "/v1/streams/{}")
+    options = [word for name, most in limits.items() for word in ("--set", f"{name}={most}")]
+    with Server(tmp_path / "data", *options) as server, httpx.Client(base_url=server.url) as http:
+        http.put("/v1/streams/0", json={})
+        for (name, most), path in zip(limits.items(), paths, strict=True):
+            body = {"start": "0"} if name == "groups_max" else {}
+            made = [http.put(path.format(number), json=body).is_success for number in range(most + 1)]
+            assert made == [True] * most + [False], name
+            assert http.put(path.format(1), json=body).is_success
+
+
+async def test_as_many_reads_wait_as_are_set() -> None:
+    """One less and as many wait; one more is refused, and waits when one of them has ended."""
+    async with gateway(waiters_max=3) as http:
+        for waiting in (2, 3, 4):
+            asked = [http.get(f"{ENTRIES}?after=$&wait=30") for _ in range(waiting)]
+            statuses = sorted(answer.status_code for answer in await asyncio.gather(*asked))
+            assert statuses == [200] * min(waiting, 3) + [429] * (waiting - min(waiting, 3))
