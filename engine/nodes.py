@@ -15,6 +15,7 @@ shares the text. There is no index: IDs and borders are found in the text itself
 where it is needed at all; a range over a whole node is the text as it stands.
 """
 
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -51,6 +52,13 @@ class Tally:
         self.held_bytes += size
         self.footprint.add(size)
 
+    def drop(self, texts: Sequence["Text"]) -> None:
+        """Count texts out, all at once: there may be a million entries in them."""
+        self.hold(-sum([text.held_bytes() for text in texts]))
+        self.plain_bytes -= sum([text.size for text in texts])
+        for text in texts:
+            text.tally = None
+
 
 class Text:
     """Joined entries, plain or compressed: nobody else need know. The content never changes.
@@ -59,12 +67,12 @@ class Text:
     counted in.
     """
 
-    __slots__ = ("_packed", "_plain", "_tally", "size")
+    __slots__ = ("_packed", "_plain", "size", "tally")
 
     def __init__(self, plain: bytes | None, packed: bytes | None = None) -> None:
         self._plain = plain
         self._packed = packed
-        self._tally: Tally | None = None
+        self.tally: Tally | None = None
         # In bytes, of the plain form.
         self.size = zstandard.frame_content_size(packed or b"") if plain is None else len(plain)
 
@@ -87,22 +95,15 @@ class Text:
         before = self.held_bytes()
         self._packed = packed
         self._plain = None
-        if self._tally is not None:
-            self._tally.hold(len(packed) - before)
+        if self.tally is not None:
+            self.tally.hold(len(packed) - before)
 
     def count_in(self, tally: Tally) -> None:
         """Be counted in `tally` from here on, whatever becomes of the form."""
-        assert self._tally is None, "a text belongs to one stream"
-        self._tally = tally
+        assert self.tally is None, "a text belongs to one stream"
+        self.tally = tally
         tally.hold(self.held_bytes())
         tally.plain_bytes += self.size
-
-    def count_out(self) -> None:
-        """Be counted no more."""
-        assert self._tally is not None, "only what was counted in is counted out"
-        self._tally.hold(-self.held_bytes())
-        self._tally.plain_bytes -= self.size
-        self._tally = None
 
     @property
     def is_packed(self) -> bool:

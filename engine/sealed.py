@@ -5,6 +5,7 @@ Must never know: the open node, the stream, who reads.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from engine import entries
@@ -45,7 +46,7 @@ class SealedNodes(SortedMap[SealedNode]):
         """Put what is left of a node in its place."""
         super().set(node.first, node)
         if before.text is not node.text:
-            before.text.count_out()
+            self.tally.drop((before.text,))
             node.text.count_in(self.tally)
 
     def pop(self, key: int) -> SealedNode | None:
@@ -53,14 +54,13 @@ class SealedNodes(SortedMap[SealedNode]):
         node = super().pop(key)
         if node is not None:
             self.tally.footprint.add(-NODE_BYTES)
-            node.text.count_out()
+            self.tally.drop((node.text,))
         return node
 
     def drop_first(self, count: int) -> None:
         """Remove the lowest `count` nodes."""
         self.tally.footprint.add(-count * NODE_BYTES)
-        for _, node in self.page(0, count):
-            node.text.count_out()
+        self.tally.drop([node.text for node in islice(self.values(), count)])
         super().drop_first(count)
 
     def check(self) -> None:

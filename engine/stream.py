@@ -48,11 +48,15 @@ class NodeLimits(NamedTuple):
 
 
 class TrimPlan(NamedTuple):
-    """What a trim removes: all below `cut`, or (where references matter) exactly `ids`."""
+    """What a trim removes: all below `cut`, or (where references matter) exactly `ids`.
+
+    Where `resume_at` is given, everything below that ID stays, and what lies beyond has not been looked at.
+    """
 
     cut: int
     ids: Sequence[int]
     removed: int
+    resume_at: int | None = None
 
 
 class Stream:
@@ -348,20 +352,26 @@ class Stream:
         maxlen: int | None,
         minid: int | None,
         limit: int,
-        upto: int,
+        within: tuple[int, int],
         most: int,
+        scanned_max: int,
         kept: Callable[[Sequence[int]], Collection[int]],
     ) -> TrimPlan:
-        """What a trim that looks at references removes: entry by entry. What lies beyond `upto` stays, and
-        what `kept` gives back of a node's IDs. No more than `most` go.
+        """What a trim that looks at references removes of the nodes that have IDs `within`: entry by entry.
+        What `kept` gives back of a node's IDs stays. No more than `most` go, and about `scanned_max` are
+        looked at.
         """
-        length, gone = self.length, list[int]()
-        for node in self._nodes():
+        start, upto = within
+        length, gone, scanned = self.length, list[int](), 0
+        for node in self._nodes(start):
             live = node.live
             if node.first > upto or (maxlen is not None and length <= maxlen):
                 break
             if limit and len(gone) + live > limit:
                 break
+            if scanned >= scanned_max:
+                return TrimPlan(0, gone, len(gone), None if gone else node.first)
+            scanned += live
             eligible = length - live >= maxlen if maxlen is not None else node.last < (minid or 0)
             run_ids = self._live_ids(node)
             staying = kept(run_ids)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from engine import entries, errors, ids
 from engine.commands import types
-from engine.commands.references import referenced, references_of, remove_references, trim
+from engine.commands.references import referenced, references_of, remove_references, trim, trim_in_turns
 from engine.commands.retention import enforce
-from engine.commands.turn import Turn, checked
+from engine.commands.turn import Turn, Unfinished, checked
 from engine.keyspace import Key
 from engine.records import (
     Append,
@@ -215,10 +215,10 @@ def delete_each(turn: Turn, stream: str, key: Key, wanted: Sequence[int], refs: 
     return [kept if entry_id in staying else left.pop(entry_id, absent) for entry_id in wanted]
 
 
-def xtrim(turn: Turn, command: types.XTrim) -> Trimmed:
+def xtrim(turn: Turn, command: types.XTrim) -> Trimmed | Unfinished:
     if turn.keyspace.find(command.stream) is None:
         return Trimmed(0)
-    return trim(turn, command.stream, command.trim, dry_run=command.dry_run, guard=command.guard)
+    return trim_in_turns(turn, command.stream, command.trim, dry_run=command.dry_run, guard=command.guard)
 
 
 def xsetid(turn: Turn, command: types.XSetId) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from engine import errors, ids
 from engine.commands.retention import needed_from
-from engine.commands.turn import TURN_REMOVALS_MAX, Turn
+from engine.commands.turn import TURN_REMOVALS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
 from engine.commands.types import Refs, Trim
 from engine.groups import Group
 from engine.keyspace import Key
@@ -73,9 +73,25 @@ class _Referenced:
 
 
 def trim(turn: Turn, stream: str, asked: Trim, *, dry_run: bool = False, guard: bool = False) -> Trimmed:
-    """Trim an existing stream."""
+    """Trim an existing stream, as far as one turn goes."""
     key = turn.keyspace.keys[stream]
-    plan = plan_trim(turn, key, asked)
+    return _carry_out(turn, stream, asked, plan_trim(turn, key, asked), dry_run=dry_run, guard=guard)
+
+
+def trim_in_turns(
+    turn: Turn, stream: str, asked: Trim, *, dry_run: bool, guard: bool
+) -> Trimmed | Unfinished:
+    """The same; where a turn finds nothing to remove, the next one looks on from there."""
+    plan = plan_trim(turn, turn.keyspace.keys[stream], asked)
+    if plan.resume_at is not None and turn.may_continue:
+        return Unfinished(plan.resume_at)
+    return _carry_out(turn, stream, asked, plan, dry_run=dry_run, guard=guard)
+
+
+def _carry_out(
+    turn: Turn, stream: str, asked: Trim, plan: TrimPlan, *, dry_run: bool, guard: bool
+) -> Trimmed:
+    key = turn.keyspace.keys[stream]
     if guard and plan.removed and _highest(key, plan) >= needed_from(key):
         raise errors.trim_guarded(ids.text(needed_from(key)))
     affected = pending_affected(key, plan) if asked.count_pending else 0
@@ -118,8 +134,9 @@ def plan_trim(turn: Turn, key: Key, asked: Trim) -> TrimPlan:
         maxlen=maxlen,
         minid=minid,
         limit=limit,
-        upto=ids.ID_MAX if needed is None else needed.read_upto,
+        within=(turn.so_far or 0, ids.ID_MAX if needed is None else needed.read_upto),
         most=TURN_REMOVALS_MAX,
+        scanned_max=TURN_SCANNED_MAX // (1 if needed is None else 1 + len(needed.groups)),
         kept=(lambda _: set()) if needed is None else needed.of,
     )
     return _fitting(turn, key, plan, asked.refs)
@@ -165,10 +182,14 @@ def pending_affected(key: Key, plan: TrimPlan) -> int:
 
 
 def _among_holes(key: Key, groups: Sequence[Group], low: int, high: int) -> int:
-    """How many pending entries in `[low, high]` still have their entry, where others were deleted."""
+    """How many pending entries in `[low, high]` still have their entry, where others were deleted. Beyond
+    `TURN_SCANNED_MAX` the others are counted with them.
+    """
     groups = [group for group in groups if group.pending.count_between(low, high)]
-    return sum(
-        len(_pending_of(group, run_ids))
-        for run_ids in (key.stream.live_runs(low, high) if groups else ())
-        for group in groups
-    )
+    found = looked_at = 0
+    for run_ids in key.stream.live_runs(low, high) if groups else ():
+        found += sum(len(_pending_of(group, run_ids)) for group in groups)
+        looked_at += len(run_ids) * len(groups)
+        if looked_at >= TURN_SCANNED_MAX:
+            return found + sum(group.pending.count_between(run_ids[-1] + 1, high) for group in groups)
+    return found

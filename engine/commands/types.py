@@ -64,7 +64,8 @@ class Trim(msgspec.Struct, frozen=True, kw_only=True):
     """One of `maxlen`, `minid` and `older_than_ms`. `limit` None is the default of `~`, 0 no limit.
 
     With `count_pending` the answer tells how many pending entries lose their entry, which costs a look into
-    every group; else it says 0.
+    every group; else it says 0. Below a deleted entry that is exact for the first 10,000; beyond, pending
+    entries that have lost theirs before count too.
     """
 
     maxlen: int | None = None

@@ -9,22 +9,27 @@ import pytest
 from engine import Engine, EngineError, entries
 from engine.commands import (
     Cursor,
+    Delete,
     GiveBack,
+    Refs,
     RemoveConsumer,
+    Trim,
     XAck,
     XAdd,
+    XDel,
     XGroupCreate,
     XGroupDelConsumer,
     XGroupDestroy,
     XPendingRange,
     XReadGroup,
+    XTrim,
 )
 from engine.commands.execution import Unfinished, execute_all
 from engine.commands.grouping import DROPPED_MAX
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX
 from engine.commands.types import Command
 from engine.ids import ID_MAX
-from engine.replies import PendingList
+from engine.replies import PendingList, Trimmed
 from tests.engine.clocks import HandClock
 from tests.engine.house import House
 
@@ -126,3 +131,51 @@ def test_many_entries_are_given_back_in_several_turns(more: int, turns: int) -> 
     assert (len(before) + 1, released) == (turns, TURN_LOOKUPS_MAX - 1 + more)
     assert house.key("s").groups["g"].released_count() == released
     house.check()
+
+
+def behind_pending(count: int) -> House:
+    """A house in which the first `count` entries of a stream are pending, and one behind them is not."""
+    house = House()
+    house.fill("s", count + 1)
+    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)]))
+    house.run(XAck(stream="s", group="g", ids=[(count + 1) << 64]))
+    return house
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(("pending", "turns"), [(TURN_SCANNED_MAX // 2 - 1, 1), (TURN_SCANNED_MAX // 2, 2)])
+def test_a_trim_that_finds_nothing_to_remove_looks_on_in_further_turns(
+    pending: int, turns: int, *, dry_run: bool
+) -> None:
+    """An entry that is looked at counts for itself and for the group with which it is compared."""
+    house = behind_pending(pending)
+    command = XTrim(stream="s", trim=Trim(maxlen=0, refs=Refs.ACKED), dry_run=dry_run)
+    *before, reply = house.turns(command)
+    assert (len(before) + 1, reply) == (turns, Trimmed(1, 1 << 64))
+    assert house.key("s").stream.length == pending + (1 if dry_run else 0)
+    house.check()
+
+
+def test_a_trim_on_append_or_in_a_transaction_ends_with_its_turn() -> None:
+    house = behind_pending(TURN_SCANNED_MAX // 2)
+    trim = Trim(maxlen=0, refs=Refs.ACKED)
+    (reply,), _ = execute_all(house.keyspace, [XTrim(stream="s", trim=trim)], house.now_ms)
+    assert reply == Trimmed(0, 1 << 64)
+    assert house.added(XAdd(stream="s", bodies=[BODY], trim=trim)).trimmed == 0
+
+
+def test_a_stream_that_is_deleted_meanwhile_has_nothing_to_trim() -> None:
+    house = behind_pending(TURN_SCANNED_MAX // 2)
+    turns = house.turns(XTrim(stream="s", trim=Trim(maxlen=0, refs=Refs.ACKED)))
+    assert isinstance(next(turns), Unfinished)
+    house.run(Delete(streams=["s"]))
+    assert next(turns) == Trimmed(0)
+
+
+@pytest.mark.parametrize(("below", "extra"), [(TURN_SCANNED_MAX - 1, 0), (TURN_SCANNED_MAX, 1)])
+def test_far_below_a_deleted_entry_the_pending_ones_are_counted_with_it(below: int, extra: int) -> None:
+    house = behind_pending(below + 1)
+    house.run(XDel(stream="s", ids=[(below + 1) << 64]))
+    trim = XTrim(stream="s", trim=Trim(maxlen=0, count_pending=True), dry_run=True)
+    assert house.of(Trimmed, trim).pending_affected == below + extra

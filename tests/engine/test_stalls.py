@@ -176,7 +176,6 @@ AT_MOST: Final[dict[str, Command]] = {
     "XPENDING IDLE": idle(),
     "XPENDING IDLE of one": idle("c0"),
     "XTRIM ACKED": XTrim(stream="s", trim=Trim(maxlen=0, refs=Refs.ACKED)),
-    "XTRIM dry": XTrim(stream="s", trim=Trim(maxlen=0, count_pending=True), dry_run=True),
 }
 
 
@@ -257,6 +256,23 @@ def test_what_is_overdue_is_given_back_in_turns_while_a_rewrite_holds_each_strea
         more = outcome == [True]
     capture.close()
     assert len(house.live("letters")) == 200 * 100
+
+
+@pytest.mark.parametrize("refs", Refs)
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_trim_that_counts_pending_entries_below_a_deleted_one(
+    turn_s_max: float, refs: Refs, *, dry_run: bool
+) -> None:
+    house = filled()
+    house.run(XDel(stream="s", ids=[(ENTRIES - 1) << 64]))
+    trim = XTrim(stream="s", trim=Trim(maxlen=0, count_pending=True, refs=refs), dry_run=dry_run)
+    assert max(turns_s(house.turns(trim))) <= turn_s_max
+
+
+def test_a_million_entries_are_trimmed_in_one_turn(turn_s_max: float) -> None:
+    house = filled(10 * ENTRIES, consumers=0)
+    assert held_s(lambda: house.run(XTrim(stream="s", trim=Trim(maxlen=0)))) <= turn_s_max
+    assert house.key("s").stream.length == 0
 
 
 def test_letters_by_hand_are_made_in_one_turn(turn_s_max: float) -> None:
