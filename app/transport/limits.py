@@ -71,6 +71,8 @@ class GuardedProtocol(HttpToolsProtocol):
         # What came since the head or the last of the body and is none: extensions of chunks, trailers.
         self._void_bytes = 0
         self._body_came = False
+        # The request that is answered now; `cycle` is the last one that came.
+        self._answered: RequestResponseCycle | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
 
@@ -84,6 +86,10 @@ class GuardedProtocol(HttpToolsProtocol):
         self._end_deadline()
         self.resume_writing()
         super().connection_lost(exc)
+        # uvicorn does so for `cycle` alone.
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -145,6 +151,16 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._complete = True
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Callable[..., Any]) -> None:
+        async def answer(*request: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
+            await app(*request)
+            # What was not answered because the connection was closing is no mistake, which uvicorn would log.
+            if not cycle.response_started and self.transport.is_closing():
+                cycle.disconnected = True
+
+        self._answered = cycle
+        super()._start_asgi_task(cycle, answer)
 
     def handle_websocket_upgrade(self) -> None:
         self._end_deadline()

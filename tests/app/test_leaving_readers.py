@@ -56,6 +56,9 @@ def check_log(server: Server) -> None:
     log = Path(server.data.with_name(f"{server.data.name}.log")).read_text()
     words = ('"level":"error"', '"level":"warning"', "Traceback")
     assert [line for line in log.splitlines() if any(word in line for word in words)] == []
+    # Else than lines of the log there is what it says at its start.
+    plain = [line.split()[0] for line in log.splitlines() if not line.startswith("{")]
+    assert plain == ["data", "API", "console", "docs"]
 
 
 @pytest.mark.parametrize("how", ["closed", "broken off", "stalled"])
@@ -68,6 +71,20 @@ def test_a_slow_reader_of_an_answer_may_leave(server: Server, kind: str, how: st
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
             accept = ACCEPT.get(kind, "*/*")
             client.sendall(f"{path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())
+            assert client.recv(1 << 10).startswith(b"HTTP/1.1 200")
+            time.sleep(0.05)
+            leave(client, how)
+    check_log(server)
+
+
+@pytest.mark.parametrize("how", ["closed", "broken off", "stalled"])
+def test_a_slow_reader_of_several_answers_may_leave(server: Server, how: str) -> None:
+    """It has asked for the next ones before it has read the first."""
+    page = f"{PATHS['page']} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    for _ in range(1 if how == "stalled" else 3):
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+            client.sendall(page * 5)
             assert client.recv(1 << 10).startswith(b"HTTP/1.1 200")
             time.sleep(0.05)
             leave(client, how)
