@@ -21,7 +21,7 @@ from app.memory_limit import MemoryLog
 from app.redis import Limits as CommandLimits
 from app.settings import Settings
 from app.wire.read import ReadLimits
-from engine import Clock, Engine, EngineError, errors
+from engine import Clock, EngineError, EngineProtocol, errors
 
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -81,7 +81,7 @@ class Gateway:
         )
         self.dead_letters = DeadLetters()
         self.backups = Backups(settings, clock)
-        self._engine: Engine | None = None
+        self._engine: EngineProtocol | None = None
         self._feeds: Feeds | None = None
         self._waits = 0
         # Conversations that an unexpected exception has ended since the gateway started.
@@ -104,7 +104,7 @@ class Gateway:
         self.on_fault: Callable[[], None] = lambda: None
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> EngineProtocol:
         """The engine, while requests may use it; else the refusal that tells why not."""
         if self._engine is not None and self.phase is Phase.READY:
             return self._engine
@@ -121,7 +121,7 @@ class Gateway:
         assert self._feeds is not None, "it came with the engine"
         return self._feeds
 
-    def open(self, engine: Engine) -> None:
+    def open(self, engine: EngineProtocol) -> None:
         """From now on requests are served by this engine."""
         self._engine = engine
         self._feeds = Feeds(engine)

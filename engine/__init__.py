@@ -4,9 +4,10 @@ Knows: the engine, its errors, clock and storage. Commands are in `engine.comman
 `engine.replies`.
 Must never know: the web.
 
-    engine = Engine.open(Path("weir-data"), clock=SystemClock())
-    await engine.start()
-    reply = await engine.execute(XAdd(stream="orders", bodies=[entries.body([("item", "apple")])]))
+    async with Engine.open(Path("weir-data"), clock=SystemClock()) as engine:
+        reply = await engine.execute(XAdd(stream="orders", bodies=[entries.body([("item", "apple")])]))
+
+`EngineProtocol` is what the gateway uses of an engine.
 """
 
 from engine.clock import Clock, SystemClock
@@ -15,6 +16,7 @@ from engine.errors import EngineError
 from engine.keyspace import Caps
 from engine.log import LogPoisoned, LogRefused
 from engine.memory import Memory
+from engine.protocol import EngineProtocol
 from engine.runtime import Engine, Fsync, Growth, LogFigures, RewriteFailed, Rewriter, Rewritten
 from engine.storage import Storage, StorageLocked, StorageRefused
 
@@ -23,6 +25,7 @@ __all__ = [
     "Clock",
     "Engine",
     "EngineError",
+    "EngineProtocol",
     "Fsync",
     "Growth",
     "LogFigures",

@@ -3,10 +3,16 @@
 Knows: that an ID is two unsigned 64-bit numbers, milliseconds and sequence, held here as one Python integer
 `ms << 64 | seq`, so that comparing, counting and incrementing are plain integer arithmetic.
 Must never know: streams, clocks, and the special words (`*`, `$`, `>`, `-`, `+`) of the commands.
+
+    1526919030474-55  =  1526919030474 << 64 | 55      parse("1526919030474-55"), format(…) the other way
 """
 
 import re
-from typing import Final
+from typing import Final, TypeAlias
+
+# Plain `int`, so that IDs cost nothing: `a < b` is Redis's order, `a + 1` the next ID, `b - a` how many fit
+# between. Make one with `parse` or `make`, write it with `format`.
+EntryId: TypeAlias = int
 
 SEQUENCE_BITS: Final = 64
 SEQUENCE_MAX: Final = (1 << SEQUENCE_BITS) - 1
@@ -21,30 +27,30 @@ _text_bytes_max: Final = 127
 _ID_TEXT: Final = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 
-def make(ms: int, sequence: int) -> int:
+def make(ms: int, sequence: int) -> EntryId:
     """The ID of `ms` and `sequence`, both unsigned 64-bit."""
     return ms << SEQUENCE_BITS | sequence
 
 
-def ms_of(entry_id: int) -> int:
+def ms_of(entry_id: EntryId) -> int:
     """The milliseconds half."""
     return entry_id >> SEQUENCE_BITS
 
 
-def sequence_of(entry_id: int) -> int:
+def sequence_of(entry_id: EntryId) -> int:
     """The sequence half."""
     return entry_id & SEQUENCE_MAX
 
 
-def text(entry_id: int) -> str:
+def text(entry_id: EntryId) -> str:
     """The canonical form, `"<ms>-<seq>"` without leading zeros."""
     return f"{entry_id >> SEQUENCE_BITS}-{entry_id & SEQUENCE_MAX}"
 
 
-def parse(words: str, *, missing_sequence: int = 0) -> int | None:
-    """The ID that `words` spell (`ms` or `ms-seq`), or None if they spell none.
+def parse(words: str, *, missing_sequence: int = 0) -> EntryId | None:
+    """Return the ID that `words` spell (`ms` or `ms-seq`), or None if they spell none.
 
-    Stricter than Redis in one point: no blanks and no plus signs. Leading zeros are taken.
+    Stricter than Redis in one point: no blanks and no plus signs. Leading zeros are accepted.
     """
     match = _ID_TEXT.fullmatch(words) if len(words) <= _text_bytes_max else None
     if match is None:
@@ -56,7 +62,7 @@ def parse(words: str, *, missing_sequence: int = 0) -> int | None:
     return make(ms, sequence)
 
 
-def parse_canonical(words: bytes) -> int:
+def parse_canonical(words: bytes) -> EntryId:
     """The ID of a text that this engine wrote itself: nothing is checked."""
     ms, _, sequence = words.partition(b"-")
     return int(ms) << SEQUENCE_BITS | int(sequence)

@@ -5,10 +5,13 @@ entries their stored JSON text (`engine.entries`).
 Must never know: RESP, JSON bodies, statuses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
+
+from engine import entries
+from engine.ids import EntryId
 
 
 class Entries(msgspec.Struct, frozen=True):
@@ -28,6 +31,12 @@ class Entries(msgspec.Struct, frozen=True):
     def json(self) -> bytes:
         """The entries as the inside of a JSON array."""
         return b",".join(self.parts)
+
+    def pairs(self) -> Iterator[tuple[EntryId, list[tuple[str, bytes]]]]:
+        """Each entry as its ID and its fields, in order; repeated names stay, values are bytes."""
+        for part in self.parts:
+            for text in entries.texts(part):
+                yield entries.id_of(text), entries.pairs_of(text)
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -94,6 +103,10 @@ class Delivered(NamedTuple):
     delivery_count: int
     idle_ms: int | None = None
     deliveries: int | None = None
+
+    def pairs(self) -> list[tuple[str, bytes]] | None:
+        """The fields in order, values as bytes; None where `text` is None."""
+        return None if self.text is None else entries.pairs_of(self.text)
 
 
 class StreamDeliveries(msgspec.Struct, frozen=True):

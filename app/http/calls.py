@@ -20,7 +20,7 @@ from app.http.media import MediaType, Preferences
 from app.http.members import Members
 from app.live import in_flight
 from app.transport.limits import gone_extension
-from engine import Engine, EngineError
+from engine import EngineError, EngineProtocol
 from engine.commands import Command, XReadGroup
 from engine.replies import Reply
 
@@ -133,10 +133,10 @@ class Call:
         self.names = names
         self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
         self.principal: Principal = gateway.policy.principal(self.headers)
-        self._engine: Engine | None = None
+        self._engine: EngineProtocol | None = None
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> EngineProtocol:
         """The engine: the same from the first use to the answer. Raises `starting`, `draining`."""
         if self._engine is None:
             self._engine = self.gateway.engine

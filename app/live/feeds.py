@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
 
-from engine import Engine, EngineError, errors, ids
+from engine import EngineError, EngineProtocol, errors, ids
 from engine.commands import Command, Cursor, DescribeEdges, XRange, XRead
 from engine.replies import Edges, Entries, Reply, StreamsRead
 from engine.replies import Gap as EngineGap
@@ -93,7 +93,7 @@ class _Kept:
 class Feeds:
     """All feeds of one engine, on its event loop. `close` when the engine is about to go."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineProtocol) -> None:
         self.engine = engine
         self._feeds: dict[str, _Feed] = {}
         self._due: deque[Callback] = deque()
@@ -456,7 +456,7 @@ class Tail:
             self.cursor = position
 
 
-async def _turn(engine: Engine, commands: Sequence[Command]) -> list[Reply]:
+async def _turn(engine: EngineProtocol, commands: Sequence[Command]) -> list[Reply]:
     replies: list[Reply] = []
     for reply in await engine.transaction(commands):
         if isinstance(reply, EngineError):

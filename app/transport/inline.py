@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from app.gateway import Gateway
 from app.http.calls import Answer, Call, Scope
-from engine import Engine, EngineError
+from engine import EngineError, EngineProtocol
 from engine.commands import Command
 from engine.replies import Reply
 
@@ -85,7 +85,7 @@ class Exchange:
     __slots__ = ("_done", "_engine", "_handler", "_replies", "_submitting")
 
     def __init__(
-        self, engine: Engine, handler: Coroutine[object, Any, Answer], done: Callable[[Answer], None]
+        self, engine: EngineProtocol, handler: Coroutine[object, Any, Answer], done: Callable[[Answer], None]
     ) -> None:
         self._engine = engine
         self._handler = handler

@@ -9,7 +9,7 @@ import msgspec
 
 from app.version import VERSION
 from app.wire import upkeep
-from engine import Engine, Memory
+from engine import EngineProtocol, Memory
 
 
 class Here(NamedTuple):
@@ -25,7 +25,7 @@ class Here(NamedTuple):
     backup: msgspec.Struct
 
 
-def written(engine: Engine, here: Here) -> bytes:
+def written(engine: EngineProtocol, here: Here) -> bytes:
     """The whole answer."""
     return msgspec.json.encode(
         {

@@ -5,15 +5,15 @@ Knows: the members of an answer. Must never know: statuses, what a rewrite does.
 
 import msgspec
 
-from engine import Engine
+from engine import EngineProtocol
 
 
-def rewrite(engine: Engine) -> bytes:
+def rewrite(engine: EngineProtocol) -> bytes:
     """The state of the last rewrite, or of the one under way."""
     return msgspec.json.encode(rewrite_state(engine))
 
 
-def rewrite_state(engine: Engine) -> dict[str, object]:
+def rewrite_state(engine: EngineProtocol) -> dict[str, object]:
     """Its members."""
     latest = engine.rewriting
     state = "none"

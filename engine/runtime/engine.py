@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from engine import errors
 from engine.clock import Clock
@@ -73,7 +73,10 @@ Done = Callable[[Sequence[Reply | EngineError]], None]
 
 
 class Engine:
-    """Streams in process, on a log. `open`, then on one event loop `start`, `execute` …, `close`."""
+    """Streams in process, on a log. `open`, then on one event loop `start`, `execute` …, `close`.
+
+    `async with` starts and closes it.
+    """
 
     def __init__(
         self,
@@ -148,6 +151,13 @@ class Engine:
         self._started_ms = self._clock.wall_ms()
         self._writer.start()
         self._keep_house()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """End all waits with `draining`, then write, sync and mark the log; after a fault let go of it."""

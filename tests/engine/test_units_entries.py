@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine import entries, ids
+from engine.replies import Delivered, Entries
 
 SEPARATOR: Final = ',{"id":"'
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.just(SEPARATOR)
@@ -88,3 +89,21 @@ def test_a_fingerprint_keeps_names_and_values_apart() -> None:
     """Moving a byte over the border makes another set."""
     assert entries.fingerprint([("ab", "c")]) != entries.fingerprint([("a", "bc")])
     assert entries.fingerprint([("a", "b"), ("c", "d")]) != entries.fingerprint([("a", "d"), ("c", "b")])
+
+
+@given(st.lists(fields, min_size=1, max_size=6))
+def test_a_reply_gives_its_entries_back_as_pairs(given_fields: list[list[tuple[str, str | bytes]]]) -> None:
+    """IDs and fields of each, over several parts, of which each may hold several entries."""
+    texts = entries.stored_run(ids.make(5, 0), [entries.body(pairs) for pairs in given_fields])
+    reply = Entries(parts=[texts[0], *([b",".join(texts[1:])] if texts[1:] else [])], count=len(texts))
+    assert list(reply.pairs()) == [
+        (ids.make(5, place), [(name, as_bytes(value)) for name, value in pairs])
+        for place, pairs in enumerate(given_fields)
+    ]
+
+
+def test_a_delivered_entry_gives_its_pairs_and_a_deleted_one_none() -> None:
+    """A pending entry that was deleted from the stream has no text."""
+    text = entries.stored(1, entries.body([("a", "1"), ("a", b"\xff")]))
+    assert Delivered(1, text, delivery_count=1).pairs() == [("a", b"1"), ("a", b"\xff")]
+    assert Delivered(1, None, delivery_count=2).pairs() is None

@@ -36,7 +36,7 @@ from app.live.websocket.effects import (
 from app.live.websocket.session import Session
 from app.live.websocket.subscriptions import page_bytes_max
 from app.redis import executor
-from engine import Engine, EngineError, errors
+from engine import EngineError, EngineProtocol, errors
 from engine.replies import GroupRead, Reply
 
 # What a socket may have asked for without an answer before it is no longer listened to.
@@ -124,7 +124,7 @@ class Push:
         self._link = link
         self._call = call
         self._session = session
-        self._engine: Engine = call.engine
+        self._engine: EngineProtocol = call.engine
         self._feeds: Feeds = call.gateway.feeds
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
