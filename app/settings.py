@@ -24,7 +24,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from engine.commands import TURN_LOOKUPS_MAX
+from engine.commands import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 
 PREFIX: Final = "WEIR_"
 CONFIG_VARIABLE: Final = "WEIR_CONFIG"
@@ -185,6 +185,13 @@ class Settings(BaseSettings):
         as far as one turn of the engine has time for them.
         """
         return min(self.ids_max, TURN_LOOKUPS_MAX)
+
+    @property
+    def transaction_commands_max(self) -> int:
+        """Commands of a transaction: `pipeline_commands_max`, as far as one turn of the engine has time for
+        them.
+        """
+        return min(self.pipeline_commands_max, TURN_COMMANDS_MAX)
 
     @property
     def is_loopback(self) -> bool:

@@ -50,12 +50,14 @@ class NodeLimits(NamedTuple):
 class TrimPlan(NamedTuple):
     """What a trim removes: all below `cut`, or (where references matter) exactly `ids`.
 
-    Where `resume_at` is given, everything below that ID stays, and what lies beyond has not been looked at.
+    `scanned` entries were looked at for that. Where `resume_at` is given, everything below that ID stays, and
+    what lies beyond has not been looked at.
     """
 
     cut: int
     ids: Sequence[int]
     removed: int
+    scanned: int = 0
     resume_at: int | None = None
 
 
@@ -370,7 +372,7 @@ class Stream:
             if limit and len(gone) + live > limit:
                 break
             if scanned >= scanned_max:
-                return TrimPlan(0, gone, len(gone), None if gone else node.first)
+                return TrimPlan(0, gone, len(gone), scanned, None if gone else node.first)
             scanned += live
             eligible = length - live >= maxlen if maxlen is not None else node.last < (minid or 0)
             run_ids = self._live_ids(node)
@@ -379,13 +381,13 @@ class Stream:
                 if length <= maxlen if maxlen is not None else entry_id >= (minid or 0):
                     break
                 if len(gone) == most:
-                    return TrimPlan(0, gone, len(gone))
+                    return TrimPlan(0, gone, len(gone), scanned)
                 if entry_id not in staying:
                     gone.append(entry_id)
                     length -= 1
             if not eligible:
                 break
-        return TrimPlan(0, gone, len(gone))
+        return TrimPlan(0, gone, len(gone), scanned)
 
     # --- reading --------------------------------------------------------------------------------------------
 

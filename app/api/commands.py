@@ -69,10 +69,12 @@ async def run_transaction(call: Call) -> Answer:
     log.
     """
     encoded, limits = _encoding(call), call.gateway.command_limits
-    most = call.gateway.settings.pipeline_commands_max
+    settings = call.gateway.settings
 
     def read(body: bytes) -> list[Parsed]:
-        return executor.together_parsed(wire.many(body, encoded, most, limits.words_max), limits)
+        rows = wire.many(body, encoded, settings.pipeline_commands_max, limits.words_max)
+        wire.check_number(rows, settings.transaction_commands_max)
+        return executor.together_parsed(rows, limits)
 
     try:
         requests = await call.read(read, _inline_bytes_max)

@@ -54,9 +54,14 @@ def many(body: bytes, encoded: Encoding, commands_max: int, words_max: int) -> l
     rows = _load(body, strict_json.values_max)
     if not isinstance(rows, list):
         raise invalid("", 'the body is a list of commands, [["XADD", …], …]')
+    check_number(rows, commands_max)
+    return [_words_or_refusal(row, encoded, words_max) for row in rows]
+
+
+def check_number(rows: Sequence[object], commands_max: int) -> None:
+    """Raise `too_many_entries` where there are more commands than that."""
     if len(rows) > commands_max:
         raise _too_many(commands_max)
-    return [_words_or_refusal(row, encoded, words_max) for row in rows]
 
 
 def _too_many(commands_max: int) -> Refusal:

@@ -23,7 +23,7 @@ from engine.commands.own import (
     UpdateStream,
 )
 from engine.commands.redriving import turn_redriven_max
-from engine.commands.turn import TURN_LOOKUPS_MAX
+from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 from engine.commands.types import (
     AutoSequence,
     Claim,
@@ -77,6 +77,7 @@ from engine.commands.types import (
 from engine.keyspace import Retention
 
 __all__ = [
+    "TURN_COMMANDS_MAX",
     "TURN_LOOKUPS_MAX",
     "AutoSequence",
     "BuryEntries",

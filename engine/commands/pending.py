@@ -135,17 +135,18 @@ def xpending_range(turn: Turn, command: types.XPendingRange) -> PendingList | Un
     if command.count <= 0:
         return PendingList(())
     start, found = turn.so_far or (command.start, list[PendingEntry]())
-    for place, (entry_id, one) in enumerate(_pending_in(group, command, start)):
+    for entry_id, one in _pending_in(group, command, start):
+        turn.scans_left -= 1
+        if turn.scans_left < 0 and not turn.may_continue:
+            raise errors.invalid(
+                f"ERR too many pending entries: a transaction looks at {TURN_SCANNED_MAX}; "
+                "use XPENDING by itself, or a smaller range"
+            )
         if one.consumer is None or one.idle_ms(turn.now_ms) >= command.min_idle_ms:
             if len(found) == command.count:
                 return PendingList(found, more=True)
             found.append(_pending_entry(turn, entry_id, one))
-        elif place >= TURN_SCANNED_MAX:
-            if not turn.may_continue:
-                raise errors.invalid(
-                    f"ERR too many pending entries: a transaction looks at {TURN_SCANNED_MAX}; "
-                    "use XPENDING by itself, or a smaller range"
-                )
+        elif turn.scans_left < 0:
             return Unfinished((entry_id, found))
     return PendingList(found)
 

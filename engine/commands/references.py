@@ -130,15 +130,18 @@ def plan_trim(turn: Turn, key: Key, asked: Trim) -> TrimPlan:
     if maxlen is not None:
         # No more than fits the log is looked for.
         maxlen = max(maxlen, key.stream.length - min(turn.ids_left(), TURN_REMOVALS_MAX))
+    # An entry is compared with the pending ones of each group.
+    compared = 1 if needed is None else 1 + len(needed.groups)
     plan = key.stream.plan_removal(
         maxlen=maxlen,
         minid=minid,
         limit=limit,
         within=(turn.so_far or 0, ids.ID_MAX if needed is None else needed.read_upto),
         most=TURN_REMOVALS_MAX,
-        scanned_max=TURN_SCANNED_MAX // (1 if needed is None else 1 + len(needed.groups)),
+        scanned_max=turn.scans_left // compared,
         kept=(lambda _: set()) if needed is None else needed.of,
     )
+    turn.scans_left -= plan.scanned * compared
     return _fitting(turn, key, plan, asked.refs)
 
 
@@ -149,7 +152,7 @@ def _fitting(turn: Turn, key: Key, plan: TrimPlan, refs: Refs) -> TrimPlan:
         return plan
     fitting = bisect_right(range(1, len(wanted) + 1), room, key=lambda n: _logged(key, wanted[:n], refs))
     wanted = wanted[: max(1, fitting)]
-    return TrimPlan(0, wanted, len(wanted))
+    return TrimPlan(0, wanted, len(wanted), plan.scanned)
 
 
 def _logged(key: Key, gone: Sequence[int], refs: Refs) -> int:

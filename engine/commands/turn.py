@@ -28,6 +28,8 @@ TURN_LOOKUPS_MAX: Final = 500
 TURN_REMOVALS_MAX: Final = 2_000
 # Entries that one turn walks over in search of others, pending or stored: up to 1 µs each.
 TURN_SCANNED_MAX: Final = 10_000
+# Commands of a transaction, which is one turn: a trim that takes a cold node apart takes up to 40 µs.
+TURN_COMMANDS_MAX: Final = 300
 # An ID in the log, with its delivery count.
 id_frame_bytes: Final = 25
 
@@ -76,6 +78,7 @@ class Turn:
         "may_continue",
         "now_ms",
         "records",
+        "scans_left",
         "signalled",
         "so_far",
     )
@@ -105,6 +108,7 @@ class Turn:
         # The bytes of entries that became dead letters.
         self.letters_bytes = 0
         self.lookups_left = TURN_LOOKUPS_MAX
+        self.scans_left = TURN_SCANNED_MAX
         # What is left for lists of IDs and names.
         self.frame_bytes_left = turn_frame_bytes_max
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.http.media import JSON
 from app.settings import Settings
-from engine.commands import TURN_LOOKUPS_MAX
+from engine.commands import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 from tests.app.conversing import LIMITS, World
 
 IDS_MAX = 600
@@ -171,3 +171,15 @@ async def test_xinfo_full_shows_as_many_rows_as_a_turn_has_time_for(http: httpx.
         await http.post("/v1/commands", json=["XGROUP", "CREATECONSUMER", "s", "g", name])
     answer = (await http.post("/v1/commands", json=full)).json()
     assert answer["error"].startswith("ERR too many rows: XINFO STREAM FULL shows at most 1000 consumers")
+
+
+async def test_a_transaction_has_as_many_commands_as_one_turn_has_time_for(http: httpx.AsyncClient) -> None:
+    """A pipeline, which is many turns, may have more."""
+    rows = [["XADD", "t", "*", "n", "[[[[[["]] * (TURN_COMMANDS_MAX + 1)
+    refused = await http.post("/v1/commands/multi-exec", json=rows)
+    assert (refused.status_code, refused.json()["code"]) == (413, "too_many_entries")
+    assert f"at most {TURN_COMMANDS_MAX} commands" in refused.json()["detail"]
+    assert len((await http.post("/v1/commands/multi-exec", json=rows[1:])).json()) == TURN_COMMANDS_MAX
+    assert len((await http.post("/v1/commands/pipeline", json=rows)).json()) == TURN_COMMANDS_MAX + 1
+    length = await http.post("/v1/commands", json=["XLEN", "t"])
+    assert length.json() == {"result": 2 * TURN_COMMANDS_MAX + 1}

@@ -90,7 +90,7 @@ def test_a_look_for_idle_entries_takes_several_turns(consumer: str | None, count
 
 
 def test_a_look_for_idle_entries_that_one_turn_takes() -> None:
-    """Also in a transaction; that refuses one entry more, of which there may be a million."""
+    """In a transaction all that it passes over counts, for all its commands together."""
     house = House()
     beyond = looking(house)
     lowest = house.key("s").stream.first_id
@@ -98,10 +98,14 @@ def test_a_look_for_idle_entries_that_one_turn_takes() -> None:
     (found,) = house.turns(look)
     assert isinstance(found, PendingList)
     assert len(found.entries) == 3
-    (same, refusal), turn = execute_all(house.keyspace, [look, beyond], house.now_ms)
+    at_limit = msgspec.structs.replace(beyond, start=lowest + 4)
+    (same, refusal), turn = execute_all(house.keyspace, [at_limit, at_limit], house.now_ms)
     assert same == found
     assert isinstance(refusal, EngineError)
     assert str(TURN_SCANNED_MAX) in refusal.redis
+    one_more = msgspec.structs.replace(beyond, start=lowest + 3)
+    (refused,), _ = execute_all(house.keyspace, [one_more], house.now_ms)
+    assert str(refused) == str(refusal)
     assert not turn.records
 
 

@@ -26,6 +26,7 @@ from engine.commands import (
     IdempotencyKey,
     Nack,
     NackMode,
+    Publish,
     Refs,
     RemoveConsumer,
     StreamInfos,
@@ -49,11 +50,12 @@ from engine.commands import (
     XTrim,
     own,
 )
-from engine.commands.execution import Unfinished
+from engine.commands.execution import Unfinished, execute_all
 from engine.commands.grouping import DROPPED_MAX
 from engine.commands.managing import TRANSFERRED_MAX
-from engine.commands.turn import TURN_LOOKUPS_MAX
+from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX, TURN_SCANNED_MAX
 from engine.commands.types import Command
+from engine.records import encode
 from engine.records.snapshot import Capture
 from tests.engine.house import House
 
@@ -273,6 +275,49 @@ def test_a_million_entries_are_trimmed_in_one_turn(turn_s_max: float) -> None:
     house = filled(10 * ENTRIES, consumers=0)
     assert held_s(lambda: house.run(XTrim(stream="s", trim=Trim(maxlen=0)))) <= turn_s_max
     assert house.key("s").stream.length == 0
+
+
+TOGETHER: Final[dict[str, Callable[[int], Command]]] = {
+    "XADD": lambda number: XAdd(stream=f"new{number}", bodies=[b',"fields":{"a":"1"}}']),
+    "XACK": lambda number: XAck(stream="s", group="g", ids=[number << 64]),
+    "XTRIM": lambda number: XTrim(stream=f"t{number}", trim=Trim(maxlen=90)),
+    "XTRIM ACKED": lambda _: XTrim(stream="s", trim=Trim(maxlen=0, refs=Refs.ACKED)),
+    "XPENDING": lambda _: XPendingRange(
+        stream="s", group="g", start=0, end=TURN_SCANNED_MAX << 64, count=1, min_idle_ms=1 << 40
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_a_transaction_of_as_many_commands_as_one_turn_takes(name: str, turn_s_max: float) -> None:
+    house = filled()
+    for number in range(TURN_COMMANDS_MAX):
+        house.run(XAdd(stream=f"t{number}", bodies=[b',"fields":{"a":"1"}}'] * 101))
+    for text in house.keyspace.cold:
+        text.keep_packed(text.packed())
+    commands = [TOGETHER[name](number) for number in range(TURN_COMMANDS_MAX)]
+
+    def turn() -> None:
+        _, done = execute_all(house.keyspace, commands, house.now_ms)
+        encode(done.records)
+
+    assert held_s(turn) <= turn_s_max
+
+
+def test_publishing_into_as_many_streams_as_a_request_names(turn_s_max: float) -> None:
+    """New ones first, then again: 10 000 entries."""
+    house = House()
+    parts = [
+        XAdd(stream=f"s{number}", bodies=[entries.body([("a", "1" * 100)])] * 10) for number in range(1_000)
+    ]
+    for _ in range(2):
+        assert held_s(lambda: house.run(Publish(parts=parts))) <= turn_s_max
+
+
+def test_an_entry_of_eight_megabytes(turn_s_max: float) -> None:
+    house = House()
+    body = entries.body([("a", "1" * (8 << 20))])
+    assert held_s(lambda: house.run(XAdd(stream="s", bodies=[body]))) <= turn_s_max
 
 
 def test_letters_by_hand_are_made_in_one_turn(turn_s_max: float) -> None:
