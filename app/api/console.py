@@ -5,9 +5,10 @@ Must never know: what the page shows; it uses the public API like any other clie
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Final
 
 from app.auth import Access
@@ -39,7 +40,7 @@ async def console(call: Call) -> Answer:
     return fresh(call, (await asyncio.to_thread(_files))["index.html"], _HEADERS)
 
 
-@routes.get("/console/{file}", Access.OPEN, "getConsoleFile", hidden=True)
+@routes.get("/console/{file:path}", Access.OPEN, "getConsoleFile", hidden=True)
 async def console_file(call: Call) -> Answer:
     """A module, a sheet, a picture of the page."""
     found = (await asyncio.to_thread(_files)).get(call.names["file"])
@@ -50,10 +51,17 @@ async def console_file(call: Call) -> Answer:
 
 @cache
 def _files() -> Mapping[str, File]:
-    """All of them, once: a few hundred kilobytes."""
-    bodies = {
-        one.name: one.read_bytes() for one in files("app").joinpath("console").iterdir() if is_shown(one.name)
-    }
+    """All of them by their paths, read once: a few hundred kilobytes."""
+    bodies = dict(_read(files("app").joinpath("console")))
     vendored = files("app").joinpath("vendor", "uplot")
     bodies |= {name: vendored.joinpath(published).read_bytes() for name, published in _VENDORED.items()}
     return {name: file(name, body) for name, body in bodies.items()}
+
+
+def _read(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+    """The files in a folder and in its folders, each with its path."""
+    for one in folder.iterdir():
+        if one.is_dir():
+            yield from _read(one, f"{prefix}{one.name}/")
+        elif is_shown(one.name):
+            yield prefix + one.name, one.read_bytes()

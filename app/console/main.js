@@ -4,17 +4,18 @@
  * Knows: what belongs where, how often is asked, which key does what. Must never know: frames, shapes of answers.
  */
 
-import * as api from "./api.js";
-import { Catalogue } from "./catalogue.js";
-import { write } from "./dom.js";
-import { Overview } from "./overview.js";
-import { VIEWS, here } from "./place.js";
-import { separator } from "./resize.js";
-import { Connection } from "./socket.js";
-import { StreamPage } from "./stream.js";
-import { Streams } from "./streams.js";
-import { Tail } from "./tail.js";
-import { Top, remember, remembered } from "./top.js";
+import * as api from "./shared/api.js";
+import { Catalogue } from "./shared/catalogue.js";
+import { write } from "./shared/dom.js";
+import { Overview } from "./overview/overview.js";
+import { VIEWS, here } from "./shared/address.js";
+import { separator } from "./shared/separator.js";
+import { Connection } from "./shared/connection.js";
+import { StreamPage } from "./stream/stream_page.js";
+import { Streams } from "./shell/stream_list.js";
+import { Tail } from "./live/tail.js";
+import { Top } from "./shell/header.js";
+import { loadSetting, saveSetting } from "./shared/storage.js";
 
 const POLL_MS = 2_000;
 const TICK_MS = 1_000;
@@ -41,7 +42,7 @@ element("streams").append(separator({
   width: () => element("streams").offsetWidth,
   resize: (px) => {
     setListWidth(px === null ? "" : String(px));
-    remember("list", px === null ? "" : String(px));
+    saveSetting("list", px === null ? "" : String(px));
   },
 }));
 
@@ -122,7 +123,7 @@ document.addEventListener("visibilitychange", () => {
   poll();
 });
 
-setListWidth(remembered("list") ?? "");
+setListWidth(loadSetting("list") ?? "");
 connection.open();
 show();
 poll();

@@ -128,7 +128,7 @@ def test_each_route_says_who_may() -> None:
     }
     files = {"start.js", "style.css", "swagger-ui-bundle.js", "swagger-ui.css"}
     pages = {"/docs", "/openapi.json", "/errors/{slug}"} | {f"/docs/{name}" for name in files}
-    pages |= {"/console", "/console/{file}", "/asyncapi.json", "/v1/ws"}
+    pages |= {"/console", "/console/{file:path}", "/asyncapi.json", "/v1/ws"}
     assert open_paths == pages | {"/", "/v1", "/healthz/live", "/healthz/ready"}
 
 

@@ -14,10 +14,31 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CONSOLE = ROOT / "app" / "console"
-FILES = sorted(file.name for file in CONSOLE.iterdir())
+FILES = sorted(file.relative_to(CONSOLE).as_posix() for file in CONSOLE.rglob("*") if file.is_file())
+MODULES = [name for name in FILES if name.endswith(".js")]
+# What the modules of each folder import besides their own neighbours. `main.js` puts all of it together.
+MAY_IMPORT = {
+    "shared": set[str](),
+    "shell": {"shared"},
+    "overview": {"shared"},
+    "live": {"shared"},
+    "groups": {"shared"},
+    "stream": {"shared", "live", "groups"},
+}
 TYPESCRIPT = ROOT / "tests" / "sdk" / "node_modules" / "typescript" / "bin" / "tsc"
-lines_max = 400
+LINES_MAX = 400
+TYPES = {
+    "": "text/html; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 
+NOT_FILES = [
+    *("none.js", "VERSION", "LICENSE", "api.js", "shared", "shared/", "shared//api.js"),
+    *("..%2Fmain.py", "shared/..%2F..%2Fmain.py", "shared/%2E%2E/main.js", "/shared/api.js"),
+]
 # What npm has under these versions, see VERSION beside them.
 PUBLISHED = {
     "uPlot.esm.js": "5dd9b3281aa64b461b42d9945f6adb2649d346502b12281a9ae0d46599a80eba",
@@ -27,13 +48,14 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("path", ["/console", *(f"/console/{name}" for name in FILES), "/console/uplot.js"])
-async def test_a_file_is_kept_and_asked_about(http: httpx.AsyncClient, path: str) -> None:
-    """A strict policy on each, never a stale version, 304 for who has it already; HEAD as GET."""
-    # A large one is compressed for who accepts that, and then has no length.
+async def test_a_file_is_revalidated(http: httpx.AsyncClient, path: str) -> None:
+    """A strict policy, the right type, never a stale version, 304 for a current copy; HEAD as GET."""
+    # A large file is compressed where the client accepts that, and then has no length.
     http.headers["accept-encoding"] = "identity"
     answer = await http.get(path)
     policy = answer.headers["content-security-policy"]
     assert answer.status_code == 200
+    assert answer.headers["content-type"] == TYPES[Path(path).suffix]
     assert answer.headers["cache-control"] == "no-cache"
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert {"default-src 'none'", "frame-ancestors 'none'", "require-trusted-types-for 'script'"} <= set(
@@ -52,20 +74,20 @@ async def test_a_file_is_kept_and_asked_about(http: httpx.AsyncClient, path: str
     assert "content-security-policy" in again.headers
 
 
-@pytest.mark.parametrize("name", ["none.js", "..%2Fmain.py", "VERSION", "LICENSE"])
+@pytest.mark.parametrize("name", NOT_FILES)
 async def test_nothing_else_is_served(http: httpx.AsyncClient, name: str) -> None:
-    """A name that is no file of the page finds nothing, whatever it holds."""
+    """A path that is not a file of the page is not found: folders, ways out of them, other names of files."""
     assert (await http.get(f"/console/{name}")).status_code in (400, 404)
 
 
 @pytest.mark.parametrize(("name", "checksum"), PUBLISHED.items())
 def test_what_is_vendored_is_as_published(name: str, checksum: str) -> None:
-    """Nobody has touched the library."""
+    """The vendored library is unchanged."""
     assert sha256((ROOT / "app" / "vendor" / "uplot" / name).read_bytes()).hexdigest() == checksum
 
 
 def test_the_page_holds_no_code_and_no_style_of_its_own() -> None:
-    """Both stand in files alone, so that the policy can forbid the rest; and nothing comes from elsewhere."""
+    """Code and style come from files of this host alone, so that the policy can forbid the rest."""
     text = (CONSOLE / "index.html").read_text()
     assert re.findall(r"<script[^>]*>([^<]*)</script>", text) == [""]
     assert not re.search(r"<style| style=| on[a-z]+=", text)
@@ -74,24 +96,47 @@ def test_the_page_holds_no_code_and_no_style_of_its_own() -> None:
     assert all(place.startswith("/console") for place in named)
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".js")])
+@pytest.mark.parametrize("name", MODULES)
 def test_a_module_says_what_it_knows_and_makes_no_markup(name: str) -> None:
-    """Short, with a head, and without any of the ways from a string to an element or to code."""
+    """Short, with a header, and without any of the ways from a string to an element or to code."""
     text = (CONSOLE / name).read_text()
     assert text.startswith("/*\n")
     head = text.partition("*/")[0]
     assert "Knows:" in head
     assert "Must never know:" in head
-    assert text.count("\n") < lines_max
+    assert text.count("\n") < LINES_MAX
     sinks = (
         r"\.innerHTML|\.outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\(|new Function|srcdoc ="
     )
     assert not re.search(sinks, text)
-    assert all(place.startswith(("./", "/console/")) for place in re.findall(r'from "([^"]*)"', text))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_imports_its_neighbours_and_what_is_shared(name: str) -> None:
+    """A view can be read, and changed, without the others."""
+    text = (CONSOLE / name).read_text()
+    imported = set(re.findall(r'(?:from|import) ?\(?"([^"]*)"', text)) - {"/console/uplot.js"}
+    assert all(path.startswith(("./", "../")) and path.endswith(".js") for path in imported)
+    own = (CONSOLE / name).parent
+    folders = {(own / path).resolve().relative_to(CONSOLE).parent.as_posix() for path in imported}
+    if name != "main.js":
+        assert folders - {own.name} <= MAY_IMPORT[own.name]
+
+
+def test_every_module_is_used() -> None:
+    """Each is reached from the page's one script."""
+    reached, waiting = set[Path](), [CONSOLE / "main.js"]
+    while waiting:
+        module = waiting.pop()
+        if module not in reached:
+            reached.add(module)
+            named = re.findall(r'^(?:import|\}) .*from "(\.[^"]*)"', module.read_text(), re.MULTILINE)
+            waiting += [(module.parent / path).resolve() for path in named]
+    assert reached == {CONSOLE / name for name in MODULES}
 
 
 async def test_the_types_of_the_modules_hold() -> None:
-    """What the comments say of types, TypeScript believes."""
+    """TypeScript finds no error in the modules, by their JSDoc types."""
     command = ("node", str(TYPESCRIPT), "-p", str(ROOT / "tests" / "console" / "tsconfig.json"))
     found = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stdout) == (0, "")

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Measures, SECONDS_MAX } from "../../../app/console/measures.js";
-import { Rate } from "../../../app/console/rate.js";
+import { Measures, SECONDS_MAX } from "../../../app/console/stream/measures.js";
+import { Rate } from "../../../app/console/shared/rate.js";
 
 const counter = (/** @type {number} */ added, generation = "a") => ({ entries_added: added, generation });
 

@@ -1,10 +1,11 @@
 /* Names on their way: into paths, into a tree. */
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
-import * as api from "../../../app/console/api.js";
-import { Catalogue } from "../../../app/console/catalogue.js";
-import { Lags } from "../../../app/console/lags.js";
-import { abbreviate, fold, matches } from "../../../app/console/tree.js";
+import * as api from "../../../app/console/shared/api.js";
+import { Catalogue } from "../../../app/console/shared/catalogue.js";
+import { Lags } from "../../../app/console/overview/group_lags.js";
+import { abbreviate } from "../../../app/console/shared/format.js";
+import { fold, matches } from "../../../app/console/shell/name_tree.js";
 
 const { fetch } = globalThis;
 /** @type {{method: string, path: string, body: any}[]} */

@@ -2,9 +2,9 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { test } from "node:test";
-import { csv, curlPublish, curlRead, ndjson } from "../../../app/console/export.js";
-import { letter } from "../../../app/console/letters.js";
-import { Rows, entryRow, notice } from "../../../app/console/rows.js";
+import { csv, curlPublish, curlRead, ndjson } from "../../../app/console/live/export.js";
+import { letter } from "../../../app/console/groups/dead_letter.js";
+import { Rows, entryRow, notice } from "../../../app/console/live/rows.js";
 
 /** @param {number} n */
 const row = (n, chars = 1) => entryRow({ id: `5-${n}`, fields: { n: String(n) } }, chars);

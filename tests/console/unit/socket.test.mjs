@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Connection } from "../../../app/console/socket.js";
+import { Connection } from "../../../app/console/shared/connection.js";
 import { Gateway } from "./gateway.mjs";
 
 /** A connection that is open, and somebody who follows. @param {string} after @param {number} credit */

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
-import { parse } from "../../../app/console/filter.js";
-import { Connection } from "../../../app/console/socket.js";
-import { PAGE_COUNT, Tail } from "../../../app/console/tail.js";
+import { parse } from "../../../app/console/live/filter.js";
+import { Connection } from "../../../app/console/shared/connection.js";
+import { PAGE_COUNT, Tail } from "../../../app/console/live/tail.js";
 import { Gateway } from "./gateway.mjs";
 
 /** @type {(() => void)[]} */

@@ -1,11 +1,13 @@
 /* What people type and read: filters, places, figures, policies, addresses. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { parse } from "../../../app/console/filter.js";
-import { bytes, clock, compareIds, duration, place, plural, rate, short } from "../../../app/console/format.js";
-import { here, href } from "../../../app/console/place.js";
-import { fields, policy } from "../../../app/console/policy.js";
-import { figuresOf } from "../../../app/console/status.js";
+import { parse } from "../../../app/console/live/filter.js";
+import { compareIds } from "../../../app/console/shared/entry.js";
+import { bytes, clock, duration, plural, rate, short } from "../../../app/console/shared/format.js";
+import { here, href } from "../../../app/console/shared/address.js";
+import { parseJump } from "../../../app/console/live/jump.js";
+import { parsePolicy, policyFields } from "../../../app/console/groups/policy.js";
+import { figuresOf } from "../../../app/console/overview/status.js";
 
 const entry = { id: "1700000000000-7", fields: { city: "Graz", total: "101", note: "two words" } };
 
@@ -31,7 +33,7 @@ test("IDs are compared as two numbers of any length", () => {
 
 test("a place is an ID, a time of day, a date or a while ago", () => {
   const nowMs = new Date(2026, 0, 31, 12, 30, 5, 250).getTime();
-  const at = (/** @type {string} */ text) => place(text, nowMs);
+  const at = (/** @type {string} */ text) => parseJump(text, nowMs);
   assert.equal(at("5-1"), "5-1");
   assert.equal(at(" 5m "), String(nowMs - 300_000));
   assert.equal(at("-1.5 h ago"), String(nowMs - 5_400_000));
@@ -59,7 +61,7 @@ test("a policy comes back from its fields as it was, in milliseconds", () => {
     { dead_letter: { stream: "dead", max_deliveries: 3 }, ack_timeout_ms: 60_000, consumer_timeout_ms: 1_800_500 },
     { dead_letter: { stream: "dead", max_deliveries: null }, ack_timeout_ms: 1, consumer_timeout_ms: null },
   ]) {
-    assert.deepEqual(policy(Object.fromEntries(fields(one).map(({ name, value = "" }) => [name, value]))), one);
+    assert.deepEqual(parsePolicy(Object.fromEntries(policyFields(one).map(({ name, value = "" }) => [name, value]))), one);
   }
 });
 

@@ -4,14 +4,15 @@
  * Knows: what a row shows. Must never know: the socket, entries.
  */
 
-import * as api from "./api.js";
-import { ask } from "./dialogs.js";
-import { button, fill, h, reconcile, write } from "./dom.js";
-import { bytes, count, plural, rate, short } from "./format.js";
-import { href } from "./place.js";
-import { abbreviate, fold, matches } from "./tree.js";
+import * as api from "../shared/api.js";
+import { ask } from "../shared/dialogs.js";
+import { button, fill, h, reconcile, write } from "../shared/dom.js";
+import { abbreviate, bytes, count, plural, rate, short } from "../shared/format.js";
+import { href } from "../shared/address.js";
+import { UNLIMITED, parseRetention, retentionFields } from "../shared/retention.js";
+import { fold, matches } from "./name_tree.js";
 
-/** @typedef {import("./catalogue.js").Line} Line */
+/** @typedef {import("../shared/catalogue.js").Line} Line */
 /** @typedef {{kind: "stream", label: string, depth: number, line: Line}} StreamRow */
 /** @typedef {{kind: "folder", prefix: string, label: string, depth: number, isOpen: boolean, lines: Line[]}} FolderRow */
 
@@ -29,7 +30,7 @@ const COLUMNS = [
 ];
 
 export class Streams {
-  /** @param {Element} element @param {import("./catalogue.js").Catalogue} catalogue */
+  /** @param {Element} element @param {import("../shared/catalogue.js").Catalogue} catalogue */
   constructor(element, catalogue) {
     this.catalogue = catalogue;
     this.current = "";
@@ -215,32 +216,14 @@ async function create() {
     text: "Publishing makes a stream too; here it can be given limits from the beginning.",
     fields: [
       { name: "name", label: "Name", required: true },
-      ...retentionFields({ max_len: null, max_age_ms: null, max_bytes: null }),
+      ...retentionFields(UNLIMITED),
     ],
     go: "Create stream",
     work: async (values) => {
-      await api.createStream(values.name ?? "", retention(values));
+      await api.createStream(values.name ?? "", parseRetention(values));
       return `Created ${values.name}`;
     },
   });
   if (wanted !== null) location.hash = href(wanted.name ?? "", "live");
 }
 
-/** @param {import("./api.js").Retention} now */
-export function retentionFields(now) {
-  return [
-    { name: "max_len", label: "Keep at most so many entries", type: "number", min: 0, value: text(now.max_len), hint: "empty: no limit" },
-    { name: "max_age_s", label: "Keep for so many seconds", type: "number", min: 0, value: text(now.max_age_ms === null ? null : now.max_age_ms / 1000) },
-    { name: "max_bytes", label: "Keep at most so many bytes", type: "number", min: 0, value: text(now.max_bytes) },
-  ];
-}
-
-/** @param {number | null} value */
-const text = (value) => (value === null ? "" : String(value));
-
-/** @param {Record<string, string>} values */
-export function retention(values) {
-  const number = (/** @type {string | undefined} */ value) => (value === undefined || value === "" ? null : Number(value));
-  const age = number(values.max_age_s);
-  return { max_len: number(values.max_len), max_age_ms: age === null ? null : Math.round(age * 1000), max_bytes: number(values.max_bytes) };
-}

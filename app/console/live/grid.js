@@ -8,9 +8,9 @@
  * left behind.
  */
 
-import { clock } from "./format.js";
-import { fill, h, write } from "./dom.js";
-import { separator } from "./resize.js";
+import { clock } from "../shared/format.js";
+import { fill, h, write } from "../shared/dom.js";
+import { separator } from "../shared/separator.js";
 
 /** @typedef {import("./rows.js").Row} Row */
 /** @typedef {import("./rows.js").Rows} Rows */

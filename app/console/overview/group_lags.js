@@ -4,9 +4,9 @@
  * Knows: groups. Must never know: elements.
  */
 
-import * as api from "./api.js";
+import * as api from "../shared/api.js";
 
-/** @typedef {import("./api.js").Group & {stream: string}} GroupOf */
+/** @typedef {import("../shared/api.js").Group & {stream: string}} GroupOf */
 
 // Streams that are asked in one round, and at once; the next round goes on where this one ends.
 const ROUND_STREAMS = 40;

@@ -4,11 +4,13 @@
  * Knows: the controls, and what they say. Must never know: how entries arrive.
  */
 
-import { arrived, say } from "./announce.js";
-import { button, fill, h, save, write } from "./dom.js";
+import { arrived, say } from "../shared/announce.js";
+import { button, fill, h, save, write } from "../shared/dom.js";
 import { csv, ndjson } from "./export.js";
-import { pairsOf, parse } from "./filter.js";
-import { clock, count, duration, idMs, place, plural } from "./format.js";
+import { idMs, pairsOf } from "../shared/entry.js";
+import { clock, count, duration, plural } from "../shared/format.js";
+import { parse } from "./filter.js";
+import { parseJump } from "./jump.js";
 import { Grid } from "./grid.js";
 
 /** @typedef {import("./tail.js").Tail} Tail */
@@ -19,7 +21,7 @@ const COLUMNS_KNOWN_MAX = 64;
 const BEHIND_MS_MAX = 5_000;
 
 export class Live {
-  /** @param {Tail} tail @param {(entry: import("./api.js").Entry) => void} inspect */
+  /** @param {Tail} tail @param {(entry: import("../shared/api.js").Entry) => void} inspect */
   constructor(tail, inspect) {
     this.tail = tail;
     this.inspect = inspect;
@@ -189,7 +191,7 @@ export class Live {
   }
 
   async go() {
-    const id = place(this.jump.value, Date.now());
+    const id = parseJump(this.jump.value, Date.now());
     if (id === null) {
       this.jump.setCustomValidity("A time like 12:30 or 2026-01-31 12:30, a while ago like 5m, or an ID");
       this.jump.reportValidity();

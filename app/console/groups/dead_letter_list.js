@@ -4,14 +4,15 @@
  * Knows: dead letters and redriving. Must never know: how a group is found.
  */
 
-import * as api from "./api.js";
-import { ask } from "./dialogs.js";
-import { button, fill, h, reconcile, write } from "./dom.js";
-import { clock, count, idMs, moment, plural } from "./format.js";
-import { letter } from "./letters.js";
-import { href } from "./place.js";
+import * as api from "../shared/api.js";
+import { ask } from "../shared/dialogs.js";
+import { button, fill, h, reconcile, write } from "../shared/dom.js";
+import { idMs } from "../shared/entry.js";
+import { clock, count, moment, plural } from "../shared/format.js";
+import { letter } from "./dead_letter.js";
+import { href } from "../shared/address.js";
 
-/** @typedef {import("./letters.js").Letter} Letter */
+/** @typedef {import("./dead_letter.js").Letter} Letter */
 
 // Only the newest letters are read; those of the group are shown, since other groups may write there too.
 const NEWEST_COUNT = 200;

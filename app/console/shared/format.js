@@ -7,6 +7,9 @@
 const COUNT = new Intl.NumberFormat("en");
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
+const LABEL_CHARS_MAX = 90;
+const LABEL_END_CHARS = 30;
+
 /** @param {number} number */
 export const count = (number) => COUNT.format(number);
 
@@ -68,38 +71,6 @@ export function moment(ms) {
   return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock(ms)}`;
 }
 
-/** @param {string} id the milliseconds of an ID: a double is exact enough to show */
-export const idMs = (id) => Number(id.slice(0, id.indexOf("-")));
-
-/** @param {string} a @param {string} b which ID comes first: negative, zero, positive */
-export function compareIds(a, b) {
-  const [aMs = "0", aSeq = "0"] = a.split("-");
-  const [bMs = "0", bSeq = "0"] = b.split("-");
-  return compareDigits(aMs, bMs) || compareDigits(aSeq, bSeq);
-}
-
-/** @param {string} a @param {string} b both without leading zeros, as the gateway writes them */
-const compareDigits = (a, b) => a.length - b.length || (a < b ? -1 : a > b ? 1 : 0);
-
-/**
- * Where somebody wants to go: an ID, a time of day, a date, or so long ago; as the smallest ID there.
- * @param {string} text @param {number} nowMs
- * @returns {string | null}
- */
-export function place(text, nowMs) {
-  const wanted = text.trim();
-  if (/^\d+(-\d+)?$/.test(wanted)) return wanted;
-  const ago = /^-?\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)(?:\s+ago)?$/.exec(wanted);
-  if (ago) {
-    const unit = { ms: 1, s: 1000, m: 60_000, min: 60_000, h: 3_600_000, d: 86_400_000 }[ago[2] ?? "s"] ?? 1;
-    return String(Math.max(0, Math.round(nowMs - Number(ago[1]) * unit)));
-  }
-  const time = /^(\d{1,2}):(\d{2})(?::(\d{2})(\.\d{1,3})?)?$/.exec(wanted);
-  if (time) {
-    const at = new Date(nowMs);
-    at.setHours(Number(time[1]), Number(time[2]), Number(time[3] ?? 0), Math.round(Number(time[4] ?? 0) * 1000));
-    return String(at.getTime());
-  }
-  const date = /^\d{4}-\d{2}-\d{2}/.test(wanted) ? new Date(wanted.replace(" ", "T")).getTime() : Number.NaN;
-  return Number.isNaN(date) ? null : String(Math.max(0, date));
-}
+/** Head and tail of a long name: what tells names apart is often at the end. @param {string} name */
+export const abbreviate = (name) =>
+  name.length <= LABEL_CHARS_MAX ? name : `${name.slice(0, LABEL_CHARS_MAX - LABEL_END_CHARS - 1)}…${name.slice(-LABEL_END_CHARS)}`;

@@ -7,11 +7,12 @@
  * or a tab that nobody sees, therefore takes at most the credit that is out; everything else waits in the stream.
  */
 
-import * as api from "./api.js";
-import { compareIds, duration, plural } from "./format.js";
+import * as api from "../shared/api.js";
+import { compareIds } from "../shared/entry.js";
+import { duration, plural } from "../shared/format.js";
 import { CHARS_MAX, ROWS_MAX, Rows, entryRow, notice } from "./rows.js";
 
-/** @typedef {import("./api.js").Entry} Entry */
+/** @typedef {import("../shared/api.js").Entry} Entry */
 /** @typedef {import("./rows.js").Row} Row */
 /** @typedef {"loading" | "live" | "held" | "past"} Mode */
 
@@ -23,7 +24,7 @@ const FLIGHT_CHARS_MAX = 8 << 20;
 
 /** Fires `rows` when rows were added or replaced, `mode` when it is another, `arrived` with entries that are new. */
 export class Tail extends EventTarget {
-  /** @param {import("./socket.js").Connection} connection */
+  /** @param {import("../shared/connection.js").Connection} connection */
   constructor(connection) {
     super();
     this.connection = connection;
@@ -34,7 +35,7 @@ export class Tail extends EventTarget {
     this.shown = new Rows();
     /** @type {import("./filter.js").Test | null} */
     this.test = null;
-    /** @type {import("./socket.js").Following | null} */
+    /** @type {import("../shared/connection.js").Following | null} */
     this.following = null;
     /** @type {Row[]} */
     this.inbox = [];
@@ -115,7 +116,7 @@ export class Tail extends EventTarget {
     }
   }
 
-  /** @param {import("./api.js").Page} page */
+  /** @param {import("../shared/api.js").Page} page */
   takePage(page) {
     if (page.gap) this.add(gapNotice(page.gap));
     for (const entry of page.entries) this.add(entryRow(entry, sizeOf(entry)));
@@ -312,7 +313,7 @@ function sizeOf(entry) {
   return chars;
 }
 
-/** @param {import("./api.js").Gap} gap */
+/** @param {import("../shared/api.js").Gap} gap */
 function gapNotice(gap) {
   const lost = gap.lost === null || gap.lost === undefined ? "Entries were" : `${plural(gap.lost, "entry", "entries")} ${gap.lost === 1 ? "was" : "were"}`;
   return notice("gap", `Gap: ${lost} removed before ${gap.first_available} and could not be read.`);

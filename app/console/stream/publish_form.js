@@ -4,11 +4,11 @@
  * Knows: the form. Must never know: who reads what is published.
  */
 
-import * as api from "./api.js";
-import { act } from "./announce.js";
-import { button, h } from "./dom.js";
-import { pairsOf } from "./filter.js";
-import { plural } from "./format.js";
+import * as api from "../shared/api.js";
+import { act } from "../shared/announce.js";
+import { button, h } from "../shared/dom.js";
+import { pairsOf } from "../shared/entry.js";
+import { plural } from "../shared/format.js";
 
 const LINES_SHOWN_MAX = 12;
 
@@ -58,7 +58,7 @@ export class Publish {
     this.stream = stream;
   }
 
-  /** Put an entry into the form, to be published as it is or with changes. @param {import("./api.js").Entry} entry */
+  /** Put an entry into the form, to be published as it is or with changes. @param {import("../shared/api.js").Entry} entry */
   again(entry) {
     this.fill(pairsOf(entry), entry.encoding ?? "");
     this.one.querySelector("input")?.focus();

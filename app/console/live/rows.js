@@ -4,7 +4,7 @@
  * Knows: rows. Must never know: elements, where they come from.
  */
 
-/** @typedef {import("./api.js").Entry} Entry */
+/** @typedef {import("../shared/api.js").Entry} Entry */
 /** @typedef {{kind: "entry", id: string, ms: number, entry: Entry, chars: number}} EntryRow */
 /** @typedef {{kind: "notice", tone: "gap" | "info" | "good", text: string, chars: number}} NoticeRow */
 /** @typedef {EntryRow | NoticeRow} Row */

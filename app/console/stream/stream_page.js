@@ -4,32 +4,32 @@
  * Knows: which view is open. Must never know: frames, how a view draws.
  */
 
-import * as api from "./api.js";
-import { act } from "./announce.js";
+import * as api from "../shared/api.js";
+import { act } from "../shared/announce.js";
 import { Charts, LagChart } from "./charts.js";
-import { ask } from "./dialogs.js";
-import { button, fill, h, write } from "./dom.js";
-import { bytes, count, duration, plural } from "./format.js";
-import { Groups } from "./groups.js";
-import { Inspector } from "./inspect.js";
-import { Live } from "./live.js";
+import { ask } from "../shared/dialogs.js";
+import { button, fill, h, write } from "../shared/dom.js";
+import { bytes, count, duration, plural } from "../shared/format.js";
+import { Groups } from "../groups/group_view.js";
+import { Inspector } from "../live/inspector.js";
+import { Live } from "../live/live_view.js";
 import { Measures } from "./measures.js";
-import { VIEWS, href } from "./place.js";
-import { Publish } from "./publish.js";
-import { retention, retentionFields } from "./streams.js";
+import { VIEWS, href } from "../shared/address.js";
+import { Publish } from "./publish_form.js";
+import { parseRetention, retentionFields } from "../shared/retention.js";
 
 /** @type {Record<string, string>} */
 const LABELS = { live: "Live", groups: "Groups", publish: "Publish" };
 
 /** Fires `changed` when something was done that other figures show. */
 export class StreamPage extends EventTarget {
-  /** @param {import("./tail.js").Tail} tail */
+  /** @param {import("../live/tail.js").Tail} tail */
   constructor(tail) {
     super();
     this.tail = tail;
     this.name = "";
     this.generation = "";
-    /** @type {import("./api.js").Stream | null} */
+    /** @type {import("../shared/api.js").Stream | null} */
     this.stream = null;
     this.measures = new Measures();
     this.charts = new Charts();
@@ -84,7 +84,7 @@ export class StreamPage extends EventTarget {
     this.groups.addEventListener("changed", () => this.refresh().catch(() => undefined));
   }
 
-  /** @param {import("./place.js").Place} place */
+  /** @param {import("../shared/address.js").Place} place */
   async open(place) {
     this.element.hidden = false;
     const isOther = place.stream !== this.name;
@@ -147,7 +147,7 @@ export class StreamPage extends EventTarget {
     if (this.view === "groups") await this.groups.refresh().catch(() => undefined);
   }
 
-  /** @param {import("./api.js").Stream} stream */
+  /** @param {import("../shared/api.js").Stream} stream */
   show(stream) {
     this.stream = stream;
     this.missing.hidden = true;
@@ -228,7 +228,7 @@ export class StreamPage extends EventTarget {
       fields: retentionFields(this.stream.retention),
       go: "Set limits",
       work: async (values) => {
-        await api.changeRetention(this.name, retention(values));
+        await api.changeRetention(this.name, parseRetention(values));
         return "The limits are set";
       },
     });

@@ -4,18 +4,18 @@
  * Knows: groups and what can be done with them. Must never know: the socket, live entries.
  */
 
-import * as api from "./api.js";
-import { act } from "./announce.js";
-import { DeadLetters } from "./dead_letters.js";
-import { ask } from "./dialogs.js";
-import { button, fill, h, reconcile, write } from "./dom.js";
-import { count, duration } from "./format.js";
-import { PendingList } from "./pending.js";
-import { href } from "./place.js";
-import { fields, policy, told } from "./policy.js";
+import * as api from "../shared/api.js";
+import { act } from "../shared/announce.js";
+import { DeadLetters } from "./dead_letter_list.js";
+import { ask } from "../shared/dialogs.js";
+import { button, fill, h, reconcile, write } from "../shared/dom.js";
+import { count, duration } from "../shared/format.js";
+import { PendingList } from "./pending_list.js";
+import { href } from "../shared/address.js";
+import { describePolicy, parsePolicy, policyFields } from "./policy.js";
 
-/** @typedef {import("./api.js").Group} Group */
-/** @typedef {import("./api.js").Consumer} Consumer */
+/** @typedef {import("../shared/api.js").Group} Group */
+/** @typedef {import("../shared/api.js").Consumer} Consumer */
 
 /** Fires `inspect` with a stream and an ID, `changed` when something was done. */
 export class Groups extends EventTarget {
@@ -91,7 +91,7 @@ export class Groups extends EventTarget {
     this.now = now;
     this.pending.letters = now.dead_letter?.stream ?? "";
     this.deadLetters.open(this.stream, this.group, this.pending.letters);
-    write(this.policy, told(now));
+    write(this.policy, describePolicy(now));
   }
 
   /** @param {Group} made */
@@ -163,10 +163,10 @@ export class Groups extends EventTarget {
     const wanted = await ask({
       title: `Policy of ${name}`,
       text: "What becomes of entries that were delivered and are not acknowledged.",
-      fields: fields(this.now),
+      fields: policyFields(this.now),
       go: "Set policy",
       work: async (values) => {
-        await api.changePolicy(this.stream, name, policy(values));
+        await api.changePolicy(this.stream, name, parsePolicy(values));
         return `The policy of ${name} is set`;
       },
     });

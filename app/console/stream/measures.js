@@ -4,8 +4,8 @@
  * Knows: counters, clocks, samples. Must never know: elements, how it is drawn.
  */
 
-import { idMs } from "./format.js";
-import { Rate } from "./rate.js";
+import { idMs } from "../shared/entry.js";
+import { Rate } from "../shared/rate.js";
 
 /** @typedef {{at: number[], rate: (number | null)[], lag: (number | null)[], p50: (number | null)[],
  *   p99: (number | null)[]}} Series */

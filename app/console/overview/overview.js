@@ -4,23 +4,22 @@
  * Knows: the figures of the gateway and of its streams. Must never know: the socket, entries.
  */
 
-import * as api from "./api.js";
-import { fill, h, reconcile, write } from "./dom.js";
-import { bytes, count, rate, short } from "./format.js";
-import { Lags } from "./lags.js";
-import { href } from "./place.js";
-import { Plot } from "./plot.js";
+import * as api from "../shared/api.js";
+import { fill, h, reconcile, write } from "../shared/dom.js";
+import { abbreviate, bytes, count, rate, short } from "../shared/format.js";
+import { Lags } from "./group_lags.js";
+import { href } from "../shared/address.js";
+import { Plot } from "../shared/plot.js";
 import { figuresOf } from "./status.js";
-import { abbreviate } from "./tree.js";
 
-/** @typedef {import("./catalogue.js").Line} Line */
-/** @typedef {import("./lags.js").GroupOf} GroupOf */
+/** @typedef {import("../shared/catalogue.js").Line} Line */
+/** @typedef {import("./group_lags.js").GroupOf} GroupOf */
 
 const LINES_MAX = 10;
 const SECONDS_MAX = 300;
 
 export class Overview {
-  /** @param {import("./catalogue.js").Catalogue} catalogue */
+  /** @param {import("../shared/catalogue.js").Catalogue} catalogue */
   constructor(catalogue) {
     this.catalogue = catalogue;
     this.lags = new Lags();

@@ -4,9 +4,9 @@
  * Knows: the three forms and their quoting. Must never know: elements, where entries come from.
  */
 
-import { pairsOf } from "./filter.js";
+import { pairsOf } from "../shared/entry.js";
 
-/** @typedef {import("./api.js").Entry} Entry */
+/** @typedef {import("../shared/api.js").Entry} Entry */
 
 // Entries whose fields all have other names would make a table of the square of their number.
 const COLUMNS_MAX = 256;

@@ -8,14 +8,12 @@
  *   field>10        as numbers; also <, >=, <=                                -anything     not that
  */
 
-/** @typedef {import("./api.js").Entry} Entry */
+import { pairsOf } from "../shared/entry.js";
+
+/** @typedef {import("../shared/api.js").Entry} Entry */
 /** @typedef {(entry: Entry) => boolean} Test */
 
 const TERM = /(-?)(?:([^\s":=<>]+)(>=|<=|[:=<>]))?("[^"]*"?|\S+)?/gy;
-
-/** The pairs of an entry in order, names twice where they were published twice. @param {Entry} entry
- * @returns {[string, string][]} */
-export const pairsOf = (entry) => entry.pairs ?? Object.entries(entry.fields ?? {});
 
 /** @param {string} text @returns {Test | null} null where everything is wanted */
 export function parse(text) {

@@ -4,13 +4,13 @@
  * Knows: what each line means. Must never know: how lines are drawn, where figures come from.
  */
 
-import { fill, h, write } from "./dom.js";
-import { duration, rate, short } from "./format.js";
-import { Plot } from "./plot.js";
+import { fill, h, write } from "../shared/dom.js";
+import { duration, rate, short } from "../shared/format.js";
+import { Plot } from "../shared/plot.js";
 
 /** @typedef {import("./measures.js").Measures} Measures */
 /** @typedef {import("./measures.js").Series} Series */
-/** @typedef {import("./plot.js").Stroke} Stroke */
+/** @typedef {import("../shared/plot.js").Stroke} Stroke */
 
 const GROUPS_MAX = 6;
 /** @type {Stroke} */

@@ -4,12 +4,13 @@
  * Knows: states in words, what the browser remembers. Must never know: streams, entries.
  */
 
-import { say } from "./announce.js";
-import { show } from "./dialogs.js";
-import { button, h, write } from "./dom.js";
-import { clock } from "./format.js";
+import { say } from "../shared/announce.js";
+import { show } from "../shared/dialogs.js";
+import { button, h, write } from "../shared/dom.js";
+import { clock } from "../shared/format.js";
+import { loadSetting, saveSetting } from "../shared/storage.js";
 
-/** @typedef {import("./socket.js").State} State */
+/** @typedef {import("../shared/connection.js").State} State */
 
 const THEMES = ["system", "light", "dark"];
 /** @type {[string, string][]} */
@@ -27,11 +28,11 @@ const KEYS = [
 ];
 
 export class Top extends EventTarget {
-  /** @param {Element} element @param {import("./socket.js").Connection} connection */
+  /** @param {Element} element @param {import("../shared/connection.js").Connection} connection */
   constructor(element, connection) {
     super();
     this.connection = connection;
-    this.keysOn = remembered("keys") !== "off";
+    this.keysOn = loadSetting("keys") !== "off";
     this.dot = h("span.dot", { "aria-hidden": "true" });
     this.words = h("span");
     this.retry = button("Try now", () => connection.retry(), { hidden: true });
@@ -45,7 +46,7 @@ export class Top extends EventTarget {
       this.theme,
       button("Keys", () => this.showKeys(), { title: "?" }),
     );
-    this.setTheme(remembered("theme") ?? "system");
+    this.setTheme(loadSetting("theme") ?? "system");
     this.was = "";
     connection.addEventListener("change", () => this.tell());
     setInterval(() => this.tell(), 500);
@@ -73,7 +74,7 @@ export class Top extends EventTarget {
   setTheme(theme) {
     document.documentElement.dataset.theme = theme;
     write(this.theme, `Theme: ${theme}`);
-    remember("theme", theme);
+    saveSetting("theme", theme);
     this.dispatchEvent(new Event("theme"));
   }
 
@@ -82,7 +83,7 @@ export class Top extends EventTarget {
       type: "checkbox",
       onchange: () => {
         this.keysOn = toggle.checked;
-        remember("keys", toggle.checked ? "on" : "off");
+        saveSetting("keys", toggle.checked ? "on" : "off");
       },
     });
     toggle.checked = this.keysOn;
@@ -103,20 +104,3 @@ function words(state) {
   return `${away}; next try in ${waitS} s`;
 }
 
-/** What the browser remembers is a comfort: a page works without. @param {string} name */
-export function remembered(name) {
-  try {
-    return localStorage.getItem(`weir.${name}`);
-  } catch {
-    return null;
-  }
-}
-
-/** @param {string} name @param {string} value */
-export function remember(name, value) {
-  try {
-    localStorage.setItem(`weir.${name}`, value);
-  } catch {
-    // Private windows may refuse.
-  }
-}

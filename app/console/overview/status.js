@@ -4,7 +4,7 @@
  * Knows: the members of `GET /v1/status`. Must never know: elements, streams.
  */
 
-import { bytes, count, duration } from "./format.js";
+import { bytes, count, duration } from "../shared/format.js";
 
 /**
  * Figures by name, those that this gateway gives, and what is wrong with it ("" for nothing).

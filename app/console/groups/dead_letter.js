@@ -4,9 +4,9 @@
  * Knows: the fields that the gateway adds. Must never know: elements, how dead letters are found.
  */
 
-import { pairsOf } from "./filter.js";
+import { pairsOf } from "../shared/entry.js";
 
-/** @typedef {import("./api.js").Entry} Entry */
+/** @typedef {import("../shared/api.js").Entry} Entry */
 /** @typedef {{id: string, source: string, entryId: string, group: string, consumer: string, deliveries: string,
  *   reason: string}} Letter */
 

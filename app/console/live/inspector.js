@@ -4,15 +4,15 @@
  * Knows: entries and ways to look at a value. Must never know: where the entry was found.
  */
 
-import * as api from "./api.js";
-import { act, toast } from "./announce.js";
-import { ask } from "./dialogs.js";
-import { button, fill, h } from "./dom.js";
+import * as api from "../shared/api.js";
+import { act, toast } from "../shared/announce.js";
+import { ask } from "../shared/dialogs.js";
+import { button, fill, h } from "../shared/dom.js";
 import { curlPublish, curlRead } from "./export.js";
-import { bytes, idMs, moment } from "./format.js";
-import { pairsOf } from "./filter.js";
+import { idMs, pairsOf } from "../shared/entry.js";
+import { bytes, moment } from "../shared/format.js";
 
-/** @typedef {import("./api.js").Entry} Entry */
+/** @typedef {import("../shared/api.js").Entry} Entry */
 
 const VALUE_CHARS_MAX = 64 << 10;
 const HEX_BYTES_MAX = 4 << 10;

@@ -4,13 +4,13 @@
  * Knows: pending entries. Must never know: how a group is found.
  */
 
-import * as api from "./api.js";
-import { act } from "./announce.js";
-import { ask, show } from "./dialogs.js";
-import { button, fill, h, reconcile, write } from "./dom.js";
-import { count, duration, plural } from "./format.js";
+import * as api from "../shared/api.js";
+import { act } from "../shared/announce.js";
+import { ask, show } from "../shared/dialogs.js";
+import { button, fill, h, reconcile, write } from "../shared/dom.js";
+import { count, duration, plural } from "../shared/format.js";
 
-/** @typedef {import("./api.js").Pending} Pending */
+/** @typedef {import("../shared/api.js").Pending} Pending */
 
 const PAGE_COUNT = 100;
 // All that are shown can be chosen, and one call claims, gives back or deletes no more.

@@ -7,8 +7,6 @@
 // `:`, `.` and `/` are put into names to divide them; `-` and `_` also stand inside words, so that more must agree.
 const SHARED_MIN = 2;
 const SHARED_MIN_WEAK = 6;
-const LABEL_CHARS_MAX = 90;
-const TAIL_CHARS = 30;
 
 /** @template T @typedef {{kind: "item", label: string, depth: number, item: T}} ItemRow */
 /** @template T @typedef {{kind: "folder", prefix: string, label: string, depth: number, isOpen: boolean, items: T[]}} FolderRow */
@@ -62,10 +60,6 @@ function commonPrefix(items) {
   while (length < first.length && first[length] === last[length]) length += 1;
   return first.slice(0, length).replace(/[^:./_-]*$/, "");
 }
-
-/** Head and tail of a long name: what tells names apart is often at the end. @param {string} name */
-export const abbreviate = (name) =>
-  name.length <= LABEL_CHARS_MAX ? name : `${name.slice(0, LABEL_CHARS_MAX - TAIL_CHARS - 1)}…${name.slice(-TAIL_CHARS)}`;
 
 /** Whether a name holds every word of the search, anywhere and in any case. @param {string} name @param {string} search */
 export function matches(name, search) {

@@ -1,0 +1,65 @@
+/*
+ * The policy of a group for entries that are not acknowledged: as a sentence, and as form fields and back.
+ *
+ * Knows: the members of a policy. Must never know: elements, which group it is.
+ */
+
+import { numberText, parseMs, parseNumber, secondsText } from "../shared/fields.js";
+import { duration, plural } from "../shared/format.js";
+
+/** @typedef {import("../shared/api.js").Policy} Policy */
+
+/** @param {Policy} policy @returns {string} sentences */
+export function describePolicy({ dead_letter: deadLetter, ack_timeout_ms: ackMs, consumer_timeout_ms: consumerMs }) {
+  return [
+    deadLetter === null ? "No dead-letter stream." : describeDeadLetters(deadLetter),
+    ackMs === null ? "" : `An entry that is not acknowledged within ${duration(ackMs)} goes to another consumer.`,
+    consumerMs === null ? "" : `Consumers that are inactive for ${duration(consumerMs)} are removed.`,
+  ].filter((sentence) => sentence !== "").join(" ");
+}
+
+/** @param {{stream: string, max_deliveries: number | null}} deadLetter */
+function describeDeadLetters({ stream, max_deliveries: deliveries }) {
+  if (deliveries === null) return `Dead letters are moved to ${stream} by hand only.`;
+  return `After ${plural(deliveries, "delivery", "deliveries")} an entry moves to ${stream}.`;
+}
+
+/** @param {Policy} policy @returns {import("../shared/dialogs.js").Field[]} */
+export function policyFields({ dead_letter: deadLetter, ack_timeout_ms: ackMs, consumer_timeout_ms: consumerMs }) {
+  return [
+    { name: "stream", label: "Dead-letter stream", value: deadLetter?.stream ?? "", hint: "Leave empty for no dead letters." },
+    {
+      name: "deliveries",
+      label: "Maximum deliveries",
+      type: "number",
+      min: 1,
+      value: numberText(deadLetter?.max_deliveries ?? null),
+      hint: "After this many, an entry becomes a dead letter. Leave empty to move entries by hand only.",
+    },
+    {
+      name: "ack",
+      label: "Acknowledgement timeout in seconds",
+      type: "number",
+      min: 0,
+      value: secondsText(ackMs),
+      hint: "Then the entry goes to another consumer. Make it longer than the slowest job. Leave empty for none.",
+    },
+    {
+      name: "consumer",
+      label: "Consumer timeout in seconds",
+      type: "number",
+      min: 0,
+      value: secondsText(consumerMs),
+      hint: "Then an inactive consumer is removed and its entries are released. Leave empty for none.",
+    },
+  ];
+}
+
+/** @param {Record<string, string>} values of the fields @returns {Policy} */
+export function parsePolicy(values) {
+  return {
+    dead_letter: values.stream ? { stream: values.stream, max_deliveries: parseNumber(values.deliveries) } : null,
+    ack_timeout_ms: parseMs(values.ack),
+    consumer_timeout_ms: parseMs(values.consumer),
+  };
+}
