@@ -9,8 +9,8 @@ RUN python -m pip install --no-cache-dir --require-hashes -r requirements-build.
  && python -m pip --python /opt/weir install --no-cache-dir --require-hashes -r requirements.lock
 COPY pyproject.toml LICENSE README.md ./
 COPY app app
-COPY cli cli
 COPY engine engine
+COPY sdk/python sdk/python
 COPY spark spark
 RUN python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /wheels . \
  && python -m pip --python /opt/weir install --no-deps --no-index /wheels/*.whl

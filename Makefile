@@ -9,12 +9,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # What takes minutes shows what it is at: names as they come, and bars on a terminal.
 PIP_SHOWN := $(BIN)/python -m pip --disable-pip-version-check
-SOURCES := app cli engine sdk spark tests bench .ci
+SOURCES := app engine sdk spark tests bench .ci
 SDK := tests/sdk
 TOOLS := $(VENV)/tools
 NOT_RUN := .not-run
 WORKERS ?= $(shell echo $$(( $$(nproc) < 4 ? $$(nproc) + 1 : 4 )))
-COMPILE := $(BIN)/python -m compileall -q app cli engine sdk/python/weir spark/pyspark_weir
+COMPILE := $(BIN)/python -m compileall -q app engine sdk/python/weir spark/pyspark_weir
 
 .DEFAULT_GOAL := help
 .PHONY: help run install spark dev system test fmt lint types contracts tests prove soak bench lock clean

@@ -52,7 +52,7 @@ class Weir:
         command = [
             sys.executable,
             "-m",
-            "cli.main",
+            "weir.cli.main",
             "serve",
             "--port",
             str(self.port),

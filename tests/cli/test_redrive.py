@@ -6,11 +6,11 @@ Knows: what must be in both streams afterwards. Must never know: routes.
 import httpx
 import pytest
 
-from cli.client import Gateway
-from cli.redrive import Calls
 from tests.cli.command import call, multi, redis, values, weir
 from tests.cli.link import BUSY, LOSE, PASS, link
 from tests.server import Server
+from weir.cli.client import Gateway
+from weir.cli.redrive import Calls
 
 
 def bury(url: str, stream: str, count: int, reason: str = "bad") -> list[str]:

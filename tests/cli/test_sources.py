@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from cli.sources import Format, Lines, batches, rows
+from weir.cli.sources import Format, Lines, batches, rows
 
 
 def test_batches_that_are_full_by_their_bytes_are_numbered(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def _findings(ran: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]
 def test_one_command_line_has_two_names() -> None:
     """`weir pipeline` where there is a gateway, `python -m pyspark_weir` where there is none."""
     one = _pipeline("--help")
-    other = _run(sys.executable, "-m", "cli.main", "pipeline", "--help")
+    other = _run(sys.executable, "-m", "weir.cli.main", "pipeline", "--help")
     assert one.returncode == other.returncode == 0
     assert "doctor" in one.stdout
     assert one.stdout.splitlines()[3:] == other.stdout.splitlines()[3:]
@@ -57,9 +57,9 @@ def test_help_waits_for_nothing_heavy() -> None:
     program = """
 import sys
 sys.argv = ["weir", "pipeline", "--help"]
-import cli.main
+import weir.cli.main
 try:
-    cli.main.cli()
+    weir.cli.main.cli()
 finally:
     print("loaded", sorted({"pyspark", "pyarrow", "numpy", "matplotlib", "httpx"} & sys.modules.keys()))
 """
@@ -79,8 +79,8 @@ class Missing(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Missing())
 sys.argv = ["weir", "pipeline", "doctor"]
-import cli.main
-cli.main.main()
+import weir.cli.main
+weir.cli.main.main()
 """
     ran = _run(sys.executable, "-c", program)
     assert ran.returncode == 1

@@ -7,77 +7,20 @@
         for entry in client.tail("orders", after="0"):
             print(entry.id, entry.fields)
 
-`Client` and `AsyncClient` offer the same; `Worker` runs a consumer of a group.
+`Client` and `AsyncClient` offer the same; `Worker` runs a consumer of a group. The names are imported at
+their first use: the command line starts without the libraries for HTTP.
 """
 
-from weir._async_client import AsyncClient, AsyncGroup
-from weir._calls import (
-    AddOptions,
-    ConsumerInfo,
-    GroupInfo,
-    NackMode,
-    PendingEntry,
-    References,
-    StreamInfo,
-)
-from weir._client import Client, Group
-from weir.entries import Entry, Fields, Gap, Page, Published, Value
-from weir.errors import (
-    ApiError,
-    AuthenticationError,
-    ConflictError,
-    ConnectionClosedError,
-    ConsumerReplacedError,
-    ForbiddenError,
-    FullError,
-    GapError,
-    InternalError,
-    InvalidRequestError,
-    NoAnswerError,
-    NotAGatewayError,
-    NotFoundError,
-    RateLimitedError,
-    StaleProducerError,
-    UnavailableError,
-    WeirError,
-)
-from weir.worker import Delivery, Worker
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "AddOptions",
-    "ApiError",
-    "AsyncClient",
-    "AsyncGroup",
-    "AuthenticationError",
-    "Client",
-    "ConflictError",
-    "ConnectionClosedError",
-    "ConsumerInfo",
-    "ConsumerReplacedError",
-    "Delivery",
-    "Entry",
-    "Fields",
-    "ForbiddenError",
-    "FullError",
-    "Gap",
-    "GapError",
-    "Group",
-    "GroupInfo",
-    "InternalError",
-    "InvalidRequestError",
-    "NackMode",
-    "NoAnswerError",
-    "NotAGatewayError",
-    "NotFoundError",
-    "Page",
-    "PendingEntry",
-    "Published",
-    "RateLimitedError",
-    "References",
-    "StaleProducerError",
-    "StreamInfo",
-    "UnavailableError",
-    "Value",
-    "WeirError",
-    "Worker",
-]
+if TYPE_CHECKING:
+    from weir._public import *  # noqa: F403 - exactly its `__all__`
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - as every attribute
+    # Modules have names in lower case; Python imports them itself.
+    if name.startswith("_") or name.islower():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from weir import _public  # noqa: PLC0415
+
+    return getattr(_public, name)

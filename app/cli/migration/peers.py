@@ -12,8 +12,8 @@ import httpx
 import orjson
 import typer
 
-from cli.client import Gateway, of_stream
-from cli.failure import Failure
+from weir.cli.client import Gateway, of_stream
+from weir.cli.failure import Failure
 
 _answer_s_max: Final = 60.0
 _connect_s_max: Final = 5.0

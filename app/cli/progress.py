@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
-from cli import output
+from weir.cli import output
 
 _terminal_s: Final = 0.2
 # A log of a command that runs for an hour gets some hundred lines.

@@ -17,7 +17,7 @@ import httpx
 import orjson
 import typer
 
-from cli.failure import Failure, Unanswered
+from weir.cli.failure import Failure, Unanswered
 
 # One answer of the gateway; its members are the public contract's.
 Answer = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli.failure import Failure
+from weir.cli.failure import Failure
 
 if TYPE_CHECKING:
     from engine.storage.file import FileStorage

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cli import options, output
-from cli.failure import Failure
+from weir.cli import options, output
+from weir.cli.failure import Failure
 
 if TYPE_CHECKING:
-    from cli.client import Gateway
+    from weir.cli.client import Gateway
 
 _count_default: Final = 100
 # IDs of one request; far below what a gateway allows.
@@ -53,7 +53,7 @@ def redrive(  # noqa: PLR0913 - a command's options are its parameters
         raise typer.BadParameter("IDs go without --reason, --consumer, --start, --end, --count and --all")
     if everything and count is not None:
         raise typer.BadParameter("--count and --all are two numbers of dead letters")
-    from cli.client import Gateway
+    from weir.cli.client import Gateway
 
     with Gateway(url, token_file, patience_ms=patience_ms, tell=output.say) as gateway:
         calls = Calls(gateway, stream, group, dry_run=dry_run)
@@ -77,7 +77,7 @@ class Calls:
     """One call after the other, each under a key of its own; each gives its answer."""
 
     def __init__(self, gateway: "Gateway", stream: str, group: str, *, dry_run: bool) -> None:
-        from cli.client import of_group
+        from weir.cli.client import of_group
 
         self._gateway = gateway
         self._group = of_group(stream, group)
@@ -112,7 +112,7 @@ class Calls:
 
     def _last(self) -> str:
         """The last ID of the stream of dead letters; without one the call itself says what is missing."""
-        from cli.client import of_stream
+        from weir.cli.client import of_stream
 
         place = self._gateway.get(self._group)["dead_letter"]
         try:

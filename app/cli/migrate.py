@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from cli import options, output
-from cli.failure import Failure
-from cli.progress import Progress
+from app.cli.progress import Progress
+from weir.cli import options, output
+from weir.cli.failure import Failure
 
 if TYPE_CHECKING:
-    from cli.migration.copying import Copy, Outcome
+    from app.cli.migration.copying import Copy, Outcome
 
 _REDIS_DEFAULT: Final = "redis://127.0.0.1:6379"
 _COLUMNS: Final = ("stream", "entries", "renumbered", "deleted", "groups", "pending")
@@ -87,7 +87,7 @@ class Import:
     def __init__(
         self, redis: str, url: str, token_file: Path | None, patience_ms: int, *, in_use: bool
     ) -> None:
-        from cli.migration.peers import Door, Origin
+        from app.cli.migration.peers import Door, Origin
 
         self._patience_ms = patience_ms
         self._progress = Progress()
@@ -113,7 +113,7 @@ class Import:
 
     def names(self, match: str) -> list[bytes]:
         """The streams of Redis whose names are like that."""
-        from cli.migration import reading
+        from app.cli.migration import reading
 
         return sorted(reading.streams(self.origin, os.fsencode(match)))
 
@@ -123,16 +123,16 @@ class Import:
 
     def outcome(self, stream: bytes) -> "Outcome":
         """What has become of a stream."""
-        from cli.migration.copying import Outcome
+        from app.cli.migration.copying import Outcome
 
         shown = output.plain(stream.decode(errors="backslashreplace"))
         return self._outcomes.setdefault(stream, Outcome(shown, self._progress.say, self._progress.show))
 
     def copy(self, stream: bytes, *, is_last: bool) -> None:
         """Copy a stream, trying again while patience lasts; `is_last` ends the import of it."""
-        from cli.client import Backoff
-        from cli.migration.copying import Copy, unfit
-        from cli.migration.peers import Away
+        from app.cli.migration.copying import Copy, unfit
+        from app.cli.migration.peers import Away
+        from weir.cli.client import Backoff
 
         outcome, backoff = self.outcome(stream), Backoff(self._patience_ms)
         wrong = unfit(stream, "stream")
@@ -158,7 +158,7 @@ class Import:
 
     def advance(self, stream: bytes) -> None:
         """Copy what is new."""
-        from cli.migration.peers import Away
+        from app.cli.migration.peers import Away
 
         try:
             self.copies[stream].advance()
@@ -173,9 +173,9 @@ class Import:
 
     def fresh(self) -> list[bytes]:
         """The streams that have new entries in Redis, after waiting for them for a while."""
-        from cli.client import Backoff
-        from cli.migration import reading
-        from cli.migration.peers import Away
+        from app.cli.migration import reading
+        from app.cli.migration.peers import Away
+        from weir.cli.client import Backoff
 
         if not self.copies:
             time.sleep(_wait_ms / 1000)
@@ -191,8 +191,8 @@ class Import:
 
     def plan(self, stream: bytes) -> dict[str, object]:
         """What a stream has, and how far it is in Weir."""
-        from cli.migration import reading
-        from cli.migration.copying import unfit
+        from app.cli.migration import reading
+        from app.cli.migration.copying import unfit
         from engine import ids
 
         outcome, wrong = self.outcome(stream), unfit(stream, "stream")

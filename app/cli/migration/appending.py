@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from cli.failure import Failure
-from cli.migration import reading
-from cli.migration.peers import Away, Command, Door, Refused, TooLarge, turn_bytes_max
-from cli.migration.reading import Entry
+from app.cli.migration import reading
+from app.cli.migration.peers import Away, Command, Door, Refused, TooLarge, turn_bytes_max
+from app.cli.migration.reading import Entry
 from engine import ids
+from weir.cli.failure import Failure
 
 TOO_SMALL: Final = "ERR The ID specified in XADD is equal or smaller"
 # Tells why an entry was not taken.

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cli import options, output
-from cli.failure import Failure
+from weir.cli import options, output
+from weir.cli.failure import Failure
 
 if TYPE_CHECKING:
-    from cli.client import Gateway
+    from weir.cli.client import Gateway
 
 Entry = dict[str, Any]
 
@@ -36,7 +36,7 @@ def read(  # noqa: PLR0913 - a command's options are its parameters
     token_file: options.TokenFile = None,
 ) -> None:
     """Print a range of entries, one a line."""
-    from cli.client import Gateway
+    from weir.cli.client import Gateway
 
     bounds = {
         "start": None if since else start,
@@ -56,7 +56,7 @@ def read(  # noqa: PLR0913 - a command's options are its parameters
 
 
 def _exists(gateway: "Gateway", stream: str) -> bool:
-    from cli.client import of_stream
+    from weir.cli.client import of_stream
 
     try:
         gateway.get(of_stream(stream))
@@ -71,7 +71,7 @@ def pages(
     gateway: "Gateway", stream: str, bounds: dict[str, str | None], *, count: int | None, reverse: bool
 ) -> Iterator[list[Entry]]:
     """The entries of a range, at most `count` of them, None for all; newest first if `reverse`."""
-    from cli.client import of_stream
+    from weir.cli.client import of_stream
 
     path, left = f"{of_stream(stream)}/entries", count
     while left is None or left > 0:

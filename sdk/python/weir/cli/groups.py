@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cli import options, output
+from weir.cli import options, output
 
 if TYPE_CHECKING:
-    from cli.client import Gateway
+    from weir.cli.client import Gateway
 
 _GROUPS: Final = ("name", "consumers", "pending", "last_delivered_id", "entries_read", "lag")
 _PENDING: Final = ("id", "consumer", "idle_ms", "delivery_count")
@@ -31,7 +31,7 @@ def groups(
     token_file: options.TokenFile = None,
 ) -> None:
     """List the groups of a stream: how many consumers, how much is pending, how far behind."""
-    from cli.client import Gateway, of_stream
+    from weir.cli.client import Gateway, of_stream
 
     with Gateway(url, token_file) as gateway:
         found = gateway.every(f"{of_stream(stream)}/groups", "groups", {})
@@ -56,7 +56,7 @@ def pending(  # noqa: PLR0913 - a command's options are its parameters
     token_file: options.TokenFile = None,
 ) -> None:
     """Tell what a group has been given and has not acknowledged: in sum, or entry by entry."""
-    from cli.client import Gateway, of_group
+    from weir.cli.client import Gateway, of_group
 
     query: dict[str, object] = {
         "consumer": consumer,
@@ -119,7 +119,7 @@ def claim(  # noqa: PLR0913 - a command's options are its parameters
     token_file: options.TokenFile = None,
 ) -> None:
     """Take over pending entries from consumers that have not acknowledged them for too long."""
-    from cli.client import Gateway
+    from weir.cli.client import Gateway
 
     with Gateway(url, token_file) as gateway:
         place = (gateway, stream, group)
@@ -137,7 +137,7 @@ def claim(  # noqa: PLR0913 - a command's options are its parameters
 def _claimed(
     gateway: "Gateway", stream: str, group: str, body: dict[str, object], ids: list[str]
 ) -> Iterator[dict[str, Any]]:
-    from cli.client import of_group
+    from weir.cli.client import of_group
 
     wanted = list(dict.fromkeys(ids))
     for start in range(0, len(wanted), _claim_entries_max):
@@ -149,7 +149,7 @@ def _autoclaimed(
     gateway: "Gateway", stream: str, group: str, body: dict[str, object], count: int
 ) -> Iterator[dict[str, Any]]:
     """Goes through the pending list until so many are claimed, or it has been seen whole."""
-    from cli.client import of_group
+    from weir.cli.client import of_group
 
     start, left = _NONE_LEFT, count
     while left > 0:

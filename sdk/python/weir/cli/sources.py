@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from cli.failure import Failure
+from weir.cli.failure import Failure
 
 # A gateway's entries are smaller by default; this only keeps a file without line ends out of memory.
 line_bytes_max: Final = 64 << 20

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from cli import options, output
-from cli.failure import Failure
+from weir.cli import options, output
+from weir.cli.failure import Failure
 
 if TYPE_CHECKING:
-    from cli.client import Gateway
-    from cli.sources import Batch
+    from weir.cli.client import Gateway
+    from weir.cli.sources import Batch
 
 _STANDARD_INPUT: Final = Path("-")
 _batch_entries_default: Final = 1_000
@@ -116,7 +116,7 @@ def publish(  # noqa: PLR0913 - a command's options are its parameters
     """
     if resume_key == "":
         raise typer.BadParameter("it is not empty", param_hint="--resume-key")
-    from cli.client import Gateway
+    from weir.cli.client import Gateway
 
     connect = partial(Gateway, url, token_file, patience_ms=patience_ms)
     fields = _fields(what or [])
@@ -142,7 +142,7 @@ def _publish_file(
     resume_key: str | None,
     outcome: Outcome,
 ) -> None:
-    from cli.sources import Format, Lines, batches, rows
+    from weir.cli.sources import Format, Lines, batches, rows
 
     with _opened(file) as descriptor:
         run = _run(descriptor, resume_key)
@@ -178,7 +178,7 @@ def _entry(fields: list[tuple[str, str]]) -> "Batch":
     """A batch of one entry."""
     import orjson
 
-    from cli.sources import Batch
+    from weir.cli.sources import Batch
 
     try:
         return Batch(0, orjson.dumps({"fields": fields}) + b"\n", [], 0)

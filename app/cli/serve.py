@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli import output
+from weir.cli import output
 
 if TYPE_CHECKING:
     from app.settings import Settings

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cli import options, output
-from cli.directory import REFUSED, Data, chosen, ending, opened
-from cli.failure import Failure
+from app.cli.directory import REFUSED, Data, chosen, ending, opened
+from weir.cli import options, output
+from weir.cli.failure import Failure
 
 if TYPE_CHECKING:
     from engine.codec import Damage
@@ -129,7 +129,7 @@ def dump(*, data: Data = None) -> None:
 
 def _dumped(storage: "Storage") -> Iterator[str]:
     """The lines; then the refusal of a start, if there is any damage that is one."""
-    from cli.records import frame_of
+    from app.cli.records import frame_of
     from engine.codec import Damage
     from engine.log.inspection import frames_of, placed, rehearse
     from engine.log.view import View
@@ -238,7 +238,7 @@ def _rewritten(path: Path) -> dict[str, Any]:
 
 def _asked(url: str, token_file: Path | None) -> dict[str, Any]:
     """Let the server do it, and wait."""
-    from cli.client import Gateway
+    from weir.cli.client import Gateway
 
     with Gateway(url, token_file) as gateway:
         state = gateway.post(_REWRITE, {}, repeatable=True)

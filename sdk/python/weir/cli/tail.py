@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cli import options, output
-from cli.failure import Unanswered
-from cli.read import pages
+from weir.cli import options, output
+from weir.cli.failure import Unanswered
+from weir.cli.read import pages
 
 if TYPE_CHECKING:
-    from cli.client import Gateway
+    from weir.cli.client import Gateway
 
 _wait_ms: Final = 20_000
 _page_entries_max: Final = 1_000
@@ -53,7 +53,7 @@ def tail(  # noqa: PLR0913 - a command's options are its parameters
     if group is not None and (last is not None or after is not None):
         raise typer.BadParameter("a group knows where to begin: -n and --after do not go with --group")
     with _until_interrupted():
-        from cli.client import Gateway
+        from weir.cli.client import Gateway
 
         with Gateway(url, token_file, patience_ms=patience_ms, tell=output.say) as gateway:
             if group is not None and consumer is not None:
@@ -85,7 +85,7 @@ def _show_last(gateway: "Gateway", stream: str, count: int, *, as_json: bool) ->
 
 
 def _follow(gateway: "Gateway", stream: str, cursor: str, *, as_json: bool) -> None:
-    from cli.client import of_stream
+    from weir.cli.client import of_stream
 
     path = f"{of_stream(stream)}/entries"
     if cursor == "$":
@@ -99,7 +99,7 @@ def _follow(gateway: "Gateway", stream: str, cursor: str, *, as_json: bool) -> N
 
 
 def _consume(gateway: "Gateway", stream: str, group: str, consumer: str, *, as_json: bool) -> None:
-    from cli.client import of_consumer, of_group
+    from weir.cli.client import of_consumer, of_group
 
     path, ack = f"{of_consumer(stream, group, consumer)}/read", f"{of_group(stream, group)}/ack"
     history = {"count": _delivered_entries_max, "after": "0-0"}

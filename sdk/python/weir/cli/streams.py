@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cli import options, output
+from weir.cli import options, output
 
 _COLUMNS: Final = ("name", "length", "groups", "first_id", "last_id", "memory_bytes")
 _limit_max: Final = 1_000
@@ -21,7 +21,7 @@ def streams(
     token_file: options.TokenFile = None,
 ) -> None:
     """List the streams."""
-    from cli.client import Gateway
+    from weir.cli.client import Gateway
 
     with Gateway(url, token_file) as gateway:
         found = gateway.every("/v1/streams", "streams", {"prefix": prefix, "limit": _limit_max})
@@ -36,7 +36,7 @@ def info(
     token_file: options.TokenFile = None,
 ) -> None:
     """Describe a stream."""
-    from cli.client import Gateway, of_stream
+    from weir.cli.client import Gateway, of_stream
 
     with Gateway(url, token_file) as gateway:
         output.members(gateway.get(of_stream(stream)), as_json=as_json)
@@ -67,7 +67,7 @@ def trim(  # noqa: PLR0913 - a command's options are its parameters
         raise typer.BadParameter("one of --maxlen, --minid and --older-than is needed, and one only")
     switches = {"approx": approx, "guard": guard, "dry_run": dry_run}
     body |= {name: True for name, is_on in switches.items() if is_on}
-    from cli.client import Gateway, of_stream
+    from weir.cli.client import Gateway, of_stream
 
     with Gateway(url, token_file) as gateway:
         answer = gateway.post(f"{of_stream(stream)}/trim", body)

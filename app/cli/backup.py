@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from cli import options, output
-from cli.directory import Data, chosen, ending
+from app.cli.directory import Data, chosen, ending
+from weir.cli import options, output
 
 if TYPE_CHECKING:
     from engine.log.backup import Copy

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
-from cli.failure import Failure
-from cli.migration.peers import Origin, Peer, Refused, Reply
+from app.cli.migration.peers import Origin, Peer, Refused, Reply
 from engine import ids
+from weir.cli.failure import Failure
 
 page_entries_max: Final = 1_000
 page_bytes_max: Final = 8 << 20

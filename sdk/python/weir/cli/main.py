@@ -10,10 +10,11 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import backup, groups, log, migrate, publish, read, redrive, serve, streams, tail
-from cli.failure import Failure
-from cli.output import plain
+from app.cli import backup, log, migrate, serve
 from pyspark_weir.cli.main import jobs
+from weir.cli import groups, publish, read, redrive, streams, tail
+from weir.cli.failure import Failure
+from weir.cli.output import plain
 
 _SERVER: Final = "Server"
 _DATA: Final = "Data on this machine"

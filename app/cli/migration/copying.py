@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from app import names
-from cli.failure import Failure
-from cli.migration import reading
-from cli.migration.appending import TOO_SMALL, append
-from cli.migration.peers import Command, Door, Peer, Refused, Reply, TooLarge, turn_bytes_max
-from cli.migration.reading import Entry, Group, Pending, View
-from cli.output import plain
+from app.cli.migration import reading
+from app.cli.migration.appending import TOO_SMALL, append
+from app.cli.migration.peers import Command, Door, Peer, Refused, Reply, TooLarge, turn_bytes_max
+from app.cli.migration.reading import Entry, Group, Pending, View
 from engine import EngineError, ids
 from engine.commands import TURN_LOOKUPS_MAX
+from weir.cli.failure import Failure
+from weir.cli.output import plain
 
 MARK: Final = b"weir:import"
 # A consumer of that group's: since then entries are only added.
