@@ -160,7 +160,7 @@ class Keyspace:
         # nobody knows.
         self.volatile_from: Callable[[str], int] | None = None
         # What was removed, to be freed bit by bit.
-        self.garbage = Garbage()
+        self.garbage = Garbage(self.memory.garbage)
         # Texts that wait to be compressed.
         self.cold: list[Text] = []
         # All names in order; and those that are out of `keys` and wait to be taken out of the order.
@@ -186,7 +186,7 @@ class Keyspace:
         """Take a stream out, with all that hangs on it."""
         key = self.keys.pop(name)
         key.footprint.leave()
-        self.garbage.add(key)
+        self.garbage.add(key, key.footprint.bytes)
         self.tended.pop(name, None)
         self._gone.append(name)
 
@@ -204,8 +204,8 @@ class Keyspace:
         self.producers.clear()
         self.memory.shared.add(-self.memory.shared.bytes)
         self.answers.clear()
+        self.garbage.add(self.keys, self.memory.streams.bytes)
         self.memory.streams = Footprint()
-        self.garbage.add(self.keys)
         self.keys = {}
         self.tended.clear()
         self.round.clear()

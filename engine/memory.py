@@ -80,6 +80,8 @@ class Memory:
         # Of all streams together; a new one where all are removed at once. And of what belongs to none.
         self.streams = Footprint()
         self.shared = Footprint()
+        # What was removed and is not freed yet: while a rewrite reads it, it is not.
+        self.garbage = Footprint()
         self.resident_bytes = 0
         self._beside_bytes = 0
         self._seen_bytes = 0
@@ -90,12 +92,12 @@ class Memory:
     @property
     def estimated_bytes(self) -> int:
         """The data, by its parts."""
-        return self.streams.bytes + self.shared.bytes
+        return self.streams.bytes + self.shared.bytes + self.garbage.bytes
 
     @property
     def used_bytes(self) -> int:
         """What the limit is compared with."""
-        return self.streams.bytes + self.shared.bytes + self._beside_bytes
+        return self.estimated_bytes + self._beside_bytes
 
     @property
     def is_full(self) -> bool:

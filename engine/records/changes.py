@@ -219,7 +219,7 @@ class RemoveGroup(Record, frozen=True):
         key = keyspace.keys[self.stream]
         group = key.groups.pop(self.group)
         key.footprint.add(-group.footprint_bytes)
-        keyspace.garbage.add(group)
+        keyspace.garbage.add(group, group.footprint_bytes)
 
 
 class CreateConsumer(Record, frozen=True):

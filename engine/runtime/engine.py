@@ -122,6 +122,8 @@ class Engine:
         self._finishing: asyncio.Task[None] | None = None
         self._ending = False
         self._started_ms = 0
+        # Whether a call of `_free` is scheduled.
+        self._freeing = False
 
     @classmethod
     def open(
@@ -453,7 +455,16 @@ class Engine:
         if self._touched.are_many:
             self._touched.forget(self._writer.safe_upto)
         self._packer.begin(texts_min=pack_texts_min)
+        if self._keyspace.garbage and not self._freeing:
+            self._freeing = True
+            asyncio.get_running_loop().call_soon(self._free)
         return position
+
+    def _free(self) -> None:
+        """Free what was removed, a part in each turn of the loop: only then is there room for more."""
+        self._freeing = self._shut is None and self._keyspace.free_some()
+        if self._freeing:
+            asyncio.get_running_loop().call_soon(self._free)
 
     def _synced(self, durable_upto: int) -> None:
         """Serve those who wait for what is on disk."""
