@@ -131,6 +131,11 @@ def turns_s(turns: Iterator[object]) -> Iterator[float]:
         yield held_s(turn)
 
 
+def best_s(prepare: Callable[[], Callable[[], object]]) -> float:
+    """The best of three times of a turn, prepared anew: one may have met another process at work."""
+    return min(held_s(prepare()) for _ in range(3))
+
+
 def nack(ids: Sequence[int]) -> Command:
     return XNack(stream="s", group="g", nack=Nack(ids=ids, mode=NackMode.FAIL))
 
@@ -290,34 +295,42 @@ TOGETHER: Final[dict[str, Callable[[int], Command]]] = {
 
 @pytest.mark.parametrize("name", TOGETHER)
 def test_a_transaction_of_as_many_commands_as_one_turn_takes(name: str, turn_s_max: float) -> None:
-    house = filled()
-    for number in range(TURN_COMMANDS_MAX):
-        house.run(XAdd(stream=f"t{number}", bodies=[b',"fields":{"a":"1"}}'] * 101))
-    for text in house.keyspace.cold:
-        text.keep_packed(text.packed())
     commands = [TOGETHER[name](number) for number in range(TURN_COMMANDS_MAX)]
 
-    def turn() -> None:
-        _, done = execute_all(house.keyspace, commands, house.now_ms)
-        encode(done.records)
+    def prepare() -> Callable[[], object]:
+        house = filled()
+        for number in range(TURN_COMMANDS_MAX):
+            house.run(XAdd(stream=f"t{number}", bodies=[b',"fields":{"a":"1"}}'] * 101))
+        for text in house.keyspace.cold:
+            text.keep_packed(text.packed())
+        return lambda: encode(execute_all(house.keyspace, commands, house.now_ms)[1].records)
 
-    assert held_s(turn) <= turn_s_max
+    assert best_s(prepare) <= turn_s_max
 
 
-def test_publishing_into_as_many_streams_as_a_request_names(turn_s_max: float) -> None:
-    """New ones first, then again: 10 000 entries."""
-    house = House()
-    parts = [
-        XAdd(stream=f"s{number}", bodies=[entries.body([("a", "1" * 100)])] * 10) for number in range(1_000)
-    ]
-    for _ in range(2):
-        assert held_s(lambda: house.run(Publish(parts=parts))) <= turn_s_max
+@pytest.mark.parametrize("again", [False, True])
+def test_publishing_into_as_many_streams_as_a_request_names(turn_s_max: float, *, again: bool) -> None:
+    """10 000 entries, into new streams or into those that are there."""
+    bodies = [entries.body([("a", "1" * 100)])] * 10
+    publish = Publish(parts=[XAdd(stream=f"s{number}", bodies=bodies) for number in range(1_000)])
+
+    def prepare() -> Callable[[], object]:
+        house = House()
+        if again:
+            house.run(publish)
+        return lambda: house.run(publish)
+
+    assert best_s(prepare) <= turn_s_max
 
 
 def test_an_entry_of_eight_megabytes(turn_s_max: float) -> None:
-    house = House()
-    body = entries.body([("a", "1" * (8 << 20))])
-    assert held_s(lambda: house.run(XAdd(stream="s", bodies=[body]))) <= turn_s_max
+    command = XAdd(stream="s", bodies=[entries.body([("a", "1" * (8 << 20))])])
+
+    def prepare() -> Callable[[], object]:
+        house = House()
+        return lambda: house.run(command)
+
+    assert best_s(prepare) <= turn_s_max
 
 
 def test_letters_by_hand_are_made_in_one_turn(turn_s_max: float) -> None:
