@@ -6,6 +6,7 @@ Must never know: RESP, JSON bodies, statuses.
 """
 
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 import msgspec
@@ -369,6 +370,14 @@ class Deletions(msgspec.Struct, frozen=True):
     results: Sequence[int]
 
 
+class Presence(Enum):
+    """FindGroup: what there is of a group on one stream."""
+
+    NO_STREAM = "no stream"
+    NO_GROUP = "no group"
+    FOUND = "found"
+
+
 class Settings(msgspec.Struct, frozen=True):
     """CONFIG GET: names and values in order."""
 
@@ -403,6 +412,7 @@ Reply = (
     | GroupInfo
     | Sequence[GroupInfo]
     | Sequence[ConsumerInfo]
+    | Sequence[Presence]
     | int
     | str
     | bool

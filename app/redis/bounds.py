@@ -21,6 +21,7 @@ from engine.commands import (
     Command,
     Delete,
     Exists,
+    FindGroup,
     ListStreams,
     Production,
     XAck,
@@ -113,7 +114,7 @@ def checked(request: Request, limits: Limits) -> Request:
         _check_production(command.production)
     if isinstance(command, XAdd):
         _check_entry(command.bodies[0], limits)
-    elif isinstance(command, XRead | XReadGroup | Delete | Exists):
+    elif isinstance(command, XRead | XReadGroup | Delete | Exists | FindGroup):
         _check_number(command.streams, "streams", "request_streams_max", limits.request_streams_max)
     elif command is not None:
         looked_up = limits.lookups_max < limits.ids_max and not isinstance(command, XAck)
@@ -159,12 +160,12 @@ def _ids(command: Command) -> Sequence[int]:
     if isinstance(command, XDel | XDelEx | XAck | XAckDel):
         found = command.ids
     elif isinstance(command, XNack):
-        found = command.nack if isinstance(command.nack, EngineError) else command.nack.ids
+        found = command.nack.ids
     elif isinstance(command, XClaim):
-        found = command.claim if isinstance(command.claim, EngineError) else command.claim.ids
+        found = command.claim.ids
     else:
         return ()
-    return () if isinstance(found, EngineError) else found
+    return found
 
 
 def _cut(command: Command | None, rows_max: int) -> Command | None:
@@ -183,7 +184,7 @@ def is_long(request: Request) -> bool:
     """Whether the answer may be long. A claim of given entries that answers with IDs alone repeats them."""
     command = request.command
     if isinstance(command, XClaim):
-        return isinstance(command.claim, EngineError) or not command.claim.just_ids
+        return not command.claim.just_ids
     return isinstance(command, _LONG)
 
 

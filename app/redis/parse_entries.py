@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.redis import replies
-from app.redis.request import Request, of_engine
+from app.redis.request import Request, of_engine, refused_behind_key
 from app.redis.words import (
     INTEGER_MAX,
     Words,
@@ -237,14 +237,22 @@ def _range(key: bytes, start: int, end: int, words: Words, *, reverse: bool) -> 
 
 def xdel(words: Words) -> Request:
     """XDEL key id [id …]; the IDs are looked at after the key."""
-    return of_engine(XDel(stream=stream_name(words.take()), ids=ids_or_refusal(words.rest())), replies.count)
+    stream = stream_name(words.take())
+    try:
+        return of_engine(XDel(stream=stream, ids=entry_ids(words.rest())), replies.count)
+    except EngineError as refusal:
+        return refused_behind_key(stream, refusal, missing=0)
 
 
 def xdelex(words: Words) -> Request:
     """XDELEX key [KEEPREF|DELREF|ACKED] IDS numids id …; the IDs are looked at after the key."""
     key = words.take()
     found, refs = ids_block(words)
-    return of_engine(XDelEx(stream=stream_name(key), ids=ids_or_refusal(found), numids=len(found), refs=refs))
+    stream = stream_name(key)
+    try:
+        return of_engine(XDelEx(stream=stream, ids=entry_ids(found), refs=refs))
+    except EngineError as refusal:
+        return refused_behind_key(stream, refusal, missing=[-1] * len(found))
 
 
 def ids_block(words: Words) -> tuple[Sequence[bytes], Refs]:
@@ -266,14 +274,6 @@ def ids_block(words: Words) -> tuple[Sequence[bytes], Refs]:
     if not found:
         raise errors.invalid("ERR IDS option is required")
     return found, refs or Refs.KEEP
-
-
-def ids_or_refusal(words: Sequence[bytes]) -> list[int] | EngineError:
-    """The IDs, or the refusal that they become once the key is found."""
-    try:
-        return entry_ids(words)
-    except EngineError as refusal:
-        return refusal
 
 
 def xsetid(words: Words) -> Request:
@@ -308,12 +308,10 @@ def xsetid(words: Words) -> Request:
 def xcfgset(words: Words) -> Request:
     """XCFGSET key [IDMP-DURATION s] [IDMP-MAXSIZE n]; the options are looked at after the key."""
     stream = stream_name(words.take())
-    settings: IdmpSettings | EngineError
     try:
-        settings = _idmp_settings(words)
+        return of_engine(XCfgSet(stream=stream, settings=_idmp_settings(words)))
     except EngineError as refusal:
-        settings = refusal
-    return of_engine(XCfgSet(stream=stream, settings=settings))
+        return refused_behind_key(stream, refusal, missing=errors.no_such_key(stream))
 
 
 def _idmp_settings(words: Words) -> IdmpSettings:

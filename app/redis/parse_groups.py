@@ -1,16 +1,16 @@
 """XGROUP, XACK, XPENDING, the claiming commands: words to typed commands.
 
-Knows: their words, order of checks and error texts (semantics 1.7, 1.11 to 1.16). What Redis looks at only
-after it has found key and group travels in the command as its refusal.
+Knows: their words, order of checks and error texts (semantics 1.7, 1.11 to 1.16). Where Redis reads words
+only after it has found key and group, wrong ones are refused behind a look for these.
 Must never know: what is in a group.
 """
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from app.redis import replies
-from app.redis.parse_entries import ids_block, ids_or_refusal
-from app.redis.request import Request, of_engine
+from app.redis.parse_entries import ids_block
+from app.redis.request import Request, of_engine, refused_behind_group, refused_behind_key
 from app.redis.words import (
     INTEGER_MAX,
     Words,
@@ -46,47 +46,44 @@ from engine.commands import (
     XPending,
     XPendingRange,
 )
+from engine.replies import Presence
 
 # Redis's bound on XAUTOCLAIM's COUNT: what its array of deleted IDs, 16 bytes each, may take.
 _autoclaim_count_max: Final = INTEGER_MAX // 16
 _NACK_MODES: Final = {b"SILENT": NackMode.SILENT, b"FAIL": NackMode.FAIL, b"FATAL": NackMode.FATAL}
 
-_T = TypeVar("_T")
-
-
-def _or_refusal(parse: Callable[[], _T]) -> _T | EngineError:
-    try:
-        return parse()
-    except EngineError as refusal:
-        return refusal
-
 
 def xack(words: Words) -> Request:
     """XACK key group id [id …]."""
     stream, group = stream_name(words.take()), group_name(words.take())
-    return of_engine(XAck(stream=stream, group=group, ids=ids_or_refusal(words.rest())), replies.count)
+    try:
+        return of_engine(XAck(stream=stream, group=group, ids=entry_ids(words.rest())), replies.count)
+    except EngineError as refusal:
+        return refused_behind_group([stream], group, refusal, missing=lambda *_: 0)
 
 
 def xackdel(words: Words) -> Request:
     """XACKDEL key group [KEEPREF|DELREF|ACKED] IDS numids id …."""
     key, group = words.take_many(2)
     found, refs = ids_block(words)
-    return of_engine(
-        XAckDel(
-            stream=stream_name(key),
-            group=group_name(group),
-            ids=ids_or_refusal(found),
-            numids=len(found),
-            refs=refs,
-        )
-    )
+    stream, name = stream_name(key), group_name(group)
+    try:
+        return of_engine(XAckDel(stream=stream, group=name, ids=entry_ids(found), refs=refs))
+    except EngineError as refusal:
+        return refused_behind_group([stream], name, refusal, missing=lambda *_: [-1] * len(found))
 
 
 def xnack(words: Words) -> Request:
     """XNACK key group <SILENT|FAIL|FATAL> IDS numids id … [RETRYCOUNT n] [FORCE]."""
     stream, group = stream_name(words.take()), group_name(words.take())
-    nack = _or_refusal(lambda: _nack(words))
-    return of_engine(XNack(stream=stream, group=group, nack=nack), replies.count)
+    try:
+        return of_engine(XNack(stream=stream, group=group, nack=_nack(words)), replies.count)
+    except EngineError as refusal:
+        return refused_behind_group([stream], group, refusal, _no_group(group))
+
+
+def _no_group(group: str) -> Callable[[str, Presence], EngineError]:
+    return lambda stream, _: errors.no_group(stream, group)
 
 
 def _nack(words: Words) -> Nack:
@@ -148,8 +145,11 @@ def xpending(words: Words) -> Request:
 def xclaim(words: Words) -> Request:
     """XCLAIM key group consumer min-idle id [id …] [options]; all but the names waits for the group."""
     stream, group, consumer = stream_name(words.take()), group_name(words.take()), consumer_name(words.take())
-    claim = _or_refusal(lambda: _claim(words))
-    shape = replies.just_ids if isinstance(claim, Claim) and claim.just_ids else replies.resp
+    try:
+        claim = _claim(words)
+    except EngineError as refusal:
+        return refused_behind_group([stream], group, refusal, _no_group(group))
+    shape = replies.just_ids if claim.just_ids else replies.resp
     return of_engine(XClaim(stream=stream, group=group, consumer=consumer, claim=claim), shape)
 
 
@@ -228,8 +228,7 @@ def xgroup_create(words: Words) -> Request:
     """XGROUP CREATE key group <id|$> [MKSTREAM] [ENTRIESREAD n]."""
     written = words.take()
     key, group, start = words.take_many(3)
-    # Redis dispatches on the number of words, after it has found the key.
-    too_many = subcommand_syntax("xgroup", written) if words.left > 3 else None
+    many = words.left > 3
     mkstream = False
     entries_read: int | None = None
     while words.left:
@@ -239,14 +238,18 @@ def xgroup_create(words: Words) -> Request:
             entries_read = _entries_read(words.take())
         else:
             raise subcommand_syntax("xgroup", written)
+    stream, name = stream_name(key), group_name(group)
+    try:
+        # Redis dispatches on the number of words, after it has found the key.
+        if many:
+            raise subcommand_syntax("xgroup", written)
+        first = _group_start(start, edges=False)
+    except EngineError as refusal:
+        if mkstream:
+            raise
+        return refused_behind_key(stream, refusal, missing=errors.key_required(stream))
     return of_engine(
-        XGroupCreate(
-            stream=stream_name(key),
-            group=group_name(group),
-            start=_group_start(start, edges=False) if too_many is None else too_many,
-            mkstream=mkstream,
-            entries_read=entries_read,
-        )
+        XGroupCreate(stream=stream, group=name, start=first, mkstream=mkstream, entries_read=entries_read)
     )
 
 
@@ -254,19 +257,25 @@ def xgroup_setid(words: Words) -> Request:
     """XGROUP SETID key group <id|$|-|+> [ENTRIESREAD n]."""
     written = words.take()
     key, group, start = words.take_many(3)
-    too_many = subcommand_syntax("xgroup", written) if words.left > 2 else None
+    many = words.left > 2
     entries_read: int | None = None
     while words.left:
         if not words.took(b"ENTRIESREAD", values=1):
             raise subcommand_syntax("xgroup", written)
         entries_read = _entries_read(words.take())
-    return of_engine(
-        XGroupSetId(
-            stream=stream_name(key),
-            group=group_name(group),
-            start=_group_start(start, edges=True) if too_many is None else too_many,
-            entries_read=entries_read,
-        )
+    stream, name = stream_name(key), group_name(group)
+    try:
+        if many:
+            raise subcommand_syntax("xgroup", written)
+        first = _group_start(start, edges=True)
+    except EngineError as refusal:
+        return refused_behind_group([stream], name, refusal, _missing_in_xgroup(name))
+    return of_engine(XGroupSetId(stream=stream, group=name, start=first, entries_read=entries_read))
+
+
+def _missing_in_xgroup(group: str) -> Callable[[str, Presence], EngineError]:
+    return lambda stream, found: (
+        errors.key_required(stream) if found is Presence.NO_STREAM else errors.no_group_for_key(stream, group)
     )
 
 
@@ -277,10 +286,10 @@ def _entries_read(word: bytes) -> int | None:
     return None if number == -1 else number
 
 
-def _group_start(word: bytes, *, edges: bool) -> int | Cursor | EngineError:
+def _group_start(word: bytes, *, edges: bool) -> int | Cursor:
     if word == b"$":
         return Cursor.LATEST
-    return _or_refusal(lambda: id_or_edge(word) if edges else entry_id(word))
+    return id_or_edge(word) if edges else entry_id(word)
 
 
 def xgroup_destroy(words: Words) -> Request:

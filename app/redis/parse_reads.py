@@ -1,15 +1,15 @@
 """XREAD and XREADGROUP: words to typed commands.
 
-Knows: their words and error texts (semantics 1.8, 1.9). IDs are looked at stream after stream, behind the
-check of their key: a wrong one travels in the command.
+Knows: their words and error texts (semantics 1.8, 1.9). XREADGROUP looks at each ID after it has found the
+group on its stream, stream after stream: a wrong one is refused behind that look.
 Must never know: what is in a stream, how long a read may wait.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from app.redis.request import Request, of_engine
+from app.redis.request import Request, of_engine, refused_behind_group
 from app.redis.words import Words, consumer_name, entry_id, group_name, integer, stream_names, timeout_ms
 from engine import EngineError, errors, ids
 from engine.commands import Cursor, XRead, XReadGroup
@@ -75,19 +75,34 @@ class _Options:
 def xread(words: Words) -> Request:
     """XREAD [COUNT n] [BLOCK ms] STREAMS key … id …."""
     options = _Options(grouped=False)
-    streams = _streams(words, options)
+    keys = _keys(words, options)
+    streams = list(zip(keys, map(_read_cursor, words.rest()), strict=True))
     return of_engine(XRead(streams=streams, count=options.count, block_ms=options.block_ms))
 
 
 def xreadgroup(words: Words) -> Request:
     """XREADGROUP GROUP group consumer [COUNT n] [BLOCK ms] [CLAIM min-idle] [NOACK] STREAMS key … id …."""
     options = _Options(grouped=True)
-    streams = _streams(words, options)
-    assert options.group is not None, "checked with the streams"
+    keys = _keys(words, options)
+    assert options.group is not None, "checked with the keys"
+    group, consumer = group_name(options.group), consumer_name(options.consumer)
+    streams: list[tuple[str, int | Cursor]] = []
+    for key, word in zip(keys, words.rest(), strict=True):
+        try:
+            streams.append((key, _group_cursor(word)))
+        except EngineError as refusal:
+            found = refused_behind_group(
+                keys[: len(streams) + 1],
+                group,
+                refusal,
+                missing=lambda stream, _: errors.no_group_in_read(stream, group),
+            )
+            # Who may not read one of the others learns nothing of these.
+            return replace(found, streams=tuple(dict.fromkeys(keys)))
     return of_engine(
         XReadGroup(
-            group=group_name(options.group),
-            consumer=consumer_name(options.consumer),
+            group=group,
+            consumer=consumer,
             streams=streams,
             count=options.count,
             block_ms=options.block_ms,
@@ -97,7 +112,7 @@ def xreadgroup(words: Words) -> Request:
     )
 
 
-def _streams(words: Words, options: _Options) -> list[tuple[str, int | Cursor | EngineError]]:
+def _keys(words: Words, options: _Options) -> Sequence[str]:
     while not words.took(b"STREAMS", values=1):
         if not words.left or not options.took(words):
             raise errors.syntax_error()
@@ -105,16 +120,7 @@ def _streams(words: Words, options: _Options) -> list[tuple[str, int | Cursor | 
         raise errors.invalid(_GROUP_UNBALANCED if options.grouped else _READ_UNBALANCED)
     if options.grouped and options.group is None:
         raise errors.invalid("ERR Missing GROUP option for XREADGROUP")
-    keys = stream_names(words.take_many(words.left // 2))
-    cursor = _group_cursor if options.grouped else _read_cursor
-    return [(key, _or_refusal(cursor, word)) for key, word in zip(keys, words.rest(), strict=True)]
-
-
-def _or_refusal(cursor: Callable[[bytes], int | Cursor], word: bytes) -> int | Cursor | EngineError:
-    try:
-        return cursor(word)
-    except EngineError as refusal:
-        return refusal
+    return stream_names(words.take_many(words.left // 2))
 
 
 def _read_cursor(word: bytes) -> int | Cursor:

@@ -4,7 +4,7 @@ Knows: that some commands need no engine, that blocking has a limit, and which s
 Must never know: how a single command is written, the engine's insides, HTTP.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -13,8 +13,8 @@ import msgspec
 from app.redis import replies, written
 from app.redis.resp import Resp
 from engine import EngineError, errors
-from engine.commands import Claim, Command, Delete, Exists, XAutoClaim, XClaim, XRead, XReadGroup
-from engine.replies import Reply
+from engine.commands import Command, Delete, Exists, FindGroup, XAutoClaim, XClaim, XRead, XReadGroup
+from engine.replies import Presence, Reply
 
 Action = Literal["read", "write", "consume", "manage", "admin"]
 Visible = Callable[[str], bool]
@@ -86,7 +86,7 @@ class Request:
         """Whether a claim is answered without the entries."""
         command = self.command
         if isinstance(command, XClaim):
-            return isinstance(command.claim, Claim) and command.claim.just_ids
+            return command.claim.just_ids
         return isinstance(command, XAutoClaim) and command.just_ids
 
     def bounded(self, block_ms_max: int) -> "Request":
@@ -104,6 +104,46 @@ def of_engine(command: Command, shape: Callable[[Reply], Resp] = replies.resp) -
     return Request("", (), streams_of(command), command, lambda reply, _: shape(reply))
 
 
+def refused_behind_key(stream: str, refusal: EngineError, missing: "EngineError | Resp") -> Request:
+    """A request that is wrong in words which Redis reads only after it has found the key.
+
+    The engine looks for the stream, in the turn in which the command would have run: the answer is `missing`
+    without it, and `refusal` with it. Nothing else runs.
+    """
+
+    def shape(reply: Reply) -> Resp:
+        if reply:
+            raise refusal
+        return _raised(missing)
+
+    return of_engine(Exists(streams=(stream,)), shape)
+
+
+def refused_behind_group(
+    streams: Sequence[str],
+    group: str,
+    refusal: EngineError,
+    missing: Callable[[str, Presence], "EngineError | Resp"],
+) -> Request:
+    """The same for words which Redis reads after it has found the group on each of `streams`, in order."""
+
+    def shape(reply: Reply) -> Resp:
+        assert isinstance(reply, Sequence), "looking for a group answers a list"
+        for stream, found in zip(streams, reply, strict=True):
+            assert isinstance(found, Presence), "one for each stream"
+            if found is not Presence.FOUND:
+                return _raised(missing(stream, found))
+        raise refusal
+
+    return of_engine(FindGroup(streams=streams, group=group), shape)
+
+
+def _raised(answer: "EngineError | Resp") -> Resp:
+    if isinstance(answer, EngineError):
+        raise answer
+    return answer
+
+
 def of_names(command: Command, shape: Callable[[Reply, Visible], Resp]) -> Request:
     """A request whose answer shows stream names: those that are not visible are left out of it."""
     return Request("", (), (), command, shape)
@@ -118,7 +158,7 @@ def streams_of(command: Command) -> tuple[str, ...] | None:
     """The streams that a command names; None for a command on all of them."""
     if isinstance(command, XRead | XReadGroup):
         return tuple(dict.fromkeys(name for name, _ in command.streams))
-    if isinstance(command, Delete | Exists):
+    if isinstance(command, Delete | Exists | FindGroup):
         return tuple(dict.fromkeys(command.streams))
     stream = getattr(command, "stream", None)
     return None if stream is None else (stream,)

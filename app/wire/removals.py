@@ -3,7 +3,6 @@
 Knows: the shapes of api.md for both. Must never know: statuses, sockets, what becomes of an entry's memory.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -26,13 +25,13 @@ RESULTS: Final = {1: "deleted", -1: "absent", 2: "kept"}
 def delete_one(stream: str, entry_id: str, query_string: bytes) -> XDelEx:
     """DELETE …/entries/{id}."""
     refs = Refs(query.word(query.parse(query_string, ("refs",)), "refs", _REFS, Refs.KEEP.value))
-    return XDelEx(stream=stream, ids=[query.entry_id(entry_id, "id")], numids=1, refs=refs)
+    return XDelEx(stream=stream, ids=[query.entry_id(entry_id, "id")], refs=refs)
 
 
 def delete(stream: str, given: Members, lookups_max: int) -> XDelEx:
     """POST …/entries/delete."""
     wanted = members.entry_ids(given, lookups_max)
-    return XDelEx(stream=stream, ids=wanted, numids=len(wanted), refs=_refs(given))
+    return XDelEx(stream=stream, ids=wanted, refs=_refs(given))
 
 
 def trim(stream: str, given: Members) -> XTrim:
@@ -75,7 +74,6 @@ def result(reply: Reply) -> str:
 def deleted(command: XDelEx, reply: Reply, *, results_wanted: bool) -> bytes:
     """What became of each ID."""
     assert isinstance(reply, Deletions), "XDELEX tells what became of each"
-    assert isinstance(command.ids, Sequence), "the doors made the IDs themselves"
     words = [RESULTS[one] for one in reply.results]
     answer: dict[str, object] = {"deleted": words.count("deleted")}
     if results_wanted:

@@ -11,7 +11,7 @@ from engine import entries, errors, ids
 from engine.commands import types
 from engine.commands.references import referenced, references_of, remove_references, trim, trim_in_turns
 from engine.commands.retention import enforce
-from engine.commands.turn import Turn, Unfinished, checked
+from engine.commands.turn import Turn, Unfinished
 from engine.keyspace import Key
 from engine.records import (
     Append,
@@ -178,7 +178,7 @@ def xdel(turn: Turn, command: types.XDel) -> int:
     key = turn.keyspace.find(command.stream)
     if key is None:
         return 0
-    gone = list(key.stream.find_each(checked(command.ids), removing=True))
+    gone = list(key.stream.find_each(command.ids, removing=True))
     if gone:
         turn.emit(Remove(command.stream, gone, tombstone=True))
     return len(gone)
@@ -187,8 +187,8 @@ def xdel(turn: Turn, command: types.XDel) -> int:
 def xdelex(turn: Turn, command: types.XDelEx) -> Deletions:
     key = turn.keyspace.find(command.stream)
     if key is None:
-        return Deletions([absent] * command.numids)
-    wanted = checked(command.ids)
+        return Deletions([absent] * len(command.ids))
+    wanted = command.ids
     ask_references(turn, key, wanted, command.refs)
     return Deletions(delete_each(turn, command.stream, key, wanted, command.refs))
 
@@ -247,7 +247,7 @@ def xsetid(turn: Turn, command: types.XSetId) -> bool:
 
 def xcfgset(turn: Turn, command: types.XCfgSet) -> bool:
     key = turn.key(command.stream)
-    settings = checked(command.settings)
+    settings = command.settings
     duration_s = key.productions.duration_s if settings.duration_s is None else settings.duration_s
     maxsize = key.productions.maxsize if settings.maxsize is None else settings.maxsize
     if (duration_s, maxsize) != (key.productions.duration_s, key.productions.maxsize):

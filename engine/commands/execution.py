@@ -82,6 +82,7 @@ _TABLE: Final[dict[type[Command], _Run]] = {
     types.XInfoConsumers: introspection.xinfo_consumers,
     types.Delete: keys.delete,
     types.Exists: keys.exists,
+    types.FindGroup: keys.find_group,
     types.Type: keys.type_of,
     types.ListStreams: keys.list_streams,
     types.DbSize: keys.db_size,
@@ -120,6 +121,7 @@ READS: Final = frozenset(
         types.XInfoGroups,
         types.XInfoConsumers,
         types.Exists,
+        types.FindGroup,
         types.Type,
         types.ListStreams,
         types.DbSize,
@@ -216,13 +218,13 @@ def _within_bounds(turn: Turn, command: Command) -> None:
 
 
 def _ids_of(command: Command) -> types.Ids:
-    """The IDs that a command names; none where they could not be read."""
+    """The IDs that a command names."""
     if isinstance(command, types.XNack):
-        return () if isinstance(command.nack, EngineError) else command.nack.ids
+        return command.nack.ids
     if isinstance(command, types.XClaim):
-        return () if isinstance(command.claim, EngineError) else command.claim.ids
+        return command.claim.ids
     assert isinstance(command, types.XDel | types.XDelEx | types.XAck | types.XAckDel), "the table says so"
-    return () if isinstance(command.ids, EngineError) else command.ids
+    return command.ids
 
 
 def unblocked(command: Command) -> Command:
@@ -278,7 +280,7 @@ def streams_of(command: Command) -> tuple[str, ...] | None:
     """The streams that a command's answer depends on; None for all of them."""
     if isinstance(command, types.XRead | types.XReadGroup | own.Plan):
         return tuple(name for name, _ in command.streams)
-    if isinstance(command, types.Delete | types.Exists):
+    if isinstance(command, types.Delete | types.Exists | types.FindGroup):
         return tuple(command.streams)
     if isinstance(command, own.FindDeadLetters | own.Redrive):
         return (command.stream, command.letters)

@@ -8,7 +8,7 @@ from typing import Final
 
 from engine import errors
 from engine.commands import types
-from engine.commands.turn import Turn, Unfinished, checked_cursor
+from engine.commands.turn import Turn, Unfinished
 from engine.groups import Consumer, Group
 from engine.keyspace import Key
 from engine.records import CreateConsumer, RemoveConsumer, RemoveGroup
@@ -21,7 +21,7 @@ def xgroup_create(turn: Turn, command: types.XGroupCreate) -> bool:
     key = turn.keyspace.find(command.stream)
     if key is None and not command.mkstream:
         raise errors.key_required(command.stream)
-    start = _start(key, checked_cursor(command.start))
+    start = _start(key, command.start)
     if key is not None and command.group in key.groups:
         raise errors.group_exists(command.group)
     if key is None:
@@ -32,7 +32,7 @@ def xgroup_create(turn: Turn, command: types.XGroupCreate) -> bool:
 
 def xgroup_setid(turn: Turn, command: types.XGroupSetId) -> bool:
     key, _ = _group(turn, command.stream, command.group)
-    start = _start(key, checked_cursor(command.start))
+    start = _start(key, command.start)
     turn.move_group(command.stream, command.group, start, _clamped(key, command.entries_read))
     return True
 

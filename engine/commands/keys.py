@@ -11,7 +11,7 @@ from engine import errors
 from engine.commands import types
 from engine.commands.turn import Turn
 from engine.records import Configure, RemoveAll, RemoveStream
-from engine.replies import Listing, Settings
+from engine.replies import Listing, Presence, Settings
 
 _BOUNDS: Final = {
     "stream-idmp-duration": (1, 86_400),
@@ -43,6 +43,16 @@ def flush_all(turn: Turn, _: types.FlushAll) -> bool:
 
 def exists(turn: Turn, command: types.Exists) -> int:
     return sum(name in turn.keyspace.keys for name in command.streams)
+
+
+def find_group(turn: Turn, command: types.FindGroup) -> list[Presence]:
+    found = map(turn.keyspace.find, command.streams)
+    return [
+        Presence.NO_STREAM
+        if key is None
+        else (Presence.FOUND if command.group in key.groups else Presence.NO_GROUP)
+        for key in found
+    ]
 
 
 def type_of(turn: Turn, command: types.Type) -> str:

@@ -13,7 +13,7 @@ from engine.commands import own, types
 from engine.commands.deadletters import Dead, bury, is_dead, too_many, turn_letters_max
 from engine.commands.entries import absent, ask_references, delete_each
 from engine.commands.reading import Room, delivery_count_max, pending_of, with_texts
-from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished, checked
+from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
 from engine.groups import Group, Pending
 from engine.keyspace import Key
 from engine.records import Own, Release
@@ -38,7 +38,7 @@ def xack(turn: Turn, command: types.XAck) -> int:
     key = turn.keyspace.find(command.stream)
     if key is None or command.group not in key.groups:
         return 0
-    pending, wanted = key.groups[command.group].pending, list(checked(command.ids))
+    pending, wanted = key.groups[command.group].pending, list(command.ids)
     # Those of a batch stand side by side: all are there, and none twice.
     settled = wanted if pending.has_run(wanted) else pending.held_of(sorted(set(wanted)))
     turn.settle(command.stream, command.group, settled)
@@ -48,9 +48,9 @@ def xack(turn: Turn, command: types.XAck) -> int:
 def xackdel(turn: Turn, command: types.XAckDel) -> Deletions:
     key = turn.keyspace.find(command.stream)
     if key is None or command.group not in key.groups:
-        return Deletions([absent] * command.numids)
+        return Deletions([absent] * len(command.ids))
     pending = key.groups[command.group].pending
-    wanted = checked(command.ids)
+    wanted = command.ids
     settled = dict.fromkeys(entry_id for entry_id in wanted if entry_id in pending)
     ask_references(turn, key, list(settled), command.refs)
     turn.settle(command.stream, command.group, list(settled))
@@ -63,7 +63,7 @@ def xackdel(turn: Turn, command: types.XAckDel) -> Deletions:
 
 def xnack(turn: Turn, command: types.XNack) -> int:
     key, group = turn.group(command.stream, command.group)
-    nack = checked(command.nack)
+    nack = command.nack
     released: list[int] = []
     counts: list[int] = []
     # An ID that is named again is released again.
@@ -176,7 +176,7 @@ def _pending_entry(turn: Turn, entry_id: int, one: Pending) -> PendingEntry:
 
 def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
     key, group = turn.group(command.stream, command.group)
-    claim = checked(command.claim)
+    claim = command.claim
     time_ms = _claim_time(turn, claim)
     turn.expect_consumer(command.stream, command.group, command.consumer)
     if claim.last_id is not None and claim.last_id > group.last_delivered_id:

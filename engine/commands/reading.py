@@ -13,7 +13,7 @@ import msgspec
 from engine import errors, ids
 from engine.commands import types
 from engine.commands.deadletters import Dead, bury, is_dead, too_many, turn_letters_max
-from engine.commands.turn import Parked, Turn, checked_cursor
+from engine.commands.turn import Parked, Turn
 from engine.groups import Consumer, Group, Pending, first_there
 from engine.keyspace import Key
 from engine.lag import entries_read_after
@@ -87,7 +87,7 @@ class Room:
 
 
 def xread(turn: Turn, command: types.XRead) -> StreamsRead | Parked:
-    cursors = [(name, _resolve(turn, name, checked_cursor(cursor))) for name, cursor in command.streams]
+    cursors = [(name, _resolve(turn, name, cursor)) for name, cursor in command.streams]
     # What is read alone is not logged.
     room = Room(command.bytes_max, ids.ID_MAX)
     found: list[StreamEntries] = []
@@ -174,13 +174,11 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Parked:
     return GroupRead(found, unfinished)
 
 
-def _group_cursor(
-    turn: Turn, name: str, group: str, cursor: int | types.Cursor | errors.EngineError
-) -> int | types.Cursor:
+def _group_cursor(turn: Turn, name: str, group: str, cursor: int | types.Cursor) -> int | types.Cursor:
     key = turn.keyspace.find(name)
     if key is None or group not in key.groups:
         raise errors.no_group_in_read(name, group)
-    return checked_cursor(cursor)
+    return cursor
 
 
 def _history(

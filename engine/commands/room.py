@@ -66,7 +66,7 @@ def _reads_new(command: types.XReadGroup) -> bool:
 
 
 def _is_forced(command: types.XNack) -> bool:
-    return not isinstance(command.nack, errors.EngineError) and command.nack.force
+    return command.nack.force
 
 
 _ADDING: Final[dict[type[Command], Callable[[Keyspace, Any], bool]]] = {

@@ -6,13 +6,12 @@ Must never know: what any command means, asyncio, disk, wire formats.
 """
 
 from collections.abc import Hashable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from engine import errors
-from engine.commands.types import Command, Cursor
-from engine.errors import EngineError
+from engine.commands.types import Command
 from engine.groups import Consumer, Group
 from engine.keyspace import Key, Keyspace
 from engine.records import CreateConsumer, CreateGroup, CreateStream, MoveGroup, Record, SeeConsumer, Settle
@@ -230,20 +229,3 @@ class Turn:
         """Take entries off a group's pending list."""
         if ids:
             self.emit(Settle(stream, group, ids))
-
-
-T = TypeVar("T")
-
-
-def checked(argument: T | EngineError) -> T:
-    """An argument that could be read, or the refusal that stands in its place."""
-    if isinstance(argument, EngineError):
-        raise argument
-    return argument
-
-
-def checked_cursor(argument: int | Cursor | EngineError) -> int | Cursor:
-    """The same for a place to read from."""
-    if isinstance(argument, EngineError):
-        raise argument
-    return argument

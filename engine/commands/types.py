@@ -3,10 +3,6 @@
 Knows: what each command may be asked, and the special cursors. IDs are integers, names text, times
 milliseconds.
 Must never know: how a command was written down, and what it does.
-
-An argument that Redis looks at only after it has found the key is carried as the refusal that it will become
-(`… | EngineError`): the command raises it when it gets there. So the order of checks is Redis's, and parsing
-stays out.
 """
 
 from collections.abc import Sequence
@@ -14,8 +10,6 @@ from enum import Enum
 from typing import Final
 
 import msgspec
-
-from engine.errors import EngineError
 
 
 class Refs(Enum):
@@ -129,15 +123,14 @@ class XRange(Command, frozen=True, kw_only=True):
 
 class XDel(Command, frozen=True, kw_only=True):
     stream: str
-    ids: Ids | EngineError
+    ids: Ids
 
 
 class XDelEx(Command, frozen=True, kw_only=True):
-    """Reply: `Deletions`. On a missing stream the IDs are not looked at: `numids` of them are absent."""
+    """Reply: `Deletions`. On a missing stream all IDs are absent."""
 
     stream: str
-    ids: Ids | EngineError
-    numids: int
+    ids: Ids
     refs: Refs = Refs.KEEP
 
 
@@ -153,7 +146,7 @@ class XTrim(Command, frozen=True, kw_only=True):
 class XRead(Command, frozen=True, kw_only=True):
     """Reply: `StreamsRead`. `count` is per stream, None no limit; `block_ms` None does not wait."""
 
-    streams: Sequence[tuple[str, int | Cursor | EngineError]]
+    streams: Sequence[tuple[str, int | Cursor]]
     count: int | None = None
     block_ms: int | None = None
     bytes_max: int | None = None
@@ -168,7 +161,7 @@ class XReadGroup(Command, frozen=True, kw_only=True):
 
     group: str
     consumer: str
-    streams: Sequence[tuple[str, int | Cursor | EngineError]]
+    streams: Sequence[tuple[str, int | Cursor]]
     count: int | None = None
     block_ms: int | None = None
     noack: bool = False
@@ -180,16 +173,15 @@ class XReadGroup(Command, frozen=True, kw_only=True):
 class XAck(Command, frozen=True, kw_only=True):
     stream: str
     group: str
-    ids: Ids | EngineError
+    ids: Ids
 
 
 class XAckDel(Command, frozen=True, kw_only=True):
-    """Reply: `Deletions`, `numids` times absent where stream or group is missing."""
+    """Reply: `Deletions`. Where stream or group is missing all IDs are absent."""
 
     stream: str
     group: str
-    ids: Ids | EngineError
-    numids: int
+    ids: Ids
     refs: Refs = Refs.KEEP
 
 
@@ -203,7 +195,7 @@ class Nack(msgspec.Struct, frozen=True, kw_only=True):
 class XNack(Command, frozen=True, kw_only=True):
     stream: str
     group: str
-    nack: Nack | EngineError
+    nack: Nack
 
 
 class XPending(Command, frozen=True, kw_only=True):
@@ -248,7 +240,7 @@ class XClaim(Command, frozen=True, kw_only=True):
     stream: str
     group: str
     consumer: str
-    claim: Claim | EngineError
+    claim: Claim
     bytes_max: int = claimed_bytes_max
 
 
@@ -270,7 +262,7 @@ class XGroupCreate(Command, frozen=True, kw_only=True):
 
     stream: str
     group: str
-    start: int | Cursor | EngineError
+    start: int | Cursor
     mkstream: bool = False
     entries_read: int | None = None
 
@@ -278,7 +270,7 @@ class XGroupCreate(Command, frozen=True, kw_only=True):
 class XGroupSetId(Command, frozen=True, kw_only=True):
     stream: str
     group: str
-    start: int | Cursor | EngineError
+    start: int | Cursor
     entries_read: int | None = None
 
 
@@ -317,7 +309,7 @@ class IdmpSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class XCfgSet(Command, frozen=True, kw_only=True):
     stream: str
-    settings: IdmpSettings | EngineError
+    settings: IdmpSettings
 
 
 class XIdmpRecord(Command, frozen=True, kw_only=True):
@@ -362,6 +354,13 @@ class Exists(Command, frozen=True, kw_only=True):
     """Reply: how many of the names there are, repeated ones counted each time."""
 
     streams: Sequence[str]
+
+
+class FindGroup(Command, frozen=True, kw_only=True):
+    """Weir's own: look for the group on each of the streams. Reply: a `Presence` for each, in order."""
+
+    streams: Sequence[str]
+    group: str
 
 
 class Type(Command, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.redis import COMMANDS, parse, parse_each, parse_transaction
+from app.redis import COMMANDS, Resp, parse, parse_each, parse_transaction
 from engine import EngineError, entries
 from engine.commands import (
     AutoSequence,
@@ -23,6 +23,7 @@ from engine.commands import (
     XReadGroup,
     XTrim,
 )
+from tests.redis_session import RedisSession
 
 ID = "ERR Invalid stream ID specified as stream command argument"
 INTEGER = "ERR value is not an integer or out of range"
@@ -298,36 +299,46 @@ def test_range_bounds() -> None:
     assert (command.count, command.reverse) == (0, True)
 
 
-def test_ids_of_reads_wait_for_their_key() -> None:
-    """For each key Redis looks at the key first; the refusal travels beside the others' cursors."""
-    command = parse(words("XREAD COUNT -1 STREAMS COUNT STREAMS c d $ + > x")).command
+def test_the_ids_of_a_read_are_checked_in_their_order() -> None:
+    """The first wrong one refuses the read: XREAD has nothing else that may be missing."""
+    command = parse(words("XREAD COUNT -1 STREAMS COUNT STREAMS $ +")).command
     assert isinstance(command, XRead)
     assert command.count is None
-    assert [name for name, _ in command.streams] == ["COUNT", "STREAMS", "c", "d"]
-    cursors = [cursor for _, cursor in command.streams]
-    assert cursors[:2] == [Cursor.LATEST, Cursor.LAST_ENTRY]
-    texts = [cursor.redis for cursor in cursors[2:] if isinstance(cursor, EngineError)]
-    assert texts == [
-        (
-            "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> "
-            "option."
-        ),
-        ID,
-    ]
+    assert command.streams == [("COUNT", Cursor.LATEST), ("STREAMS", Cursor.LAST_ENTRY)]
+    assert refusal("XREAD STREAMS a b c $ > x").startswith("ERR The > ID can be specified only when calling")
+    assert refusal("XREAD STREAMS a b c $ x >") == ID
 
 
 def test_history_is_told_from_new_for_each_key() -> None:
     """A history read of one key doesn't make one of the other; the largest ID written out is `>`."""
     largest = "18446744073709551615-18446744073709551615"
-    line = f"XREADGROUP NOACK GROUP STREAMS COUNT CLAIM 5 STREAMS a b c d > 0 {largest} $"
+    line = f"XREADGROUP NOACK GROUP STREAMS COUNT CLAIM 5 STREAMS a b c > 0 {largest}"
     command = parse(words(line)).command
     assert isinstance(command, XReadGroup)
     assert (command.group, command.consumer) == ("STREAMS", "COUNT")
-    assert [cursor for _, cursor in command.streams[:3]] == [Cursor.NEW, 0, Cursor.NEW]
-    wrong = command.streams[3][1]
-    assert isinstance(wrong, EngineError)
-    assert wrong.redis.startswith("ERR The $ ID is meaningless in the context of XREADGROUP")
+    assert [cursor for _, cursor in command.streams] == [Cursor.NEW, 0, Cursor.NEW]
     assert (command.noack, command.claim_min_idle_ms) == (True, 5)
+
+
+def test_a_group_read_looks_at_each_group_before_the_id() -> None:
+    """Stream after stream: the first that has no group, or whose ID is wrong, refuses the read. All of them
+    are asked for, whoever may read them.
+    """
+    session = RedisSession()
+    session.call("XGROUP", "CREATE", "a", "g", "0", "MKSTREAM")
+    meaningless = "-ERR The $ ID is meaningless in the context of XREADGROUP"
+    for streams, expected in [
+        ("a b > $", "-NOGROUP No such key 'b'"),
+        ("a b $ $", meaningless),
+        ("a b $ >", meaningless),
+        ("b a > x", "-NOGROUP No such key 'b'"),
+        ("a a > x", f"-{ID}"),
+    ]:
+        answer = session.call(*f"XREADGROUP GROUP g c STREAMS {streams}".split())
+        assert isinstance(answer, str)
+        assert answer.startswith(expected), streams
+    assert session.call("XINFO", "CONSUMERS", "a", "g") == []
+    assert parse(words("XREADGROUP GROUP g c STREAMS a b c > x >")).streams == ("a", "b", "c")
 
 
 def test_a_long_block_is_cut_to_the_limit() -> None:
@@ -355,11 +366,52 @@ def test_a_long_block_is_cut_to_the_limit() -> None:
     ],
 )
 def test_xclaim_looks_at_the_group_first(tail: str, text: str) -> None:
-    """NOGROUP wins over each of these."""
-    command = parse(words(f"XCLAIM s g c {tail}")).command
-    assert isinstance(command, XClaim)
-    assert isinstance(command.claim, EngineError)
-    assert command.claim.redis == text
+    """NOGROUP wins over each of these, whether the stream is missing or the group."""
+    _refused_behind_the_group(f"XCLAIM s g c {tail}", text)
+
+
+def _refused_behind_the_group(line: str, text: str) -> None:
+    session = RedisSession()
+    assert session.call(*words(line)) == "-NOGROUP No such key 's' or consumer group 'g'"
+    session.call("XADD", "s", "1-1", "a", "1")
+    assert session.call(*words(line)) == "-NOGROUP No such key 's' or consumer group 'g'"
+    session.call("XGROUP", "CREATE", "s", "g", "0")
+    assert session.call(*words(line)) == f"-{text}"
+    assert session.call("XINFO", "CONSUMERS", "s", "g") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [
+        ("XACK s g x", 0),
+        ("XACKDEL s g IDS 2 1-1 x", [-1, -1]),
+    ],
+)
+def test_ids_are_looked_at_behind_the_group(line: str, missing: Resp) -> None:
+    """Without it nothing is acknowledged, whatever the IDs are."""
+    session = RedisSession()
+    assert session.call(*words(line)) == missing
+    session.call("XADD", "s", "1-1", "a", "1")
+    assert session.call(*words(line)) == missing
+    session.call("XGROUP", "CREATE", "s", "g", "0")
+    assert session.call(*words(line)) == f"-{ID}"
+
+
+@pytest.mark.parametrize(
+    ("line", "missing", "text"),
+    [
+        ("XDEL s x", 0, ID),
+        ("XDELEX s IDS 2 1-1 x", [-1, -1], ID),
+        ("XCFGSET s x", "-ERR no such key", SYNTAX),
+    ],
+)
+def test_some_words_are_looked_at_behind_the_key(line: str, missing: Resp, text: str) -> None:
+    """A missing stream wins over each of these."""
+    session = RedisSession()
+    assert session.call(*words(line)) == missing
+    session.call("XADD", "s", "1-1", "a", "1")
+    assert session.call(*words(line)) == f"-{text}"
+    assert session.call("XLEN", "s") == 1
 
 
 def test_claim_options() -> None:
@@ -385,10 +437,7 @@ def test_claim_options() -> None:
 )
 def test_xnack_looks_at_the_group_first(tail: str, text: str) -> None:
     """NOGROUP wins over each of these."""
-    command = parse(words(f"XNACK s g {tail}")).command
-    assert isinstance(command, XNack)
-    assert isinstance(command.nack, EngineError)
-    assert command.nack.redis == text
+    _refused_behind_the_group(f"XNACK s g {tail}", text)
 
 
 def test_xnack_options_stand_on_both_sides() -> None:
@@ -407,13 +456,30 @@ def test_xpending_ignores_words_behind_the_consumer() -> None:
 
 
 def test_group_starts() -> None:
-    """SETID takes the edges, CREATE does not; a wrong ID waits for the key."""
-    created = parse(words("XGROUP CREATE s g - ENTRIESREAD -1")).command
+    """SETID takes the edges, CREATE does not."""
+    created = parse(words("XGROUP CREATE s g 5 ENTRIESREAD -1")).command
     assert isinstance(created, XGroupCreate)
-    assert isinstance(created.start, EngineError)
-    assert created.entries_read is None
+    assert (created.start, created.entries_read) == (5 << 64, None)
     assert getattr(parse(words("XGROUP SETID s g +")).command, "start", None) == (1 << 128) - 1
     assert getattr(parse(words("XGROUP SETID s g $")).command, "start", None) is Cursor.LATEST
+
+
+def test_a_wrong_start_waits_for_the_key_and_setid_for_the_group() -> None:
+    """But a key that CREATE would make is not missing."""
+    session = RedisSession()
+    assert refusal("XGROUP CREATE s g - MKSTREAM") == ID
+    no_key = session.call("XGROUP", "CREATE", "s", "g", "-")
+    assert isinstance(no_key, str)
+    assert no_key.startswith("-ERR The XGROUP subcommand requires the key to exist.")
+    assert session.call("XGROUP", "SETID", "s", "g", "x") == no_key
+    session.call("XADD", "s", "1-1", "a", "1")
+    assert session.call("XGROUP", "CREATE", "s", "g", "-") == f"-{ID}"
+    no_group = "-NOGROUP No such consumer group 'g' for key name 's'"
+    assert session.call("XGROUP", "SETID", "s", "g", "x") == no_group
+    session.call("XGROUP", "CREATE", "s", "g", "0")
+    # A group that is there already comes after the ID.
+    assert session.call("XGROUP", "CREATE", "s", "g", "-") == f"-{ID}"
+    assert session.call("XGROUP", "SETID", "s", "g", "x") == f"-{ID}"
 
 
 def test_every_name_goes_through_the_same_check() -> None:

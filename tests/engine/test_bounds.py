@@ -147,9 +147,9 @@ def test_many_ids_are_one_record(house: House) -> None:
     assert kinds() == [Own]
     house.run(XNack(stream="s", group="g", nack=Nack(ids=back, mode=NackMode.FAIL)))
     assert kinds() == [Release]
-    assert isinstance(house.run(XAckDel(stream="s", group="g", ids=back[:250], numids=250)), Deletions)
+    assert isinstance(house.run(XAckDel(stream="s", group="g", ids=back[:250])), Deletions)
     assert kinds() == [Settle, Remove]
-    house.run(XDelEx(stream="s", ids=back[250:], numids=250))
+    house.run(XDelEx(stream="s", ids=back[250:]))
     assert kinds() == [Remove]
 
 
@@ -161,7 +161,7 @@ def test_ids_that_are_looked_for_are_as_many_as_a_turn_may_look_up(house: House,
     commands: list[Command] = [
         XNack(stream="s", group="g", nack=Nack(ids=named, mode=NackMode.FAIL)),
         XClaim(stream="s", group="g", consumer="c", claim=Claim(ids=named, min_idle_ms=0)),
-        XDelEx(stream="s", ids=named, numids=len(named)),
+        XDelEx(stream="s", ids=named),
     ]
     for command in commands:
         if beyond > 0:
@@ -199,7 +199,7 @@ def test_an_id_named_twice_counts_twice(house: House) -> None:
     )
     assert isinstance(taken, AutoClaimed)
     assert [one.delivery_count for one in taken.entries] == [1]
-    assert house.run(XAckDel(stream="s", group="g", ids=[ONE, ONE], numids=2)) == Deletions([1, -1])
+    assert house.run(XAckDel(stream="s", group="g", ids=[ONE, ONE])) == Deletions([1, -1])
 
 
 def test_autoclaim_looks_at_so_many_and_leads_on(house: House) -> None:
@@ -219,12 +219,12 @@ def test_a_turn_has_room_for_so_many_ids(house: House, monkeypatch: pytest.Monke
     for refused in (
         XClaim(stream="s", group="g", consumer="c", claim=Claim(ids=found, min_idle_ms=0, force=True)),
         XNack(stream="s", group="g", nack=Nack(ids=found, mode=NackMode.FAIL, force=True)),
-        XDelEx(stream="s", ids=found, numids=11),
-        XAckDel(stream="s", group="g", ids=found, numids=11),
+        XDelEx(stream="s", ids=found),
+        XAckDel(stream="s", group="g", ids=found),
         XRead(streams=[("s", 0)] * 1_001),
     ):
         assert house.refused(refused).code == "invalid"
-    assert house.run(XDelEx(stream="s", ids=found[:10], numids=10)) == Deletions([1] * 10)
+    assert house.run(XDelEx(stream="s", ids=found[:10])) == Deletions([1] * 10)
 
 
 def test_references_count_where_they_go_too(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,11 +237,11 @@ def test_references_count_where_they_go_too(house: House, monkeypatch: pytest.Mo
         house.run(XGroupCreate(stream="s", group=group, start=0))
     for group in ("g", "h", "i", "j"):
         house.run(XReadGroup(group=group, consumer="c", streams=[("s", Cursor.NEW)]))
-    many = XDelEx(stream="s", ids=found[:3], numids=3, refs=Refs.DELETE)
+    many = XDelEx(stream="s", ids=found[:3], refs=Refs.DELETE)
     assert house.refused(many).code == "invalid"
-    acked = XAckDel(stream="s", group="g", ids=found[:3], numids=3, refs=Refs.DELETE)
+    acked = XAckDel(stream="s", group="g", ids=found[:3], refs=Refs.DELETE)
     assert house.refused(acked).code == "invalid"
-    few = XDelEx(stream="s", ids=found[1::-1], numids=2, refs=Refs.DELETE)
+    few = XDelEx(stream="s", ids=found[1::-1], refs=Refs.DELETE)
     assert house.run(few) == Deletions([1, 1])
     for group in ("g", "h", "i", "j"):
         left = house.run(XPending(stream="s", group=group))

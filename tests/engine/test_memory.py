@@ -91,7 +91,7 @@ ROOM_MAKING: Final[list[Command]] = [
     EnsureGroup(stream="s", group="g", start=0),
     XNack(stream="s", group="g", nack=Nack(mode=types.NackMode.FAIL, ids=[id_of("5-0")])),
     XAck(stream="s", group="g", ids=[id_of("5-0")]),
-    XAckDel(stream="s", group="g", ids=[id_of("5-0")], numids=1),
+    XAckDel(stream="s", group="g", ids=[id_of("5-0")]),
     XDel(stream="s", ids=[id_of("5-2")]),
     XTrim(stream="s", trim=Trim(maxlen=1)),
     XGroupDestroy(stream="s", group="g"),

@@ -498,7 +498,7 @@ class Session:
         where = {"stream": work.stream, "group": work.group}
         if refs is None:
             return self._settle(work, frame, wanted, XAck(**where, ids=wanted), "acknowledged")
-        command = XAckDel(**where, ids=wanted, numids=len(wanted), refs=refs)
+        command = XAckDel(**where, ids=wanted, refs=refs)
         return self._settle(work, frame, wanted, command, "acknowledged")
 
     def _nack(self, frame: frames.Nack) -> Effects:
