@@ -15,7 +15,7 @@ from engine.commands import Claim as ClaimOptions
 from engine.commands import Cursor, EnsureGroup, Nack, NackMode, Trim, XClaim, XNack, XReadGroup, XTrim
 from engine.replies import Entries
 from engine.replies import Gap as EngineGap
-from tests.app.conversing import Json, World, ops, working
+from tests.app.conversing import LIMITS, Json, World, ops, working
 
 
 @pytest.fixture
@@ -63,6 +63,15 @@ def test_history_joins_what_is_new(world: World) -> None:
     world.settle()
     assert world.pushed("t") == world.texts("s")
     assert world.sent[-1]["next"] == world.texts("s")[-1]
+
+
+def test_a_tail_begins_at_most_a_batch_back(world: World) -> None:
+    """One less and as many are taken, one more is refused."""
+    world.add("s", 3)
+    for last in (LIMITS.batch_max - 1, LIMITS.batch_max):
+        assert world.say("subscribe", sub=f"t{last}", streams={"s": "$"}, last=last)[0]["op"] == "ok"
+    refused = world.say("subscribe", sub="t", streams={"s": "$"}, last=LIMITS.batch_max + 1)
+    assert refused[0]["problem"]["errors"][0]["pointer"] == "/last"
 
 
 def test_from_now_on_is_resolved_once(world: World) -> None:

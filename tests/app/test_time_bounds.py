@@ -209,6 +209,20 @@ async def test_an_idle_connection_is_closed_at_its_time(world: World) -> None:
     await line.ends()
 
 
+async def test_a_connection_whose_reader_waits_is_not_idle(world: World) -> None:
+    """However long ago its last answer was."""
+    line = await world.connect()
+    await line.send(PUBLISH + b'{"fields":{"a":"1"}}')
+    await line.until(lambda: line.received.startswith(b"HTTP/1.1 201 "))
+    await world.pass_ms(4_000)
+    await line.send(ENTRIES.replace(b"entries", b"entries?after=$&wait=20000") + b"\r\n")
+    for _ in range(3):
+        await world.pass_ms(5_000)
+        assert await line.stays()
+    await world.fill(1 << 19)
+    await line.until(lambda: b"HTTP/1.1 200 " in line.received)
+
+
 # ---- readers that take nothing
 
 
@@ -226,6 +240,18 @@ async def test_a_reader_of_a_long_answer_is_cut_at_its_time(
     assert (len(received) > 15 << 19) == is_whole
 
 
+async def test_a_reader_that_goes_on_has_the_whole_time_again(world: World) -> None:
+    """It stalls a second time, and its connection is used for another request."""
+    await world.fill(8 << 20)
+    line = await world.connect()
+    for number in (1, 2):
+        await line.send(ENTRIES.replace(b"entries", b"entries?count=15") + b"\r\n")
+        await world.pass_ms(2_999)
+        await line.until(lambda number=number: len(line.received) > number * (15 << 19))  # type: ignore[misc]
+        await world.pass_ms(1)
+        assert await line.stays()
+
+
 @pytest.mark.parametrize(("stalled_ms", "is_closed"), [(2_999, False), (3_000, True), (3_001, True)])
 async def test_a_socket_that_takes_nothing_is_closed_at_its_time(
     world: World, stalled_ms: int, *, is_closed: bool
@@ -239,7 +265,9 @@ async def test_a_socket_that_takes_nothing_is_closed_at_its_time(
         await line.until(lambda: b"slow reader" in line.received[-200:])
     else:
         await line.until(lambda: b'"caught_up"' in line.received[-200:])
+        await world.pass_ms(3_000)
         assert await line.stays()
+        assert b"slow reader" not in line.received[-200:]
 
 
 def test_a_socket_is_cut_no_later_than_any() -> None:
