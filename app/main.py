@@ -15,6 +15,7 @@ from starlette.routing import Route as StarletteRoute
 
 from app.api import (
     backup,
+    claims,
     commands,
     console,
     consumers,
@@ -37,6 +38,7 @@ from app.errors import Refusal
 from app.gateway import Gateway, Receive
 from app.http.calls import Answer, Call, Scope, Send, refused
 from app.http.compression import Codings
+from app.http.operations import Operation
 from app.http.origins import Origins
 from app.http.paths import Paths
 from app.http.request_id import Envelope
@@ -47,7 +49,7 @@ from app.transport.fast_path import ThinWays
 from app.version import VERSION
 from engine import Clock
 
-ROUTES: Final[Sequence[Route]] = [
+ROUTES: Final[Sequence[Route | Operation]] = [
     *root.routes.all,
     *docs.routes.all,
     *console.routes.all,
@@ -58,9 +60,10 @@ ROUTES: Final[Sequence[Route]] = [
     *tail.routes.all,
     *multi_stream.routes.all,
     *plan.routes.all,
-    *groups.routes.all,
+    *groups.router.operations,
     *consumers.routes.all,
-    *pending.routes.all,
+    *pending.router.operations,
+    *claims.router.operations,
     *dead_letters.routes.all,
     *backup.routes.all,
     *socket.routes.all,

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Mutabl
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from app import auth
@@ -233,8 +234,10 @@ class Call:
         self.gateway.consumers.settled(self.names.get("stream", ""))
         return replies
 
-    def written(self, status: int, body: bytes = b"", headers: Sequence[Header] = ()) -> Answer:
+    def written(self, status: int, body: bytes | BaseModel = b"", headers: Sequence[Header] = ()) -> Answer:
         """The answer of a call that changed something: it says how safe that is."""
+        if isinstance(body, BaseModel):
+            body = body.__pydantic_serializer__.to_json(body)
         synced = self.wishes.synced
         safe = b"fsync" if synced else self.engine.durability.encode()
         applied = [(b"preference-applied", b"durability=fsync")] if synced else []

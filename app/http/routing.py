@@ -3,9 +3,9 @@
 Knows: how a route is authorised and how its refusals become answers. Must never know: what a handler does.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from fastapi import FastAPI
@@ -16,6 +16,7 @@ from app.auth import Access, Action, Rule
 from app.errors import Refusal
 from app.gateway import ClientLeft, Gateway
 from app.http.calls import Answer, Call, Nothing, refused
+from app.http.operations import Operation
 from app.http.request_id import as_refusal
 from app.live.sse.tails import ended
 from app.openapi import document
@@ -36,6 +37,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     hot: bool = False
     hidden: bool = False
     offers: Sequence[str] = ()
+
+    @property
+    def template(self) -> str:
+        """The path as it is documented."""
+        return self.path
 
 
 class Routes:
@@ -123,7 +129,7 @@ class Routes:
         return added
 
 
-async def answer(route: Route, called: Callable[[], Call], request_id: str) -> Answer:
+async def answer(route: Route | Operation, called: Callable[[], Call], request_id: str) -> Answer:
     """Authorise, run the handler, and turn whatever it raises into an answer."""
     call = None
     try:
@@ -140,7 +146,7 @@ async def answer(route: Route, called: Callable[[], Call], request_id: str) -> A
         return _refused(route, call, as_refusal(error, request_id), request_id)
 
 
-def _refused(route: Route, call: Call | None, refusal: Refusal, request_id: str) -> Answer:
+def _refused(route: Route | Operation, call: Call | None, refusal: Refusal, request_id: str) -> Answer:
     if refusal.retryable and call is not None and call.asks_for_events(route.offers):
         return ended(refusal)
     if route.rule is Access.PER_COMMAND:
@@ -158,10 +164,13 @@ class _EntryId(StringConvertor):
 register_url_convertor("entry", _EntryId())
 
 
-def add_to(api: FastAPI, routes: Sequence[Route]) -> None:
+def add_to(api: FastAPI, routes: Sequence[Route | Operation]) -> None:
     """Serve the routes with FastAPI, which describes them. A request's state has the gateway it is for."""
     for route in routes:
-        endpoint = _endpoint(route)
+        if isinstance(route, Operation):
+            api.router.routes.append(route)
+            continue
+        endpoint = endpoint_of(route)
         told = {} if route.hidden else document.arguments(route.operation_id, route.path)
         path = route.path.replace("/entries/{id}", "/entries/{id:entry}")
         api.add_api_route(
@@ -178,7 +187,9 @@ def add_to(api: FastAPI, routes: Sequence[Route]) -> None:
             api.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, response_model=None)
 
 
-def _endpoint(route: Route) -> Callable[[Request], Awaitable[Answer]]:
+def endpoint_of(route: Route | Operation) -> Callable[[Request], Coroutine[Any, Any, Answer]]:
+    """The route for FastAPI."""
+
     async def endpoint(request: Request) -> Answer:
         gateway: Gateway = request.scope["state"]["gateway"]
         called = partial(Call, gateway, request.scope, request.receive, request.path_params)
@@ -193,17 +204,21 @@ class HotRoutes:
     It finds a route or it does not; what it does not find goes the normal way.
     """
 
-    def __init__(self, routes: Sequence[Route]) -> None:
+    def __init__(self, routes: Sequence[Route | Operation]) -> None:
         self._routes: Final[dict[tuple[str, int, str], list[_Shape]]] = {}
         for route in routes:
             if route.hot:
                 shape = _Shape(route)
-                for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
+                for method in (
+                    ("GET", "HEAD") if route.method == "GET" and isinstance(route, Route) else (route.method,)
+                ):
                     self._routes.setdefault((method, len(shape.words), shape.words[-1] or ""), []).append(
                         shape
                     )
 
-    def find(self, method: str, segments: Sequence[str]) -> "tuple[Route, Mapping[str, str]] | None":
+    def find(
+        self, method: str, segments: Sequence[str]
+    ) -> "tuple[Route | Operation, Mapping[str, str]] | None":
         """The hot route of a request, by the decoded segments of its path, and its names."""
         if not segments:
             return None
@@ -220,8 +235,8 @@ class _Shape:
 
     __slots__ = ("names", "route", "words")
 
-    def __init__(self, route: Route) -> None:
+    def __init__(self, route: Route | Operation) -> None:
         self.route = route
-        pieces = route.path[1:].split("/")
+        pieces = route.template[1:].split("/")
         self.words = [None if piece.startswith("{") else piece for piece in pieces]
         self.names = [(piece[1:-1], place) for place, piece in enumerate(pieces) if piece.startswith("{")]

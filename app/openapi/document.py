@@ -6,13 +6,13 @@ Must never know: how any of it is served.
 What cannot be said in JSON Schema without unions that generators of SDKs stumble over is said in words.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 from fastapi import FastAPI
 
-from app.errors import CODES, slug
+from app.errors import CODES
 from app.http.media import JSON, idempotency_key_bytes_max, integer_max
 from app.openapi import (
     examples,
@@ -22,13 +22,13 @@ from app.openapi import (
     operations,
     operations_bulk,
     operations_groups,
+    responses,
     schemas,
     schemas_bulk,
 )
 from app.openapi.operation import Example, Json, Operation
 from app.settings import Settings
 
-_PROBLEM: Final = "application/problem+json"
 _REF: Final = "#/components/schemas/{name}"
 
 _EXAMPLES: Final = {
@@ -97,10 +97,6 @@ _SET_LIMITS: Final = (
     ("streams", "maxProperties", "request_streams_max"),
 )
 _DEFAULTS: Final = Settings.model_construct()
-_ANYWHERE: Final = ("unknown_parameter", "invalid_name", "unauthenticated", "forbidden", "origin_refused")
-_WITH_BODY: Final = ("malformed_json", "body_too_large", "unsupported_media_type", "invalid")
-_WITH_ENGINE: Final = ("starting", "restarting", "draining", "storage_failed")
-_WITH_WRITES: Final = ("storage_full", "memory_full")
 _ALWAYS_OPEN: Final = ("gateway",)
 
 _TAGS: Final = (
@@ -138,7 +134,6 @@ def arguments(operation_id: str, path: str) -> Json:
         "responses": {
             **{status: _answer(told, status, words) for status, words in statuses.items()},
             **_refusals(told),
-            "default": _problem("Any other refusal", ("internal",)),
         },
         "openapi_extra": extra,
     }
@@ -149,11 +144,15 @@ def document(api: FastAPI, settings: Settings) -> bytes:
     described = api.openapi()
     for methods in described["paths"].values():
         for told in methods.values():
-            _show(_OPERATIONS[told["operationId"]], told)
+            _show(told)
     named = [kind for told in _OPERATIONS.values() for kind in (told.answer, told.body) if kind is not None]
     kinds = dict.fromkeys([*named, schemas.NewEntries, schemas.Place, schemas_bulk.Columns])
     _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
-    described["components"] = {"schemas": {**components, "Problem": problem_schema()}}
+    modelled = described.get("components", {}).get("schemas", {})
+    # An enumeration of the engine's, which a type describes otherwise.
+    modelled.pop("Cursor", None)
+    described["components"] = {"schemas": {**components, **modelled, "Problem": problem_schema()}}
+    _resolve(described, settings)
     for name, schema in _named_schemas(described):
         _set_limits(name, schema, settings)
     described["info"]["description"] = _ABOUT
@@ -170,6 +169,25 @@ def _named_schemas(described: Json) -> Iterator[tuple[str, Json]]:
             yield from ((one["name"], one["schema"]) for one in told.get("parameters", ()))
     for shape in described["components"]["schemas"].values():
         yield from shape.get("properties", {}).items()
+
+
+def _resolve(value: object, settings: Settings) -> None:
+    """Give every schema the bounds that are set, and drop what only generated code stumbles over: titles of
+    members, and defaults that are null.
+    """
+    if isinstance(value, list):
+        for one in value:
+            _resolve(one, settings)
+    if not isinstance(value, dict):
+        return
+    for key in [key for key in value if key.startswith("x-") and key.endswith("-setting")]:
+        value[key.removeprefix("x-").removesuffix("-setting")] = getattr(settings, value.pop(key))
+    for member in value.get("properties", {}).values():
+        member.pop("title", None)
+        if member.get("default", ...) is None:
+            del member["default"]
+    for one in value.values():
+        _resolve(one, settings)
 
 
 def _set_limits(name: str, schema: Json, settings: Settings) -> None:
@@ -199,28 +217,18 @@ def _in_path(name: str, told: Operation) -> Json:
         "required": True,
         "description": usual["description"],
         "schema": _ID_SCHEMA if name == "id" else _NAME_SCHEMA,
-        "examples": _values(name, told) or {"usual": {"value": usual["example"]}},
     }
 
 
 def _in_query(name: str, told_schema: Json, told: Operation) -> Json:
     schema = dict(told_schema)
     required = bool(schema.pop("required", False))
-    parameter = {
+    return {
         "name": name,
         "in": "query",
         "required": required,
         "description": schema.pop("description"),
         "schema": schema,
-    }
-    examples = _values(name, told)
-    return {**parameter, "examples": examples} if examples else parameter
-
-
-def _values(name: str, told: Operation) -> Json:
-    """The values that the examples give to a parameter, by the examples' names."""
-    return {
-        key: {"value": example.given[name]} for key, example in told.examples.items() if name in example.given
     }
 
 
@@ -254,15 +262,6 @@ def _request_body(told: Operation) -> Json | None:
     return {"required": told.body_required, "content": content}
 
 
-def _bodies(told: Operation) -> Json:
-    examples = {
-        key: {"summary": example.summary, "value": example.body}
-        for key, example in told.examples.items()
-        if example.body is not None
-    }
-    return {"examples": examples} if examples else {}
-
-
 # ---- answers
 
 
@@ -287,69 +286,56 @@ def _answer_schema(told: Operation) -> Json:
     return {"type": "array", "items": one} if told.answers_many else one
 
 
-def _show(told: Operation, described: Json) -> None:
+def _show(described: Json) -> None:
     """Put the examples in: FastAPI would drop what is null in them."""
-    for status in (told.status, *told.also):
-        content = described["responses"][str(status)].get("content", {})
-        for media, kind in content.items():
-            kind.update(_answers(told, status, media))
-    if "requestBody" in described:
-        described["requestBody"]["content"][JSON].update(_bodies(told))
-
-
-def _answers(told: Operation, status: int, media: str) -> Json:
-    examples = {
-        key: _with_summary(example)
-        for key, example in told.examples.items()
-        if (example.status or told.status) == status and example.media == media
+    examples = _EXAMPLES.get(described["operationId"], {})
+    done = min(status for status in described["responses"] if status.startswith("2"))
+    for status, answer in described["responses"].items():
+        for media, kind in answer.get("content", {}).items():
+            found = {
+                key: _with_summary(example)
+                for key, example in examples.items()
+                if str(example.status or done) == status and example.media == media
+            }
+            if found:
+                kind["examples"] = found
+    bodies = {
+        key: {"summary": example.summary, "value": example.body}
+        for key, example in examples.items()
+        if example.body is not None
     }
-    return {"examples": examples} if examples else {}
+    if "requestBody" in described and bodies:
+        described["requestBody"]["content"][JSON]["examples"] = bodies
+    for parameter in described.get("parameters", ()):
+        parameter["schema"].pop("title", None)
+        name = parameter["name"]
+        values = {
+            key: {"value": example.given[name]} for key, example in examples.items() if name in example.given
+        }
+        if parameter["in"] == "path" and not values:
+            values = {"usual": {"value": _NAMES[name]["example"]}}
+        if values:
+            parameter["examples"] = values
+        if parameter["in"] == "path":
+            parameter.setdefault("description", _NAMES[name]["description"])
 
 
 def _with_summary(example: Example) -> Json:
     return {"summary": example.summary, "value": example.answer}
 
 
-def _refusals(told: Operation) -> dict[int, Json]:
-    codes = list(told.refusals)
-    if told.tag not in _ALWAYS_OPEN:
-        codes += [*_ANYWHERE, *_WITH_ENGINE]
-    if told.body is not None or told.tag == "commands":
-        codes += _WITH_BODY
-    if told.query or told.headers:
-        codes.append("invalid")
-    if told.writes:
-        codes += _WITH_WRITES
-    by_status: dict[int, list[str]] = {}
-    for code in dict.fromkeys(codes):
-        by_status.setdefault(CODES[code].status, []).append(code)
-    refusals = {
-        status: _problem("; ".join(f"`{code}`: {CODES[code].title}" for code in found), found)
-        for status, found in sorted(by_status.items())
-    }
+def _refusals(told: Operation) -> dict[int | str, Json]:
+    refused = responses.refusals(
+        told.refusals,
+        is_open=told.tag in _ALWAYS_OPEN,
+        has_text=bool(told.query or told.headers),
+        has_body=told.body is not None or told.tag == "commands",
+        writes=told.writes,
+    )
     if told.tag == "commands":
         # A command that is refused is answered as the SDKs expect it, and so are their mistakes.
-        refusals[400]["content"][JSON] = {"schema": _ref(schemas.Outcome)}
-    return refusals
-
-
-def _problem(words: str, codes: Sequence[str]) -> Json:
-    examples = {code: {"summary": CODES[code].title, "value": _problem_example(code)} for code in codes}
-    schema = {"$ref": _REF.format(name="Problem")}
-    return {"description": words, "content": {_PROBLEM: {"schema": schema, "examples": examples}}}
-
-
-def _problem_example(code: str) -> Json:
-    kind = CODES[code]
-    return {
-        "type": f"/errors/{slug(code)}",
-        "title": kind.title,
-        "status": kind.status,
-        "code": code,
-        "detail": "a sentence about this very request",
-        "retryable": kind.retry_after_s is not None,
-        "request_id": "5f3a9c1e7b20-1f",
-    }
+        refused[400]["content"][JSON] = {"schema": _ref(schemas.Outcome)}
+    return refused
 
 
 def _ref(kind: type[msgspec.Struct]) -> dict[str, Any]:

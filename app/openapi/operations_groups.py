@@ -9,7 +9,7 @@ from typing import Final
 from app.live.in_flight import claim_min_idle_ms_min
 from app.openapi import schemas
 from app.openapi import schemas_groups as shapes
-from app.openapi.operation import EVENTS, WRITES, Json, Operation, bound, number, text, word
+from app.openapi.operation import EVENTS, WRITES, Json, Operation, bound, number, text
 from app.openapi.schemas import NAME_CHARACTERS, NOT_DOTS
 
 _PAGE: Final[Mapping[str, Json]] = {
@@ -32,44 +32,6 @@ _CREATED: Final = {201: "Made"}
 _WAITS: Final = {"Prefer": f"`wait=<seconds>`; {WRITES['Prefer']}"}
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
-    "listGroups": Operation(tag="groups", answer=shapes.GroupPage, query=_PAGE, refusals=("no_stream",)),
-    "createGroup": Operation(
-        tag="groups",
-        status=201,
-        answer=shapes.Group,
-        body=shapes.NewGroup,
-        headers=WRITES,
-        refusals=("no_stream", "group_exists", "malformed_id"),
-        writes=True,
-    ),
-    "ensureGroup": Operation(
-        tag="groups",
-        also=_CREATED,
-        answer=shapes.Group,
-        body=shapes.EnsuredGroup,
-        body_required=False,
-        headers=WRITES,
-        refusals=("no_stream", "malformed_id"),
-        writes=True,
-    ),
-    "getGroup": Operation(tag="groups", answer=shapes.Group, refusals=_NO_GROUP),
-    "updateGroup": Operation(
-        tag="groups",
-        answer=shapes.Group,
-        body=shapes.GroupChanges,
-        body_required=False,
-        headers=WRITES,
-        refusals=_IDS,
-        writes=True,
-    ),
-    "deleteGroup": Operation(
-        tag="groups",
-        status=204,
-        query={"pending": word("what becomes of pending entries", ("refuse", "drop"), "refuse")},
-        headers=WRITES,
-        refusals=(*_NO_GROUP, "group_has_pending"),
-        writes=True,
-    ),
     "listConsumers": Operation(tag="groups", answer=shapes.ConsumerPage, query=_PAGE, refusals=_NO_GROUP),
     "getConsumer": Operation(tag="groups", answer=shapes.Consumer, refusals=(*_NO_GROUP, "no_consumer")),
     "createConsumer": Operation(
@@ -129,47 +91,6 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             "It needs `Accept: text/event-stream`, which browsers do not send for images and links."
         ),
         refusals=(*_NO_GROUP, "too_many_waiters", "not_acceptable"),
-    ),
-    "listPending": Operation(tag="groups", answer=shapes.PendingView, query=_PENDING, refusals=_IDS),
-    "ackEntries": Operation(
-        tag="groups",
-        answer=schemas.Acknowledged,
-        body=schemas.Acknowledgement,
-        headers=WRITES,
-        refusals=_IDS,
-        writes=True,
-    ),
-    "nackEntries": Operation(
-        tag="groups",
-        answer=shapes.Released,
-        body=shapes.Nack,
-        headers=WRITES,
-        refusals=_IDS,
-        writes=True,
-    ),
-    "claimEntries": Operation(
-        tag="groups",
-        answer=shapes.Claimed,
-        body=shapes.Claim,
-        headers=WRITES,
-        refusals=_IDS,
-        writes=True,
-    ),
-    "autoclaimEntries": Operation(
-        tag="groups",
-        answer=shapes.AutoClaimed,
-        body=shapes.AutoClaim,
-        headers=WRITES,
-        refusals=_IDS,
-        writes=True,
-    ),
-    "buryEntries": Operation(
-        tag="groups",
-        answer=shapes.Buried,
-        body=shapes.Burial,
-        headers=WRITES,
-        refusals=_IDS,
-        writes=True,
     ),
     "redriveDeadLetters": Operation(
         tag="groups",

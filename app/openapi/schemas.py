@@ -163,28 +163,6 @@ class Deliveries(Struct, omit_defaults=True):
     gap: Gap | UnsetType = UNSET
 
 
-class Acknowledgement(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """Entries that are done. With `delete` they are deleted too, their references kept, deleted or
-    awaited.
-    """
-
-    ids: Ids
-    delete: (
-        Annotated[
-            Literal["keep", "delete", "acked"] | None,
-            Meta(description=f"with it `ids` are at most {TURN_LOOKUPS_MAX}"),
-        ]
-        | UnsetType
-    ) = UNSET
-
-
-class Acknowledged(Struct):
-    """How many were pending, and what became of each: acknowledged, deleted, kept or absent."""
-
-    acknowledged: Count
-    results: dict[str, Literal["acknowledged", "deleted", "kept", "absent"]]
-
-
 class Outcome(Struct, omit_defaults=True):
     """What became of a command: `result` in the shapes of RESP2, or `error`, Redis's sentence."""
 

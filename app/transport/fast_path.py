@@ -30,6 +30,7 @@ from app.http import codings, entry_bodies
 from app.http.calls import Answer, refused
 from app.http.entry_bodies import Published
 from app.http.media import NDJSON, MediaType
+from app.http.operations import Operation
 from app.http.origins import Origins
 from app.http.paths import segments
 from app.http.request_id import SAFETY, Envelope, as_refusal
@@ -80,7 +81,7 @@ _CLOSE: Final = (b"connection", b"close")
 class Target(NamedTuple):
     """What a request's line asks for. `path` is as it came."""
 
-    route: Route
+    route: Route | Operation
     names: Mapping[str, str]
     method: str
     path: str

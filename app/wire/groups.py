@@ -5,19 +5,18 @@ kept.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from app import names
 from app.errors import invalid
 from app.http import members, query
+from app.http.deliveries import delivered
 from app.http.members import Members, capped
-from app.http.strict_json import Json
-from app.wire.claims import delivered, json_boolean
 from app.wire.read import ReadLimits, gap_members
 from engine import errors, ids
-from engine.commands import Cursor, EnsureGroup, RemoveConsumer, RemoveGroup, UpdateGroup, XReadGroup
+from engine.commands import Cursor, RemoveConsumer, XReadGroup
 from engine.replies import ConsumerInfo, GroupInfo, Reply, StreamDeliveries
 
 T = TypeVar("T", GroupInfo, ConsumerInfo)
@@ -28,110 +27,13 @@ ENSURE: Final = ("start", "mkstream", "entries_read", *_POLICY)
 UPDATE: Final = ("last_delivered_id", "entries_read", *_POLICY)
 READ: Final = ("count", "wait", "noack", "after", "claim_min_idle_ms")
 
-_DEAD_LETTER: Final = ("stream", "max_deliveries")
+
 _TRANSFER: Final = "transfer:"
+_JSON_BOOLEANS: Final = {True: b"true", False: b"false"}
 _START: Final = "it is '$', '0' or an ID"
 
 
 # ---- groups
-
-
-def create(stream: str, given: Members) -> EnsureGroup:
-    """POST …/groups."""
-    return _wanted(stream, members.name_of(given, "name", "group name"), given, mkstream=False)
-
-
-def ensure(stream: str, group: str, given: Members) -> EnsureGroup:
-    """PUT …/groups/{group}."""
-    return _wanted(stream, group, given, mkstream=True)
-
-
-def _wanted(stream: str, group: str, given: Members, *, mkstream: bool) -> EnsureGroup:
-    return EnsureGroup(
-        stream=stream,
-        group=group,
-        start=_place(given.get("start", "$"), "/start"),
-        mkstream=members.boolean(given, "mkstream", default=mkstream),
-        entries_read=members.integer(given, "entries_read", least=0),
-        policy=_policy(stream, given),
-    )
-
-
-def update(stream: str, group: str, given: Members) -> UpdateGroup:
-    """PATCH …/groups/{group}: what is not named stays as it is."""
-    start = given.get("last_delivered_id")
-    return UpdateGroup(
-        stream=stream,
-        group=group,
-        start=None if start is None else _place(start, "/last_delivered_id"),
-        entries_read=members.integer(given, "entries_read", least=0),
-        policy=_policy(stream, given),
-    )
-
-
-def remove(stream: str, group: str, query_string: bytes) -> RemoveGroup:
-    """DELETE …/groups/{group}."""
-    given = query.parse(query_string, ("pending",))
-    drop = query.word(given, "pending", ("refuse", "drop"), "refuse") == "drop"
-    return RemoveGroup(stream=stream, group=group, drop=drop)
-
-
-def _place(value: Json, pointer: str) -> int | Cursor:
-    return Cursor.LATEST if value == "$" else members.entry_id(value, pointer, _START)
-
-
-def _policy(stream: str, given: Members) -> dict[str, Any]:
-    """What changes of the engine's `Policy`; null takes a part of it away."""
-    changes: dict[str, Any] = {}
-    for name in ("ack_timeout_ms", "consumer_timeout_ms"):
-        if name in given:
-            changes[name] = members.integer(given, name, least=1)
-    if "dead_letter" in given:
-        letters = members.inner(given, "dead_letter", _DEAD_LETTER)
-        changes["dead_letter_stream"] = None if letters is None else _target(stream, letters)
-        changes["max_deliveries"] = (
-            None
-            if letters is None
-            else members.integer(letters, "max_deliveries", least=1, where="/dead_letter")
-        )
-    return changes
-
-
-def _target(stream: str, letters: Members) -> str:
-    target = members.name_of(letters, "stream", "stream name", where="/dead_letter")
-    if target == stream:
-        raise invalid("/dead_letter/stream", "a dead letter in the same stream would be read again")
-    return target
-
-
-def group(info: Reply) -> bytes:
-    """A group as every call shows it."""
-    assert isinstance(info, GroupInfo), "describing a group answers the group"
-    return msgspec.json.encode(_group(info))
-
-
-def groups(infos: Reply, query_string: bytes, limit_max: int) -> bytes:
-    """A page of a stream's groups."""
-    assert isinstance(infos, Sequence), "XINFO GROUPS answers a list"
-    page, following = _page([one for one in infos if isinstance(one, GroupInfo)], query_string, limit_max)
-    return msgspec.json.encode({"groups": list(map(_group, page)), "next": following})
-
-
-def _group(info: GroupInfo) -> dict[str, object]:
-    letters = None
-    if info.dead_letter_stream is not None:
-        letters = {"stream": info.dead_letter_stream, "max_deliveries": info.max_deliveries}
-    return {
-        "name": info.name,
-        "consumers": info.consumers,
-        "pending": info.pending,
-        "last_delivered_id": ids.text(info.last_delivered_id),
-        "entries_read": capped(info.entries_read),
-        "lag": capped(info.lag),
-        "dead_letter": letters,
-        "ack_timeout_ms": info.ack_timeout_ms,
-        "consumer_timeout_ms": info.consumer_timeout_ms,
-    }
 
 
 def _page(rows: Sequence[T], query_string: bytes, limit_max: int) -> tuple[Sequence[T], str | None]:
@@ -246,7 +148,7 @@ def deliveries(found: StreamDeliveries) -> bytes:
     else:
         where = b'"last_delivered_id":"%b"' % ids.text(found.last_delivered_id).encode()
     gap = b',"gap":' + msgspec.json.encode(gap_members(found.gap)) if found.gap is not None else b""
-    more = json_boolean(value=found.more)
+    more = _JSON_BOOLEANS[found.more]
     return b'{"entries":[%b],%b,"more":%b%b}' % (b",".join(texts), where, more, gap)
 
 
@@ -256,7 +158,7 @@ def nothing_delivered(info: Reply, *, more: bool) -> bytes:
     """
     assert isinstance(info, GroupInfo), "describing a group answers the group"
     last = ids.text(info.last_delivered_id).encode()
-    return b'{"entries":[],"last_delivered_id":"%b","more":%b}' % (last, json_boolean(value=more))
+    return b'{"entries":[],"last_delivered_id":"%b","more":%b}' % (last, _JSON_BOOLEANS[more])
 
 
 def no_history(after: int) -> bytes:

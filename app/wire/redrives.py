@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 from app import names
+from app.api.pending import REASON_CHARS_MAX
 from app.errors import invalid
 from app.http import members, query
 from app.http.entry_bodies import digest_of
 from app.http.members import Members
-from app.wire.pending import reason_chars_max
 from engine import ids
 from engine.commands import FindDeadLetters, IdempotencyKey, Redrive
 from engine.replies import GroupInfo, Redriven, Reply
@@ -93,8 +93,8 @@ def _reason(wanted: Members) -> str | None:
     if wanted.get("reason") is None:
         return None
     text = members.text(wanted, "reason", "it is a string", where="/filter")
-    if len(text) > reason_chars_max:
-        raise invalid("/filter/reason", f"it has at most {reason_chars_max} characters")
+    if len(text) > REASON_CHARS_MAX:
+        raise invalid("/filter/reason", f"it has at most {REASON_CHARS_MAX} characters")
     return text
 
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
+from app.api.groups import Group
 from app.errors import invalid
 from app.http import members, query
 from app.http.members import Members, capped
-from app.wire import groups
 from engine import ids
 from engine.commands import (
     EnsureStream,
@@ -179,7 +179,7 @@ def _group(found: GroupDetail) -> bytes:
         ],
         "consumer_details": list(map(_consumer, found.consumers)),
     }
-    return groups.group(found.group)[:-1] + b"," + msgspec.json.encode(more)[1:]
+    return Group.of(found.group).model_dump_json().encode()[:-1] + b"," + msgspec.json.encode(more)[1:]
 
 
 def _consumer(found: ConsumerDetail) -> dict[str, object]:

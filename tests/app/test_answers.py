@@ -169,7 +169,9 @@ async def test_no_route_works_for_whom_nothing_is_allowed(
         path = re.sub(r"[{}]", "", route.path)
         if route.operation_id == "tailStreams":
             path += "?stream=stream"
-        content = None if route.method == "GET" else body
+        content = None if route.method in ("GET", "HEAD") else body
         answer = await http.request(route.method, path, content=content)
-    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
-    assert "stream" not in answer.json()["detail"]
+    assert answer.status_code == 403
+    if route.method != "HEAD":
+        assert answer.json()["code"] == "forbidden"
+        assert "stream" not in answer.json()["detail"]

@@ -6,6 +6,8 @@ from urllib.parse import quote
 
 import pytest
 
+from app.http.operations import Operation
+from app.http.routing import Route
 from app.main import ROUTES
 from app.openapi import operations, operations_bulk, operations_groups
 from tests.hostile.peers import Answer, ask, ask_json
@@ -13,11 +15,18 @@ from tests.server import Server
 
 OPERATIONS = {**operations.OPERATIONS, **operations_groups.OPERATIONS, **operations_bulk.OPERATIONS}
 DOORS = ("runCommand", "runPipeline", "runTransaction")
+
+
+def has_body(route: Route | Operation) -> bool:
+    if isinstance(route, Operation):
+        return route.binder.has_body
+    return route.operation_id in OPERATIONS and OPERATIONS[route.operation_id].body is not None
+
+
 TAKING = {
-    route.operation_id: (route.method, re.sub(r"{\w+}", "s", route.path.replace("{id}", "1-0")))
+    route.operation_id: (route.method, re.sub(r"{\w+}", "s", route.template.replace("{id}", "1-0")))
     for route in ROUTES
-    if route.operation_id in DOORS
-    or (not route.hidden and route.operation_id in OPERATIONS and OPERATIONS[route.operation_id].body)
+    if route.operation_id in DOORS or (not route.hidden and has_body(route))
 }
 INSIDE = re.compile(rb"Traceback|File \"|\.py\b|/site-packages|/app/|/engine/|Error\(|object at 0x|<class")
 

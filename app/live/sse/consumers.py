@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 
 from app.gateway import Gateway
+from app.http.deliveries import delivered
 from app.live.in_flight import Consumer, Look, look_s
 from app.live.sse import cursors as wire
 from app.live.sse import events
 from app.live.sse.tails import Put, retry_ms
-from app.wire.claims import delivered
 from engine import ids
 from engine.commands import Cursor, XReadGroup
 from engine.replies import Delivered, GroupRead, PendingList, StreamDeliveries

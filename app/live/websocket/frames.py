@@ -15,10 +15,10 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from app import errors, names
 from app.errors import Refusal, invalid
-from app.http import entry_bodies, media, query
+from app.http import deliveries, entry_bodies, media, query
 from app.http.entry_bodies import EntryLimits, Published
 from app.live.in_flight import claim_min_idle_ms_min
-from app.wire import claims, options
+from app.wire import options
 from app.wire.options import XAddOptions
 from engine import ids
 from engine.commands import Cursor, NackMode, Refs
@@ -471,7 +471,7 @@ def delivered(one: Delivered) -> bytes:
     """An entry for a consumer: as it is stored, and with its count where it was delivered before."""
     if one.text is not None and one.delivery_count == 1:
         return one.text
-    return claims.delivered(one)
+    return deliveries.delivered(one)
 
 
 def ok(ref: str | int | UnsetType, members: Mapping[str, Any] | None = None) -> bytes:

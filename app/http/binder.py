@@ -1,0 +1,185 @@
+"""Calls endpoints declared with FastAPI's parameters: one validation for all text, one for the body.
+
+Knows: FastAPI's markers, Pydantic, how errors of validation become refusals.
+Must never know: an operation, ASGI, how bytes arrive.
+
+FastAPI's own solver takes ten times as long. It still reads the same signatures, for the document. A
+construct that is unknown here fails when the application is made.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, Final, NotRequired, Required, get_args, get_origin, get_type_hints
+
+from fastapi import Depends, Request, params
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from app.errors import CODES, Place, Refusal, step
+from app.http import members, query, strict_json
+from app.http.calls import Call
+from app.http.models import Context
+from app.http.strict_json import Number, Object
+from app.settings import Settings
+
+_EMPTY: Final = inspect.Parameter.empty
+# Longer ones are no whole numbers that anything here takes; as floats they cost nothing.
+_DIGITS_MAX: Final = 20
+_PLACES_MAX: Final = 20
+
+
+def call_of(request: Request) -> Call:
+    """The request as endpoints see it. It is never called: the binder passes the call that it has."""
+    raise AssertionError(request)
+
+
+CallParameter = Annotated[Call, Depends(call_of)]
+
+
+class Binder:
+    """The arguments of one endpoint, out of calls. `path_names` are the parameters of its path."""
+
+    def __init__(self, endpoint: Callable[..., Any], path_names: frozenset[str]) -> None:
+        self._call: str | None = None
+        self._path: list[str] = []
+        self._query: dict[str, str] = {}  # name in the request -> parameter
+        self._headers: list[tuple[bytes, str]] = []
+        self._places: dict[str, tuple[str, str]] = {}  # parameter -> kind and name of its place
+        self._body: tuple[str, type[BaseModel], object] | None = None
+        text: dict[str, Any] = {}
+        hints = get_type_hints(endpoint, include_extras=True)
+        for name, parameter in inspect.signature(endpoint).parameters.items():
+            base, *marks = get_args(hints[name]) if get_origin(hints[name]) is Annotated else (hints[name],)
+            mark = next((one for one in marks if isinstance(one, params.Param | params.Depends)), None)
+            if base is Call:
+                self._call = name
+            elif isinstance(base, type) and issubclass(base, BaseModel):
+                self._body = name, base, parameter.default
+            else:
+                presence = Required if parameter.default is _EMPTY else NotRequired
+                text[name] = presence[hints[name]]
+                self._places[name] = self._place(name, mark, path_names)
+        self._known = tuple(self._query)
+        # What is absent keeps the endpoint's default.
+        kind = TypedDict("Text", text)  # type: ignore[misc]  # made of the signature
+        self._text = TypeAdapter(kind).validator.validate_python if text else None
+        # For the document.
+        self.has_text = bool(self._query or self._headers)
+        self.has_body = self._body is not None
+
+    def _place(self, name: str, mark: object, path_names: frozenset[str]) -> tuple[str, str]:
+        if name in path_names:
+            self._path.append(name)
+            return "parameter", name
+        if isinstance(mark, params.Header):
+            alias = mark.alias or name.replace("_", "-").title()
+            self._headers.append((alias.lower().encode(), name))
+            return "header", alias
+        if mark is None or isinstance(mark, params.Query):
+            alias = getattr(mark, "alias", None) or name
+            self._query[alias] = name
+            return "parameter", alias
+        raise TypeError(f"{name}: {type(mark).__name__} is not known here")
+
+    async def bind(self, call: Call) -> dict[str, Any]:
+        """The arguments. Raises the refusal of the first part that is wrong: query, headers, body."""
+        settings = call.gateway.settings
+        given = query.parse(call.query, self._known)
+        arguments = self._bind_text(call, given, Context(settings, is_text=True)) if self._text else {}
+        if self._body is not None:
+            name, model, default = self._body
+            members.check_is_json(call.media_type.name)
+            reader = partial(_read_body, model=model, default=default, settings=settings)
+            arguments[name] = await call.read(reader)
+        if self._call is not None:
+            arguments[self._call] = call
+        return arguments
+
+    def _bind_text(self, call: Call, given: Mapping[str, str], context: Context) -> dict[str, Any]:
+        text = {name: call.names[name] for name in self._path}
+        for alias, value in given.items():
+            text[self._query[alias]] = value
+        for header, name in self._headers:
+            if header in call.headers:
+                text[name] = call.headers[header].decode("latin-1")
+        assert self._text is not None, "there is text to bind"
+        try:
+            bound: dict[str, Any] = self._text(text, context=context)
+        except ValidationError as error:
+            raise _refusal(error, lambda where: self._places[str(where[0])]) from None
+        return bound
+
+
+Endpoint = Callable[..., Awaitable[Any]]
+
+
+def _read_body(body: bytes, *, model: type[BaseModel], default: object, settings: Settings) -> object:
+    """The body's model; an empty body is the default, or an object without members."""
+    if not body and default is not _EMPTY:
+        return default
+    # Two lists or objects of a client's making at most, with two values an item, and the members beside them.
+    values_max = 4 * max(settings.ids_max, settings.request_streams_max) + 1_000
+    if strict_json.exceeds(body, values_max):
+        raise Refusal("body_too_large", f"the body has more than {values_max} values")
+    value = plain(strict_json.parse(body, depth_max=settings.json_depth_max), "") if body else {}
+    try:
+        return model.__pydantic_validator__.validate_python(value, context=Context(settings, is_text=False))
+    except ValidationError as error:
+        known = ", ".join(model.model_fields)
+        raise _refusal(error, lambda where: ("pointer", _pointer(where)), known) from None
+
+
+def plain(value: object, pointer: str) -> Any:  # noqa: ANN401 - JSON
+    """The value with dictionaries and numbers of Python's. Raises 422 for a member that stands twice."""
+    if isinstance(value, Object):
+        twice = strict_json.repeated_name(value)
+        if twice is not None:
+            place = Place("pointer", f"{pointer}/{step(twice)}", "the member stands twice")
+            raise Refusal("invalid", f"{place.name}: {place.detail}", places=[place])
+        return {name: plain(one, f"{pointer}/{step(name)}") for name, one in value}
+    if isinstance(value, list):
+        return [one if type(one) is str else plain(one, f"{pointer}/{at}") for at, one in enumerate(value)]
+    if isinstance(value, Number):
+        is_whole = len(value) <= _DIGITS_MAX and value.removeprefix("-").isdigit()
+        return int(value) if is_whole else float(value)
+    return value
+
+
+def _refusal(
+    error: ValidationError, place_of: Callable[[tuple[int | str, ...]], tuple[Any, str]], known: str = ""
+) -> Refusal:
+    """Every place that is wrong; the first one decides the code."""
+    places, codes = [], []
+    for found in error.errors(include_url=False, include_input=False)[:_PLACES_MAX]:
+        context = found.get("ctx", {})
+        where = (*found["loc"], context["at"]) if "at" in context else found["loc"]
+        kind, name = place_of(where)
+        places.append(Place(kind, name, _sentence(found["type"], context, found["msg"], known)))
+        codes.append(found["type"] if found["type"] in CODES else "invalid")
+    first = places[0]
+    return Refusal(codes[0], f"{first.name or 'the body'}: {first.detail}", places=places)
+
+
+def _sentence(kind: str, context: Mapping[str, Any], message: str, known: str) -> str:
+    if "hint" in context:
+        return str(context["hint"])
+    if kind == "literal_error":
+        return f"it is one of {context['expected'].replace(' or ', ', ')}".replace("'", "")
+    if kind == "extra_forbidden":
+        return f"unknown member; known here: {known}"
+    return _SENTENCES.get(kind, message)
+
+
+_SENTENCES: Final = {
+    "missing": "it is missing",
+    "string_type": "it is a string",
+    "list_type": "it is a list",
+    "dict_type": "it is a JSON object",
+    "model_type": "it is a JSON object",
+    "model_attributes_type": "it is a JSON object",
+}
+
+
+def _pointer(where: tuple[int | str, ...]) -> str:
+    return "".join(f"/{step(str(one))}" for one in where)

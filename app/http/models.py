@@ -1,0 +1,280 @@
+"""What requests and answers are made of: base models, and the types of their values.
+
+Knows: how an ID, a name, a whole number stand in JSON and in text, how each is validated and described.
+Must never know: operations, statuses, how a request arrives.
+
+A type validates and describes itself, so that the document cannot differ from what is enforced. A bound that
+is the name of a setting is looked up in `Context.settings`; in the document it is `x-<keyword>-setting` until
+`openapi.document` resolves it.
+
+Validators raise PydanticCustomError, whose type is the refusal's code; `at` in its context is the index of a
+list's item, which Pydantic does not know.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic_core import PydanticCustomError, core_schema
+
+from app import names
+from app.errors import Refusal
+from app.http import query
+from app.settings import Settings
+from engine import EngineError, ids
+from engine.commands import Cursor
+
+# JavaScript's Number.MAX_SAFE_INTEGER: above it neighbouring integers become one.
+INTEGER_MAX: Final = (1 << 53) - 1
+NAME_CHARACTERS: Final = r"[^/\u0000-\u001f\u007f-\u009f]"
+NOT_DOTS: Final = r"(?!\.{1,2}$)"
+NAME_PATTERN: Final = f"^{NOT_DOTS}{NAME_CHARACTERS}+$"
+ID_PATTERN: Final = "[0-9]{1,20}(-[0-9]{1,20})?"
+
+_DEFAULTS: Final = Settings.model_construct()
+_WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
+_FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
+_ID_HINT: Final = "it is an ID, '<ms>-<seq>' or '<ms>'"
+
+
+class Context(NamedTuple):
+    """What validation depends on: the settings, and whether values are text (of paths, queries, headers)."""
+
+    settings: Settings
+    is_text: bool
+
+
+class RequestModel(BaseModel):
+    """A JSON object of a request: closed, and without coercion. A member that is null was not given, unless
+    the operation says what null means.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ResponseModel(BaseModel):
+    """A JSON object of an answer: open, so that it can grow."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+
+def absent() -> Any:  # noqa: ANN401 - the default of a member of any type
+    """The default of an answer's member that is left out where there is nothing to say; it is never null."""
+    return Field(default=None)
+
+
+def wrong(hint: str, code: str = "invalid", at: int | None = None) -> PydanticCustomError:
+    """The error of a value; `hint` says what it should be."""
+    # The hint is a value of the template: braces in it mean nothing.
+    return PydanticCustomError(code, "{hint}", {"hint": hint} if at is None else {"hint": hint, "at": at})
+
+
+class _Type:
+    """The annotation of a value that one function validates and one schema describes."""
+
+    def __init__(self, validate: Callable[[Any, ValidationInfo], object], **schema: object) -> None:
+        self.validate = validate
+        self.schema = schema
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> Any:  # noqa: ANN401
+        return core_schema.with_info_plain_validator_function(self.validate)
+
+    def __get_pydantic_json_schema__(self, core: object, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return dict(self.schema)
+
+
+def _context(info: ValidationInfo) -> Context:
+    context: Context = info.context  # type: ignore[assignment]  # the binder always passes one
+    return context
+
+
+def _bound(keyword: str, most: int | str) -> dict[str, Any]:
+    if isinstance(most, int):
+        return {keyword: most}
+    return {keyword: getattr(_DEFAULTS, most), f"x-{keyword}-setting": most}
+
+
+# ---- numbers and flags
+
+
+class Whole(_Type):
+    """A whole number in [least, most]; `most` may be the name of a setting. In JSON `5.0` is one too."""
+
+    def __init__(self, least: int = 0, most: int | str = INTEGER_MAX, **schema: object) -> None:
+        super().__init__(self._whole, type="integer", minimum=least, **_bound("maximum", most), **schema)
+        self.least = least
+        self.most = most
+
+    def _whole(self, value: object, info: ValidationInfo) -> int:
+        context = _context(info)
+        most = self.most if isinstance(self.most, int) else getattr(context.settings, self.most)
+        number = _number(value, is_text=context.is_text)
+        if number is None or not self.least <= number <= most:
+            raise wrong(f"it is a whole number between {self.least} and {most}")
+        return number
+
+
+def _number(value: object, *, is_text: bool) -> int | None:
+    if isinstance(value, str):
+        return int(value) if is_text and _WHOLE.fullmatch(value) else None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _flag(value: object, info: ValidationInfo) -> bool:
+    found = _FLAGS.get(value) if _context(info).is_text and isinstance(value, str) else value
+    if not isinstance(found, bool):
+        raise wrong("it is true or false")
+    return found
+
+
+Flag = Annotated[bool, _Type(_flag, type="boolean")]
+Count = Annotated[int, Whole()]
+Milliseconds = Annotated[int, Whole()]
+"""Of answers and of bodies."""
+
+
+# ---- names and IDs
+
+
+class _Name(_Type):
+    def __init__(self, what: str, example: str) -> None:
+        super().__init__(
+            self._name,
+            type="string",
+            minLength=1,
+            maxLength=names.name_bytes_max,
+            pattern=NAME_PATTERN,
+            description="1 to 512 bytes of UTF-8 without `/` and control characters, not `.` or `..`",
+        )
+        self.what = what
+
+    def _name(self, value: object, info: ValidationInfo) -> str:
+        if not isinstance(value, str):
+            raise wrong(f"it is a {self.what}, a string")
+        try:
+            return names.checked_text(value, self.what)
+        except EngineError as refusal:
+            raise wrong(refusal.detail, refusal.code) from None
+
+
+StreamName = Annotated[str, _Name("stream name", "orders")]
+GroupName = Annotated[str, _Name("group name", "billing")]
+ConsumerName = Annotated[str, _Name("consumer name", "worker-1")]
+
+
+def _id(value: object, at: int | None = None) -> int:
+    if not isinstance(value, str):
+        raise wrong(_ID_HINT, at=at)
+    parsed = ids.parse(value)
+    if parsed is None:
+        raise wrong(_ID_HINT, "malformed_id", at)
+    return parsed
+
+
+def _entry_id(value: object, info: ValidationInfo) -> int:
+    return _id(value)
+
+
+def _start(value: object, info: ValidationInfo) -> int | Cursor:
+    return Cursor.LATEST if value == "$" else _id(value)
+
+
+EntryId = Annotated[
+    int,
+    _Type(
+        _entry_id,
+        type="string",
+        format="entry-id",
+        pattern=f"^{ID_PATTERN}$",
+        description="`<ms>-<seq>`, two unsigned 64-bit numbers",
+        examples=["1526919030474-55"],
+    ),
+]
+"""An ID as the engine has it."""
+
+
+def _range_bound(*, upper: bool) -> _Type:
+    def validate(value: object, info: ValidationInfo) -> int:
+        if not isinstance(value, str):
+            raise wrong("it is '-', '+', an ID, or '(' and an ID")
+        try:
+            return query.bound(value, "", upper=upper)
+        except Refusal as refusal:
+            raise wrong(refusal.places[0].detail, refusal.code) from None
+
+    which = "`+` (the default)" if upper else "`-` (the default)"
+    return _Type(
+        validate,
+        type="string",
+        format="entry-bound",
+        pattern=rf"^([-+]|\(?{ID_PATTERN})$",
+        description=f"{which}, an ID, or `(` and an ID for an exclusive bound",
+    )
+
+
+Bound = Annotated[int, _range_bound(upper=False)]
+UpperBound = Annotated[int, _range_bound(upper=True)]
+"""The ends of a range, as the smallest and the largest ID that it includes."""
+
+Start = Annotated[
+    int | Cursor,
+    _Type(
+        _start,
+        type="string",
+        format="entry-cursor",
+        pattern=rf"^(\$|{ID_PATTERN})$",
+        description="`$` (what is there now), `0` or an ID: read what comes after it",
+    ),
+]
+
+IdText = Annotated[
+    str,
+    Field(
+        pattern=f"^{ID_PATTERN}$",
+        description="`<ms>-<seq>`, two unsigned 64-bit numbers",
+        examples=["1526919030474-55"],
+        json_schema_extra={"format": "entry-id"},
+    ),
+]
+"""An ID in an answer."""
+
+NameText = Annotated[
+    str,
+    Field(min_length=1, max_length=names.name_bytes_max, json_schema_extra={"pattern": NAME_PATTERN}),
+]
+"""A name in an answer."""
+
+
+class _Ids(_Type):
+    """At least one ID and at most as many as a setting says, each once in the order of their first place."""
+
+    def __init__(self, most: str) -> None:
+        super().__init__(
+            self._ids,
+            type="array",
+            minItems=1,
+            **_bound("maxItems", most),
+            items={"type": "string", "format": "entry-id", "pattern": f"^{ID_PATTERN}$"},
+        )
+        self.most = most
+
+    def _ids(self, value: object, info: ValidationInfo) -> list[int]:
+        if not isinstance(value, list) or not value:
+            raise wrong("it is a list of at least one ID")
+        most = getattr(_context(info).settings, self.most)
+        if len(value) > most:
+            raise wrong(f"one request names at most {most} IDs: send several")
+        return list(dict.fromkeys(_id(one, at) for at, one in enumerate(value)))
+
+
+Ids = Annotated[list[int], _Ids("ids_max")]
+LookedUpIds = Annotated[list[int], _Ids("lookups_max")]
+"""Of entries that are looked up one by one."""
+
+
+def capped(value: int | None) -> int | None:
+    """A number as JSON shows it."""
+    return None if value is None else min(value, INTEGER_MAX)

@@ -1,0 +1,180 @@
+"""Operations: FastAPI routes that are bound and answered by this package, over ASGI and on the fast path.
+
+Knows: which action a route asks for, which refusals it may answer with, how its result becomes an answer.
+Must never know: what an operation does.
+"""
+
+import re
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, TypedDict, TypeVar, Unpack
+
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.auth import Rule
+from app.http.binder import Binder, Endpoint
+from app.http.calls import Answer, Call
+from app.openapi.responses import refusals
+
+E = TypeVar("E", bound=Endpoint)
+Json = dict[str, Any]
+
+_PREFER_DURABILITY: Final = "`durability=fsync`: the answer leaves when the change is on disk"
+_DURABILITY: Final = "`fsync`: the change is on disk; `os`: the operating system has it"
+_ENTRY_ID: Final = re.compile(r"/entries/\{id\}")
+
+
+class Options(TypedDict, total=False):
+    """What an operation declares beside its signature.
+
+    `model` describes the answer, `status` is its status, `also` are further statuses of the same answer.
+    `refusals` are the codes of its own, beside those that every operation of its kind may answer with.
+    `writes`: it changes something; it takes `Prefer: durability=fsync` and answers `Weir-Durability`.
+    `prefer`: what else Prefer may say. `fast`: it is served on the fast path too. `hidden`: not described.
+    `offers` are the media types of its answers where server-sent events are among them.
+    `body` replaces the description of the request's body, `answers` that of the successful answer.
+    """
+
+    model: type[BaseModel] | None
+    status: int
+    also: Mapping[int, str]
+    refusals: Sequence[str]
+    writes: bool
+    prefer: str
+    fast: bool
+    hidden: bool
+    offers: Sequence[str]
+    headers: Mapping[str, str]
+    body: Json
+    answers: Json
+
+
+class Operation(APIRoute):
+    """One method of one path. `rule` is what its caller has to be allowed."""
+
+    operation_id: str
+
+    def __init__(
+        self, method: str, path: str, rule: Rule, endpoint: Endpoint, tag: str, options: Options
+    ) -> None:
+        self.method = method
+        self.template = path
+        self.rule = rule
+        self.hot = options.get("fast", False)
+        self.hidden = options.get("hidden", False)
+        self.offers = options.get("offers", ())
+        names = re.findall(r"\{(\w+)\}", path)
+        self.binder = Binder(endpoint, frozenset(names))
+        summary, _, description = (endpoint.__doc__ or "").strip().partition("\n\n")
+        super().__init__(
+            # `…/entries/delete` is a call of its own, whatever the method: no entry has this ID.
+            _ENTRY_ID.sub("/entries/{id:entry}", path),
+            endpoint,
+            methods=[method],
+            operation_id=_camel(endpoint.__name__),
+            summary=" ".join(summary.split()),
+            description=description.strip() or " ",
+            tags=[tag],
+            status_code=options.get("status", 200),
+            response_model=options.get("model"),
+            response_description="Done",
+            include_in_schema=not self.hidden,
+            responses=_responses(tag, options, has_text=self.binder.has_text, has_body=self.binder.has_body),
+            openapi_extra=_extra(options),
+        )
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's own would bind and validate a second time, ten times as slowly."""
+        from app.http.routing import endpoint_of  # noqa: PLC0415 - it serves both kinds of routes
+
+        return endpoint_of(self)
+
+    async def handler(self, call: Call) -> Answer:
+        """Bind, run, and make an answer of what comes back."""
+        result = await self.endpoint(**await self.binder.bind(call))
+        if isinstance(result, Answer):
+            return result
+        return Answer(self.status_code or 200, result.__pydantic_serializer__.to_json(result))
+
+
+class Router:
+    """The operations of one resource."""
+
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
+        self.operations: list[Operation] = []
+
+    def get(self, path: str, rule: Rule, **options: Unpack[Options]) -> Callable[[E], E]:
+        """Serve GET and HEAD of `path`."""
+        return self._add("GET", path, rule, options)
+
+    def post(self, path: str, rule: Rule, **options: Unpack[Options]) -> Callable[[E], E]:
+        """Serve POST of `path`."""
+        return self._add("POST", path, rule, options)
+
+    def put(self, path: str, rule: Rule, **options: Unpack[Options]) -> Callable[[E], E]:
+        """Serve PUT of `path`."""
+        return self._add("PUT", path, rule, options)
+
+    def patch(self, path: str, rule: Rule, **options: Unpack[Options]) -> Callable[[E], E]:
+        """Serve PATCH of `path`."""
+        return self._add("PATCH", path, rule, options)
+
+    def delete(self, path: str, rule: Rule, **options: Unpack[Options]) -> Callable[[E], E]:
+        """Serve DELETE of `path`."""
+        return self._add("DELETE", path, rule, options)
+
+    def _add(self, method: str, path: str, rule: Rule, options: Options) -> Callable[[E], E]:
+        def add(endpoint: E) -> E:
+            self.operations.append(Operation(method, path, rule, endpoint, self.tag, options))
+            if method == "GET":
+                hidden: Options = {**options, "hidden": True}
+                self.operations.append(Operation("HEAD", path, rule, endpoint, self.tag, hidden))
+            return endpoint
+
+        return add
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.title, rest))
+
+
+def _extra(options: Options) -> Json:
+    prefer = [options["prefer"]] if "prefer" in options else []
+    if options.get("writes"):
+        prefer.append(_PREFER_DURABILITY)
+    extra: Json = {}
+    if prefer:
+        schema = {"type": "string"}
+        extra["parameters"] = [
+            {"name": "Prefer", "in": "header", "description": "; ".join(prefer), "schema": schema}
+        ]
+    if "body" in options:
+        extra["requestBody"] = options["body"]
+    return extra
+
+
+def _responses(tag: str, options: Options, *, has_text: bool, has_body: bool) -> dict[int | str, Json]:
+    headers = dict(options.get("headers", {}))
+    if options.get("writes"):
+        headers["Weir-Durability"] = _DURABILITY
+    done: Json = {"description": "Done", **options.get("answers", {})}
+    if headers:
+        done["headers"] = {
+            name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()
+        }
+    model = options.get("model")
+    also: dict[int | str, Json] = {}
+    for status, words in options.get("also", {}).items():
+        also[status] = {**done, "description": words} | ({"model": model} if model is not None else {})
+    codes = refusals(
+        options.get("refusals", ()),
+        is_open=tag == "gateway",
+        has_text=has_text or "prefer" in options or bool(options.get("writes")),
+        has_body=has_body or "body" in options,
+        writes=options.get("writes", False),
+    )
+    return {options.get("status", 200): done, **also, **codes}

@@ -1,0 +1,61 @@
+"""The refusals of operations, as the document has them: by status, each with its codes.
+
+Knows: which codes come with having a query, a body, an effect. Must never know: a particular operation.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from app.errors import CODES, slug
+
+_PROBLEM: Final = "application/problem+json"
+_ANYWHERE: Final = ("unknown_parameter", "invalid_name", "unauthenticated", "forbidden", "origin_refused")
+_WITH_BODY: Final = ("malformed_json", "body_too_large", "unsupported_media_type", "invalid")
+_WITH_ENGINE: Final = ("starting", "restarting", "draining", "storage_failed")
+_WITH_WRITES: Final = ("storage_full", "memory_full")
+
+Json = dict[str, Any]
+
+
+def refusals(
+    own: Sequence[str], *, is_open: bool, has_text: bool, has_body: bool, writes: bool
+) -> dict[int | str, Json]:
+    """The refusals of an operation by status, with `default` for all others."""
+    codes = list(own)
+    if not is_open:
+        codes += [*_ANYWHERE, *_WITH_ENGINE]
+    if has_body:
+        codes += _WITH_BODY
+    if has_text:
+        codes.append("invalid")
+    if writes:
+        codes += _WITH_WRITES
+    by_status: dict[int | str, list[str]] = {}
+    for code in dict.fromkeys(codes):
+        by_status.setdefault(CODES[code].status, []).append(code)
+    found = {
+        status: problem("; ".join(f"`{code}`: {CODES[code].title}" for code in codes), codes)
+        for status, codes in sorted(by_status.items(), key=lambda one: str(one[0]))
+    }
+    return {**found, "default": problem("Any other refusal", ("internal",))}
+
+
+def problem(words: str, codes: Sequence[str]) -> Json:
+    """A refusal with an example for each of its codes."""
+    examples = {code: {"summary": CODES[code].title, "value": problem_example(code)} for code in codes}
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {"description": words, "content": {_PROBLEM: {"schema": schema, "examples": examples}}}
+
+
+def problem_example(code: str) -> Json:
+    """What a refusal with this code looks like."""
+    kind = CODES[code]
+    return {
+        "type": f"/errors/{slug(code)}",
+        "title": kind.title,
+        "status": kind.status,
+        "code": code,
+        "detail": "a sentence about this very request",
+        "retryable": kind.retry_after_s is not None,
+        "request_id": "5f3a9c1e7b20-1f",
+    }
