@@ -20,7 +20,7 @@ from app.main import create_app
 from app.settings import Settings
 from app.transport.server import config, socket_stall_s_max
 from engine import Engine, entries
-from engine.commands import EnsureGroup, XAdd
+from engine.commands import Cursor, EnsureGroup, XAdd
 from tests.engine.clocks import HandClock, let_threads_run, settle
 
 # Each another number, so that no bound is taken for another.
@@ -209,13 +209,22 @@ async def test_an_idle_connection_is_closed_at_its_time(world: World) -> None:
     await line.ends()
 
 
-async def test_a_connection_whose_reader_waits_is_not_idle(world: World) -> None:
+@pytest.mark.parametrize(
+    "read",
+    [
+        ENTRIES.replace(b"entries", b"entries?after=$&wait=20000") + b"\r\n",
+        PUBLISH.replace(b"entries", b"groups/g/consumers/c/read").replace(b"20", b"14") + b'{"wait":20000}',
+    ],
+    ids=["a stream", "a group"],
+)
+async def test_a_connection_whose_reader_waits_is_not_idle(world: World, read: bytes) -> None:
     """However long ago its last answer was."""
     line = await world.connect()
     await line.send(PUBLISH + b'{"fields":{"a":"1"}}')
     await line.until(lambda: line.received.startswith(b"HTTP/1.1 201 "))
+    await world.engine.execute(EnsureGroup(stream="s", group="g", start=Cursor.LATEST))
     await world.pass_ms(4_000)
-    await line.send(ENTRIES.replace(b"entries", b"entries?after=$&wait=20000") + b"\r\n")
+    await line.send(read)
     for _ in range(3):
         await world.pass_ms(5_000)
         assert await line.stays()
