@@ -28,8 +28,8 @@ from engine.commands import (
     XRead,
     XReadGroup,
 )
+from engine.commands.base import Command
 from engine.commands.execution import execute
-from engine.commands.types import Command
 from engine.keyspace import Keyspace
 
 small = 10_000

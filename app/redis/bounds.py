@@ -19,28 +19,17 @@ from app.redis.request import Request
 from engine import EngineError, entries, errors, ids
 from engine.commands import (
     Command,
-    Delete,
-    Exists,
-    FindGroup,
     ListStreams,
     Production,
-    XAck,
-    XAckDel,
     XAdd,
     XAutoClaim,
-    XClaim,
-    XDel,
-    XDelEx,
     XIdmpRecord,
     XInfoConsumers,
     XInfoGroups,
-    XInfoStream,
     XInfoStreamFull,
-    XNack,
     XPending,
     XPendingRange,
     XRange,
-    XRead,
     XReadGroup,
 )
 from engine.replies import Entries, GroupInfo, PendingList, Reply
@@ -55,22 +44,6 @@ _full_rows_max: Final = 1_000
 # Words of a command besides its fields, streams and IDs.
 _options_max: Final = 64
 
-# Commands whose answers are long or short as what is stored; all others answer in some bytes, or with what
-# they were sent.
-_LONG: Final = (
-    XRange,
-    XRead,
-    XReadGroup,
-    XClaim,
-    XAutoClaim,
-    XPending,
-    XPendingRange,
-    XInfoStream,
-    XInfoStreamFull,
-    XInfoGroups,
-    XInfoConsumers,
-    ListStreams,
-)
 _GO_ON: Final = "use COUNT, and go on behind the last ID"
 _COUNT_LESS: Final = "use a smaller COUNT"
 # Reads that cannot be bounded beforehand, but by the limits of what exists: their answers are looked at.
@@ -114,12 +87,11 @@ def checked(request: Request, limits: Limits) -> Request:
         _check_production(command.production)
     if isinstance(command, XAdd):
         _check_entry(command.bodies[0], limits)
-    elif isinstance(command, XRead | XReadGroup | Delete | Exists | FindGroup):
-        _check_number(command.streams, "streams", "request_streams_max", limits.request_streams_max)
     elif command is not None:
-        looked_up = limits.lookups_max < limits.ids_max and not isinstance(command, XAck)
-        name = "lookups_max" if looked_up else "ids_max"
-        _check_number(_ids(command), "IDs", name, getattr(limits, name))
+        named = command.named_streams() or ()
+        _check_number(named, "streams", "request_streams_max", limits.request_streams_max)
+        name = "lookups_max" if limits.lookups_max < limits.ids_max and command.looks_up else "ids_max"
+        _check_number(command.named_ids(), "IDs", name, getattr(limits, name))
     cut = _cut(command, limits.rows_max)
     return request if cut is command else replace(request, command=cut)
 
@@ -155,19 +127,6 @@ def _check_number(found: Sequence[object], what: str, name: str, most: int) -> N
         )
 
 
-def _ids(command: Command) -> Sequence[int]:
-    """The IDs that a command names."""
-    if isinstance(command, XDel | XDelEx | XAck | XAckDel):
-        found = command.ids
-    elif isinstance(command, XNack):
-        found = command.nack.ids
-    elif isinstance(command, XClaim):
-        found = command.claim.ids
-    else:
-        return ()
-    return found
-
-
 def _cut(command: Command | None, rows_max: int) -> Command | None:
     """The command with its COUNT cut, where COUNT is a maximum and the next call goes on from there."""
     if isinstance(command, XReadGroup) and (command.count is None or command.count > rows_max):
@@ -182,10 +141,7 @@ def _cut(command: Command | None, rows_max: int) -> Command | None:
 
 def is_long(request: Request) -> bool:
     """Whether the answer may be long. A claim of given entries that answers with IDs alone repeats them."""
-    command = request.command
-    if isinstance(command, XClaim):
-        return not command.claim.just_ids
-    return isinstance(command, _LONG)
+    return request.command is not None and request.command.has_long_reply()
 
 
 def within(request: Request, bytes_max: int, limits: Limits, name: str = "answer_bytes_max") -> Request:

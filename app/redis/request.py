@@ -13,7 +13,7 @@ import msgspec
 from app.redis import replies, written
 from app.redis.resp import Resp
 from engine import EngineError, errors
-from engine.commands import Command, Delete, Exists, FindGroup, XAutoClaim, XClaim, XRead, XReadGroup
+from engine.commands import BlockingCommand, Command, Exists, FindGroup, XAutoClaim, XClaim
 from engine.replies import Presence, Reply
 
 Action = Literal["read", "write", "consume", "manage", "admin"]
@@ -92,7 +92,7 @@ class Request:
     def bounded(self, block_ms_max: int) -> "Request":
         """The same with a BLOCK of 0 (for ever) or beyond the limit cut to the limit."""
         command = self.command
-        if not isinstance(command, XRead | XReadGroup) or command.block_ms is None:
+        if not isinstance(command, BlockingCommand) or command.block_ms is None:
             return self
         if 0 < command.block_ms <= block_ms_max:
             return self
@@ -101,7 +101,9 @@ class Request:
 
 def of_engine(command: Command, shape: Callable[[Reply], Resp] = replies.resp) -> Request:
     """A request for the engine. The table adds name and actions."""
-    return Request("", (), streams_of(command), command, lambda reply, _: shape(reply))
+    named = command.named_streams()
+    streams = None if named is None else tuple(dict.fromkeys(named))
+    return Request("", (), streams, command, lambda reply, _: shape(reply))
 
 
 def refused_behind_key(stream: str, refusal: EngineError, missing: "EngineError | Resp") -> Request:
@@ -152,16 +154,6 @@ def of_names(command: Command, shape: Callable[[Reply, Visible], Resp]) -> Reque
 def at_once(local: Callable[[int], Resp]) -> Request:
     """A request that needs no engine."""
     return Request("", local=local)
-
-
-def streams_of(command: Command) -> tuple[str, ...] | None:
-    """The streams that a command names; None for a command on all of them."""
-    if isinstance(command, XRead | XReadGroup):
-        return tuple(dict.fromkeys(name for name, _ in command.streams))
-    if isinstance(command, Delete | Exists | FindGroup):
-        return tuple(dict.fromkeys(command.streams))
-    stream = getattr(command, "stream", None)
-    return None if stream is None else (stream,)
 
 
 EXECABORT: Final = "EXECABORT Transaction discarded because of previous errors."

@@ -3,6 +3,7 @@
 Knows: which commands there are. Must never know: how they run (`execution`).
 """
 
+from engine.commands.base import BlockingCommand, Command
 from engine.commands.own import (
     BuryEntries,
     Chunk,
@@ -27,7 +28,6 @@ from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 from engine.commands.types import (
     AutoSequence,
     Claim,
-    Command,
     ConfigGet,
     ConfigSet,
     Cursor,
@@ -81,6 +81,7 @@ __all__ = [
     "TURN_COMMANDS_MAX",
     "TURN_LOOKUPS_MAX",
     "AutoSequence",
+    "BlockingCommand",
     "BuryEntries",
     "Chunk",
     "Claim",

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from engine import entries, errors, ids
 from engine.commands import types
 from engine.commands.references import referenced, references_of, remove_references, trim, trim_in_turns
+from engine.commands.registry import runs
 from engine.commands.retention import enforce
 from engine.commands.turn import Turn, Unfinished
 from engine.keyspace import Key
@@ -38,6 +39,7 @@ class Prepared(NamedTuple):
     auto_ms: int
 
 
+@runs(types.XAdd)
 def xadd(turn: Turn, command: types.XAdd) -> Added | None:
     prepared = prepare(turn, command)
     return store(turn, prepared) if isinstance(prepared, Prepared) else prepared
@@ -158,11 +160,13 @@ def _remember(turn: Turn, command: types.XAdd, new_ids: Sequence[int]) -> None:
         turn.emit(RememberAnswer(command.stream, key.key, key.digest, new_ids, turn.now_ms))
 
 
+@runs(types.XLen)
 def xlen(turn: Turn, command: types.XLen) -> int:
     key = turn.keyspace.find(command.stream)
     return key.stream.length if key else 0
 
 
+@runs(types.XRange)
 def xrange(turn: Turn, command: types.XRange) -> Entries | None:
     key = turn.keyspace.find(command.stream)
     if key is None:
@@ -174,6 +178,7 @@ def xrange(turn: Turn, command: types.XRange) -> Entries | None:
     )
 
 
+@runs(types.XDel)
 def xdel(turn: Turn, command: types.XDel) -> int:
     key = turn.keyspace.find(command.stream)
     if key is None:
@@ -184,6 +189,7 @@ def xdel(turn: Turn, command: types.XDel) -> int:
     return len(gone)
 
 
+@runs(types.XDelEx)
 def xdelex(turn: Turn, command: types.XDelEx) -> Deletions:
     key = turn.keyspace.find(command.stream)
     if key is None:
@@ -215,12 +221,14 @@ def delete_each(turn: Turn, stream: str, key: Key, wanted: Sequence[int], refs: 
     return [kept if entry_id in staying else left.pop(entry_id, absent) for entry_id in wanted]
 
 
+@runs(types.XTrim)
 def xtrim(turn: Turn, command: types.XTrim) -> Trimmed | Unfinished:
     if turn.keyspace.find(command.stream) is None:
         return Trimmed(0)
     return trim_in_turns(turn, command.stream, command.trim, dry_run=command.dry_run, guard=command.guard)
 
 
+@runs(types.XSetId)
 def xsetid(turn: Turn, command: types.XSetId) -> bool:
     if command.max_deleted_id and command.last_id < command.max_deleted_id:
         raise errors.last_id_too_small(
@@ -245,6 +253,7 @@ def xsetid(turn: Turn, command: types.XSetId) -> bool:
     return True
 
 
+@runs(types.XCfgSet)
 def xcfgset(turn: Turn, command: types.XCfgSet) -> bool:
     key = turn.key(command.stream)
     settings = command.settings
@@ -255,6 +264,7 @@ def xcfgset(turn: Turn, command: types.XCfgSet) -> bool:
     return True
 
 
+@runs(types.XIdmpRecord)
 def xidmprecord(turn: Turn, command: types.XIdmpRecord) -> bool:
     key = turn.key(command.stream)
     production = command.production

@@ -8,6 +8,7 @@ from typing import Final
 
 from engine import errors
 from engine.commands import types
+from engine.commands.registry import runs
 from engine.commands.turn import Turn, Unfinished
 from engine.groups import Consumer, Group
 from engine.keyspace import Key
@@ -17,6 +18,7 @@ from engine.records import CreateConsumer, RemoveConsumer, RemoveGroup
 DROPPED_MAX: Final = 10_000
 
 
+@runs(types.XGroupCreate)
 def xgroup_create(turn: Turn, command: types.XGroupCreate) -> bool:
     key = turn.keyspace.find(command.stream)
     if key is None and not command.mkstream:
@@ -30,6 +32,7 @@ def xgroup_create(turn: Turn, command: types.XGroupCreate) -> bool:
     return True
 
 
+@runs(types.XGroupSetId)
 def xgroup_setid(turn: Turn, command: types.XGroupSetId) -> bool:
     key, _ = _group(turn, command.stream, command.group)
     start = _start(key, command.start)
@@ -48,6 +51,7 @@ def _clamped(key: Key, entries_read: int | None) -> int | None:
     return None if entries_read is None else min(entries_read, key.stream.entries_added)
 
 
+@runs(types.XGroupDestroy)
 def xgroup_destroy(turn: Turn, command: types.XGroupDestroy) -> int:
     key = turn.keyspace.find(command.stream)
     if key is None:
@@ -59,6 +63,7 @@ def xgroup_destroy(turn: Turn, command: types.XGroupDestroy) -> int:
     return 1
 
 
+@runs(types.XGroupCreateConsumer)
 def xgroup_createconsumer(turn: Turn, command: types.XGroupCreateConsumer) -> int:
     _, group = _group(turn, command.stream, command.group)
     if command.consumer in group.consumers:
@@ -68,6 +73,7 @@ def xgroup_createconsumer(turn: Turn, command: types.XGroupCreateConsumer) -> in
     return 1
 
 
+@runs(types.XGroupDelConsumer)
 def xgroup_delconsumer(turn: Turn, command: types.XGroupDelConsumer) -> int | Unfinished:
     _, group = _group(turn, command.stream, command.group)
     consumer = group.consumers.get(command.consumer)

@@ -10,6 +10,7 @@ from typing import Final
 
 from engine.commands import own
 from engine.commands.deadletters import Dead, bury, is_dead, too_many
+from engine.commands.registry import runs
 from engine.commands.retention import enforce, turn_entries_max
 from engine.commands.turn import Turn
 from engine.groups import Consumer, Group, Pending
@@ -44,6 +45,7 @@ class _Share:
         return self.entries_left <= 0 or self.releases_left <= 0 or self.keys_left <= 0
 
 
+@runs(own.KeepHouse)
 def keep_house(turn: Turn, command: own.KeepHouse) -> bool:
     """Look after the streams that have waited longest for it; whether the round goes on in another turn.
 
@@ -180,6 +182,7 @@ def _is_gone(key: Key, entry_id: int) -> bool:
     )
 
 
+@runs(own.EndWait)
 def end_wait(turn: Turn, command: own.EndWait) -> bool:
     for name in command.streams:
         key = turn.keyspace.find(name)

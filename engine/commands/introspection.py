@@ -9,6 +9,7 @@ from itertools import islice
 
 from engine import errors, ids
 from engine.commands import own, types
+from engine.commands.registry import runs
 from engine.commands.turn import Turn
 from engine.groups import Consumer, Group, Pending
 from engine.keyspace import Key
@@ -24,6 +25,7 @@ from engine.replies import (
 )
 
 
+@runs(types.XInfoStream)
 def xinfo_stream(turn: Turn, command: types.XInfoStream) -> StreamInfo:
     return stream_info(turn.key(command.stream))
 
@@ -59,6 +61,7 @@ def stream_info(key: Key) -> StreamInfo:
     )
 
 
+@runs(own.DescribeEdges)
 def describe_edges(turn: Turn, command: own.DescribeEdges) -> Edges | None:
     key = turn.keyspace.find(command.stream)
     if key is None:
@@ -67,6 +70,7 @@ def describe_edges(turn: Turn, command: own.DescribeEdges) -> Edges | None:
     return Edges(stream.first_id, stream.last_id, stream.removed_upto, key.generation)
 
 
+@runs(types.XInfoGroups)
 def xinfo_groups(turn: Turn, command: types.XInfoGroups) -> Sequence[GroupInfo]:
     key = turn.key(command.stream)
     return [group_info(key, name, group) for name, group in sorted(key.groups.items())]
@@ -88,6 +92,7 @@ def group_info(key: Key, name: str, group: Group) -> GroupInfo:
     )
 
 
+@runs(types.XInfoConsumers)
 def xinfo_consumers(turn: Turn, command: types.XInfoConsumers) -> Sequence[ConsumerInfo]:
     key = turn.key(command.stream)
     group = key.groups.get(command.group)
@@ -106,6 +111,7 @@ def _consumer_info(turn: Turn, consumer: Consumer) -> ConsumerInfo:
     )
 
 
+@runs(types.XInfoStreamFull)
 def xinfo_stream_full(turn: Turn, command: types.XInfoStreamFull) -> StreamDetail:
     key = turn.key(command.stream)
     return StreamDetail(

@@ -9,6 +9,7 @@ from typing import Final
 
 from engine import errors
 from engine.commands import types
+from engine.commands.registry import runs
 from engine.commands.turn import Turn
 from engine.records import Configure, RemoveAll, RemoveStream
 from engine.replies import Listing, Presence, Settings
@@ -24,6 +25,7 @@ _BOUNDS: Final = {
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
+@runs(types.Delete)
 def delete(turn: Turn, command: types.Delete) -> int:
     found = [name for name in dict.fromkeys(command.streams) if name in turn.keyspace.keys]
     for name in found:
@@ -32,6 +34,7 @@ def delete(turn: Turn, command: types.Delete) -> int:
     return len(found)
 
 
+@runs(types.FlushAll)
 def flush_all(turn: Turn, _: types.FlushAll) -> bool:
     names = turn.keyspace.names()
     if names or turn.keyspace.answers or turn.keyspace.producers.producers:
@@ -41,10 +44,12 @@ def flush_all(turn: Turn, _: types.FlushAll) -> bool:
     return True
 
 
+@runs(types.Exists)
 def exists(turn: Turn, command: types.Exists) -> int:
     return sum(name in turn.keyspace.keys for name in command.streams)
 
 
+@runs(types.FindGroup)
 def find_group(turn: Turn, command: types.FindGroup) -> list[Presence]:
     found = map(turn.keyspace.find, command.streams)
     return [
@@ -55,10 +60,12 @@ def find_group(turn: Turn, command: types.FindGroup) -> list[Presence]:
     ]
 
 
+@runs(types.Type)
 def type_of(turn: Turn, command: types.Type) -> str:
     return "stream" if command.stream in turn.keyspace.keys else "none"
 
 
+@runs(types.ListStreams)
 def list_streams(turn: Turn, command: types.ListStreams) -> Listing:
     names = turn.keyspace.names(prefix=command.prefix, after=command.after)
     if command.limit is None or len(names) <= command.limit:
@@ -67,14 +74,17 @@ def list_streams(turn: Turn, command: types.ListStreams) -> Listing:
     return Listing(page, page[-1])
 
 
+@runs(types.DbSize)
 def db_size(turn: Turn, _: types.DbSize) -> int:
     return len(turn.keyspace.keys)
 
 
+@runs(types.ConfigGet)
 def config_get(turn: Turn, _: types.ConfigGet) -> Settings:
     return Settings(sorted(turn.keyspace.settings.items()))
 
 
+@runs(types.ConfigSet)
 def config_set(turn: Turn, command: types.ConfigSet) -> bool:
     values = [(name, _setting(name, words)) for name, words in command.values]
     for name, value in values:

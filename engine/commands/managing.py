@@ -16,6 +16,7 @@ from engine.commands.deadletters import Dead, bury, takes_letters
 from engine.commands.entries import Prepared, prepare, store
 from engine.commands.grouping import drop_consumer
 from engine.commands.introspection import group_info, stream_info
+from engine.commands.registry import runs
 from engine.commands.turn import Turn, Unfinished
 from engine.groups import Group
 from engine.keyspace import Key, Retention
@@ -38,6 +39,7 @@ _infos_max: Final = 1_000
 TRANSFERRED_MAX: Final = 500
 
 
+@runs(own.EnsureStream)
 def ensure_stream(turn: Turn, command: own.EnsureStream) -> bool:
     key = turn.keyspace.find(command.stream)
     created = key is None
@@ -46,6 +48,7 @@ def ensure_stream(turn: Turn, command: own.EnsureStream) -> bool:
     return created
 
 
+@runs(own.UpdateStream)
 def update_stream(turn: Turn, command: own.UpdateStream) -> bool:
     key = turn.key(command.stream)
     archived_up_to = key.archived_up_to if command.archived_up_to is None else command.archived_up_to
@@ -58,6 +61,7 @@ def _describe(turn: Turn, stream: str, key: Key, retention: Retention, archived_
         turn.emit(Describe(stream, *retention, archived_up_to))
 
 
+@runs(own.StreamInfos)
 def stream_infos(turn: Turn, command: own.StreamInfos) -> StreamPage:
     names = turn.keyspace.names(prefix=command.prefix, after=command.after)
     page = names[: min(command.limit, _infos_max)]
@@ -68,6 +72,7 @@ def stream_infos(turn: Turn, command: own.StreamInfos) -> StreamPage:
 # --- groups ---------------------------------------------------------------------------------------------
 
 
+@runs(own.EnsureGroup)
 def ensure_group(turn: Turn, command: own.EnsureGroup) -> bool:
     key = turn.keyspace.find(command.stream)
     if key is None and not command.mkstream:
@@ -84,6 +89,7 @@ def ensure_group(turn: Turn, command: own.EnsureGroup) -> bool:
     return True
 
 
+@runs(own.UpdateGroup)
 def update_group(turn: Turn, command: own.UpdateGroup) -> bool:
     key, group = turn.group(command.stream, command.group)
     if command.start is not None:
@@ -107,11 +113,13 @@ def _set_policy(turn: Turn, stream: str, name: str, changes: Mapping[str, Any]) 
         turn.emit(SetPolicy(stream, name, *policy))
 
 
+@runs(own.DescribeGroup)
 def describe_group(turn: Turn, command: own.DescribeGroup) -> GroupInfo:
     key, group = turn.group(command.stream, command.group)
     return group_info(key, command.group, group)
 
 
+@runs(own.RemoveGroup)
 def remove_group(turn: Turn, command: own.RemoveGroup) -> bool:
     _, group = turn.group(command.stream, command.group)
     if group.pending and not command.drop:
@@ -121,6 +129,7 @@ def remove_group(turn: Turn, command: own.RemoveGroup) -> bool:
     return True
 
 
+@runs(own.RemoveConsumer)
 def remove_consumer(turn: Turn, command: own.RemoveConsumer) -> int | Unfinished:
     _, group = turn.group(command.stream, command.group)
     consumer = group.consumers.get(command.consumer)
@@ -157,6 +166,7 @@ def _transfer(turn: Turn, command: own.RemoveConsumer, group: Group, heir: str) 
     return len(rows)
 
 
+@runs(own.BuryEntries)
 def bury_entries(turn: Turn, command: own.BuryEntries) -> Buried:
     key, group = turn.group(command.stream, command.group)
     target = group.policy.dead_letter_stream
@@ -175,6 +185,7 @@ def bury_entries(turn: Turn, command: own.BuryEntries) -> Buried:
 # --- many streams ---------------------------------------------------------------------------------------
 
 
+@runs(own.Publish)
 def publish(turn: Turn, command: own.Publish) -> Published | Republished:
     repeated = _published_before(turn, command.idempotency) or _chunk_before(turn, command)
     if repeated is not None:

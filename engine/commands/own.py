@@ -5,25 +5,30 @@ Must never know: how a command was written down, and what it does.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import msgspec
 
-from engine.commands.types import Command, Cursor, IdempotencyKey, Ids, XAdd
-from engine.keyspace import Retention
+from engine.commands.base import NO_STREAM, BlockingCommand, Command, MemoryNeed, StreamCommand
+from engine.commands.types import Cursor, IdempotencyKey, Ids, XAdd
+from engine.keyspace import Keyspace, Retention
+
+# Streams of a plan that cost what a plain read does when it is looked at.
+_PLANNED_PER_READ: Final = 4
 
 
-class EnsureStream(Command, frozen=True, kw_only=True):
+class EnsureStream(StreamCommand, frozen=True, kw_only=True):
     """Create the stream, or set the retention of the one there is. Reply: whether it was created."""
 
-    stream: str
     retention: Retention = Retention()
 
+    def memory_need(self, keyspace: Keyspace) -> MemoryNeed:
+        return MemoryNeed.ADDS if keyspace.find(self.stream) is None else MemoryNeed.NONE
 
-class UpdateStream(Command, frozen=True, kw_only=True):
+
+class UpdateStream(StreamCommand, frozen=True, kw_only=True):
     """Change what is named, of the fields of `Retention`. Reply: True."""
 
-    stream: str
     retention: Mapping[str, Any] = {}
     archived_up_to: int | None = None
 
@@ -31,87 +36,92 @@ class UpdateStream(Command, frozen=True, kw_only=True):
 class StreamInfos(Command, frozen=True, kw_only=True):
     """Reply: `StreamPage`, by name, at most `limit`."""
 
+    changes: ClassVar[bool] = False
+
     prefix: str = ""
     after: str | None = None
     limit: int = 100
 
 
-class DescribeEdges(Command, frozen=True, kw_only=True):
+class DescribeEdges(StreamCommand, frozen=True, kw_only=True):
     """Reply: `Edges`, None for a missing stream; at the cost of a look, however long the stream."""
 
-    stream: str
+    changes: ClassVar[bool] = False
 
 
-class EnsureGroup(Command, frozen=True, kw_only=True):
+class EnsureGroup(StreamCommand, frozen=True, kw_only=True):
     """Create the group with the fields of `Policy` given; one that is there keeps position and policy.
 
     Reply: whether it was created.
     """
 
-    stream: str
     group: str
     start: int | Cursor
     mkstream: bool = False
     entries_read: int | None = None
     policy: Mapping[str, Any] = {}
 
+    def memory_need(self, keyspace: Keyspace) -> MemoryNeed:
+        key = keyspace.find(self.stream)
+        return MemoryNeed.ADDS if key is None or self.group not in key.groups else MemoryNeed.NONE
 
-class UpdateGroup(Command, frozen=True, kw_only=True):
+
+class UpdateGroup(StreamCommand, frozen=True, kw_only=True):
     """Move the group where `start` is given, and change what `policy` names (of `Policy`). Reply: True."""
 
-    stream: str
     group: str
     start: int | Cursor | None = None
     entries_read: int | None = None
     policy: Mapping[str, Any] = {}
 
 
-class DescribeGroup(Command, frozen=True, kw_only=True):
+class DescribeGroup(StreamCommand, frozen=True, kw_only=True):
     """Reply: `GroupInfo`."""
 
-    stream: str
+    changes: ClassVar[bool] = False
+
     group: str
 
 
-class RemoveGroup(Command, frozen=True, kw_only=True):
+class RemoveGroup(StreamCommand, frozen=True, kw_only=True):
     """Refused while entries are pending, unless `drop`. Reply: True."""
 
-    stream: str
     group: str
     drop: bool = False
 
 
-class RemoveConsumer(Command, frozen=True, kw_only=True):
+class RemoveConsumer(StreamCommand, frozen=True, kw_only=True):
     """Refused while it holds pending entries, unless they are to be dropped or go to another consumer.
 
     Reply: how many it held.
     """
 
-    stream: str
     group: str
     consumer: str
     drop: bool = False
     transfer_to: str | None = None
 
 
-class BuryEntries(Command, frozen=True, kw_only=True):
+class BuryEntries(StreamCommand, frozen=True, kw_only=True):
     """Move pending entries to the group's dead-letter stream, by hand. Reply: `Buried`.
 
     As many as go into one frame; the others stay pending, for the next call.
     """
 
-    stream: str
+    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+
     group: str
     ids: Ids
     reason: str
 
 
-class FindDeadLetters(Command, frozen=True, kw_only=True):
+class FindDeadLetters(StreamCommand, frozen=True, kw_only=True):
     """Look for dead letters of the group in the dead-letter stream `letters`, from `start` to `end`
     (inclusive), at most `count`; a bounded number of entries in one turn. Reply: `DeadLettersFound`.
     """
 
-    stream: str
+    changes: ClassVar[bool] = False
+
     group: str
     letters: str
     start: int
@@ -120,8 +130,11 @@ class FindDeadLetters(Command, frozen=True, kw_only=True):
     consumer: str | None = None
     reason: str | None = None
 
+    def depends_on(self) -> tuple[str, ...]:
+        return (self.stream, self.letters)
 
-class Redrive(Command, frozen=True, kw_only=True):
+
+class Redrive(StreamCommand, frozen=True, kw_only=True):
     """Append copies of dead letters of the group to the stream, and delete the dead letters. Reply:
     `Redriven`.
 
@@ -130,13 +143,19 @@ class Redrive(Command, frozen=True, kw_only=True):
     caller has looked for IDs, None where there are no others. With `dry_run` nothing changes.
     """
 
-    stream: str
     group: str
     letters: str
     ids: Ids
     upto: int | None = None
     dry_run: bool = False
     idempotency: IdempotencyKey | None = None
+
+    def depends_on(self) -> tuple[str, ...]:
+        return (self.stream, self.letters)
+
+    def memory_need(self, keyspace: Keyspace) -> MemoryNeed:
+        # The dead letters' memory is free only when half of their node is.
+        return MemoryNeed.NONE if self.dry_run else MemoryNeed.ADDS
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -152,12 +171,25 @@ class Publish(Command, frozen=True, kw_only=True):
     stored before `Republished`. At most one of `idempotency` and `chunk`.
     """
 
+    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+
     parts: Sequence[XAdd]
     idempotency: IdempotencyKey | None = None
     chunk: Chunk | None = None
 
+    def named_streams(self) -> tuple[str, ...]:
+        return tuple(part.stream for part in self.parts)
 
-class Plan(Command, frozen=True, kw_only=True):
+    def depends_on(self) -> tuple[str, ...]:
+        # What a key was used for belongs to no stream.
+        keyed = (NO_STREAM,) if self.idempotency is not None or self.chunk is not None else ()
+        return (*self.named_streams(), *keyed)
+
+    def entry_bytes(self) -> int:
+        return sum(part.entry_bytes() for part in self.parts)
+
+
+class Plan(BlockingCommand, frozen=True, kw_only=True):
     """What there is of each stream after an ID, up to the one in `ends` where it is named, and which part of
     it is read next: at most `max_entries` and `max_bytes` over all streams, but one entry of each. Reply:
     `Planned`.
@@ -166,13 +198,17 @@ class Plan(Command, frozen=True, kw_only=True):
     may take back what follows. `block_ms` waits while there is nothing at all, None does not.
     """
 
+    changes: ClassVar[bool] = False
+
     streams: Sequence[tuple[str, int]]
     ends: Mapping[str, int] = {}
     max_entries: int | None = None
     max_bytes: int | None = None
     parts: int = 1
     durable_only: bool = False
-    block_ms: int | None = None
+
+    def wake_cost(self) -> int:
+        return 1 + len(self.streams) // _PLANNED_PER_READ
 
 
 class KeepHouse(Command, frozen=True, kw_only=True):
@@ -200,15 +236,17 @@ class EndWait(Command, frozen=True, kw_only=True):
     group: str
     consumer: str
 
+    def named_streams(self) -> tuple[str, ...]:
+        return tuple(self.streams)
 
-class GiveBack(Command, frozen=True, kw_only=True):
+
+class GiveBack(StreamCommand, frozen=True, kw_only=True):
     """Release, of these entries, those that this consumer holds: it went away before they reached it.
 
     As XNACK SILENT does, a delivery less; but what others have claimed meanwhile stays theirs. Reply: how
     many were released.
     """
 
-    stream: str
     group: str
     consumer: str
     ids: Ids

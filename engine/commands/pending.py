@@ -13,6 +13,7 @@ from engine.commands import own, types
 from engine.commands.deadletters import Dead, bury, is_dead, too_many, turn_letters_max
 from engine.commands.entries import absent, ask_references, delete_each
 from engine.commands.reading import Room, delivery_count_max, pending_of, with_texts
+from engine.commands.registry import runs
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
 from engine.groups import Group, Pending
 from engine.keyspace import Key
@@ -34,6 +35,7 @@ _attempts_factor: Final = 10
 _attempts_max: Final = 10_000
 
 
+@runs(types.XAck)
 def xack(turn: Turn, command: types.XAck) -> int:
     key = turn.keyspace.find(command.stream)
     if key is None or command.group not in key.groups:
@@ -45,6 +47,7 @@ def xack(turn: Turn, command: types.XAck) -> int:
     return len(settled)
 
 
+@runs(types.XAckDel)
 def xackdel(turn: Turn, command: types.XAckDel) -> Deletions:
     key = turn.keyspace.find(command.stream)
     if key is None or command.group not in key.groups:
@@ -61,6 +64,7 @@ def xackdel(turn: Turn, command: types.XAckDel) -> Deletions:
     return Deletions([found.pop(entry_id, absent) for entry_id in wanted])
 
 
+@runs(types.XNack)
 def xnack(turn: Turn, command: types.XNack) -> int:
     key, group = turn.group(command.stream, command.group)
     nack = command.nack
@@ -87,6 +91,7 @@ def xnack(turn: Turn, command: types.XNack) -> int:
     return len(released)
 
 
+@runs(own.GiveBack)
 def give_back(turn: Turn, command: own.GiveBack) -> int | Unfinished:
     """`so_far` is how many IDs earlier turns looked at, and how many of those they released."""
     key = turn.keyspace.find(command.stream)
@@ -120,6 +125,7 @@ def _nacked_count(before: int, nack: types.Nack) -> int:
     return max(0, before - 1) if nack.mode is types.NackMode.SILENT else before
 
 
+@runs(types.XPending)
 def xpending(turn: Turn, command: types.XPending) -> PendingSummary:
     _, group = turn.group(command.stream, command.group)
     first, last = group.pending.first(), group.pending.last()
@@ -127,6 +133,7 @@ def xpending(turn: Turn, command: types.XPending) -> PendingSummary:
     return PendingSummary(len(group.pending), first[0] if first else 0, last[0] if last else 0, consumers)
 
 
+@runs(types.XPendingRange)
 def xpending_range(turn: Turn, command: types.XPendingRange) -> PendingList | Unfinished:
     """A look for idle entries takes several turns where there are many others: `so_far` is the next ID, and
     what was found below it.
@@ -174,6 +181,7 @@ def _pending_entry(turn: Turn, entry_id: int, one: Pending) -> PendingEntry:
 # --- claiming -----------------------------------------------------------------------------------------------
 
 
+@runs(types.XClaim)
 def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
     key, group = turn.group(command.stream, command.group)
     claim = command.claim
@@ -285,6 +293,7 @@ def _claimed_count(before: int, claim: types.Claim) -> int:
     return before if claim.just_ids else min(before + 1, delivery_count_max)
 
 
+@runs(types.XAutoClaim)
 def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     key, group = turn.group(command.stream, command.group)
     turn.seen(command.stream, command.group, command.consumer)

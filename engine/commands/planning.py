@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from engine import errors, ids, ranks
 from engine.commands import own
+from engine.commands.registry import Waiting, runs, waits
 from engine.commands.turn import Parked, Turn
 from engine.keyspace import Key
 from engine.replies import Planned, StreamPlan
@@ -39,6 +40,7 @@ class _Range(NamedTuple):
     durable: int | None
 
 
+@runs(own.Plan)
 def plan(turn: Turn, command: own.Plan) -> Planned | Parked:
     if command.durable_only and turn.keyspace.volatile_from is None:
         raise errors.nothing_is_durable()
@@ -77,6 +79,16 @@ def is_ready(turn: Turn, command: own.Plan, queue: str | None) -> bool:
             if key is not None and _has_more(turn, name, key, after, command):
                 return True
     return False
+
+
+def _nothing(turn: Turn, command: own.Plan) -> Planned:
+    """The plan as it is by now, its time being over."""
+    reply = plan(turn, command.unblocked())
+    assert isinstance(reply, Planned), "it does not wait any more"
+    return reply
+
+
+waits(own.Plan, Waiting(is_ready, _nothing, retry_at_ms=lambda *_: None))
 
 
 def _has_more(turn: Turn, name: str, key: Key, after: int, command: own.Plan) -> bool:

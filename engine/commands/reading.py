@@ -13,6 +13,7 @@ import msgspec
 from engine import errors, ids
 from engine.commands import types
 from engine.commands.deadletters import Dead, bury, is_dead, too_many, turn_letters_max
+from engine.commands.registry import Waiting, runs, waits
 from engine.commands.turn import Parked, Turn
 from engine.groups import Consumer, Group, Pending, first_there
 from engine.keyspace import Key
@@ -86,6 +87,7 @@ class Room:
 # --- XREAD --------------------------------------------------------------------------------------------------
 
 
+@runs(types.XRead)
 def xread(turn: Turn, command: types.XRead) -> StreamsRead | Parked:
     cursors = [(name, _resolve(turn, name, cursor)) for name, cursor in command.streams]
     # What is read alone is not logged.
@@ -137,6 +139,7 @@ def _entries_after(
 # --- XREADGROUP ---------------------------------------------------------------------------------------------
 
 
+@runs(types.XReadGroup)
 def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Parked:
     cursors = [(name, _group_cursor(turn, name, command.group, cursor)) for name, cursor in command.streams]
     for name, _ in cursors:
@@ -419,16 +422,21 @@ def _claim_due_ms(turn: Turn, key: Key, command: types.XReadGroup, wait_ms: int)
     return pending.delivery_time_ms + wait_ms if pending.consumer is not None else turn.now_ms
 
 
-def is_ready(turn: Turn, command: types.XRead | types.XReadGroup) -> bool:
-    """Whether running a parked read again may give something: cheap, changes nothing."""
-    if isinstance(command, types.XReadGroup):
-        return any(_group_ready(turn, name, command) for name, _ in command.streams)
+def _is_ready(turn: Turn, command: types.XRead, _: str | None) -> bool:
     return any(
         isinstance(cursor, int)
         and (key := turn.keyspace.find(name)) is not None
         and key.stream.top_id > cursor
         for name, cursor in command.streams
     )
+
+
+def _nothing(_: Turn, command: types.XRead) -> StreamsRead:
+    return StreamsRead((), [(name, cursor) for name, cursor in command.streams if isinstance(cursor, int)])
+
+
+def _is_group_ready(turn: Turn, command: types.XReadGroup, _: str | None) -> bool:
+    return any(_group_ready(turn, name, command) for name, _ in command.streams)
 
 
 def _group_ready(turn: Turn, name: str, command: types.XReadGroup) -> bool:
@@ -440,3 +448,7 @@ def _group_ready(turn: Turn, name: str, command: types.XReadGroup) -> bool:
         return False
     due_ms = _claim_due_ms(turn, key, command, command.claim_min_idle_ms)
     return due_ms is not None and due_ms <= turn.now_ms
+
+
+waits(types.XRead, Waiting(_is_ready, _nothing, retry_at_ms=lambda *_: None))
+waits(types.XReadGroup, Waiting(_is_group_ready, lambda *_: GroupRead(()), retry_at_ms))

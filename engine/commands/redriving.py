@@ -17,6 +17,7 @@ from engine import entries, errors, ids
 from engine.commands import own, types
 from engine.commands.deadletters import LETTER_FIELDS, turn_letters_bytes_max
 from engine.commands.entries import Prepared, prepare, store
+from engine.commands.registry import runs
 from engine.commands.turn import Turn
 from engine.entries import Pairs
 from engine.keyspace import Key
@@ -66,6 +67,7 @@ def parse(text: bytes) -> DeadLetter | None:
 _MARK: Final = b'"weir-deliveries"'
 
 
+@runs(own.FindDeadLetters)
 def find_dead_letters(turn: Turn, command: own.FindDeadLetters) -> DeadLettersFound:
     key = turn.keyspace.find(command.letters)
     if key is None:
@@ -92,6 +94,7 @@ def _is_wanted(letter: DeadLetter, wanted: own.FindDeadLetters) -> bool:
     )
 
 
+@runs(own.Redrive)
 def redrive(turn: Turn, command: own.Redrive) -> Redriven:
     key, _ = turn.group(command.stream, command.group)
     repeated = _repeated(turn, key, command)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from engine import errors
-from engine.commands.types import Command
+from engine.commands.base import BlockingCommand
 from engine.groups import Consumer, Group
 from engine.keyspace import Key, Keyspace
 from engine.records import CreateConsumer, CreateGroup, CreateStream, MoveGroup, Record, SeeConsumer, Settle
@@ -40,7 +40,7 @@ class Parked(msgspec.Struct, frozen=True):
     waits: those of streams, or of what is on disk of them.
     """
 
-    command: Command
+    command: BlockingCommand
     streams: tuple[str, ...]
     block_ms: int
     kin: Hashable = None

@@ -7,9 +7,12 @@ Must never know: how a command was written down, and what it does.
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
+
+from engine.commands.base import NO_STREAM, BlockingCommand, Command, MemoryNeed, StreamCommand
+from engine.keyspace import Keyspace
 
 
 class Refs(Enum):
@@ -37,10 +40,6 @@ class NackMode(Enum):
     SILENT = "silent"
     FAIL = "fail"
     FATAL = "fatal"
-
-
-class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of all."""
 
 
 class AutoSequence(msgspec.Struct, frozen=True):
@@ -85,14 +84,15 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
     digest: bytes
 
 
-class XAdd(Command, frozen=True, kw_only=True):
+class XAdd(StreamCommand, frozen=True, kw_only=True):
     """Append entries, all or none. Reply: `Added`, or None where `mkstream` is false and the stream missing.
 
     `bodies` are stored forms without their ID (`engine.entries.body`). `ids` is empty (all automatic and
     consecutive) or has one for each body. `expected_last_id` is a precondition (0: empty or missing).
     """
 
-    stream: str
+    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+
     bodies: Sequence[bytes]
     ids: Sequence[NewId] = ()
     mkstream: bool = True
@@ -101,19 +101,24 @@ class XAdd(Command, frozen=True, kw_only=True):
     idempotency: IdempotencyKey | None = None
     expected_last_id: int | None = None
 
+    def entry_bytes(self) -> int:
+        return sum(map(len, self.bodies))
 
-class XLen(Command, frozen=True, kw_only=True):
-    stream: str
+
+class XLen(StreamCommand, frozen=True, kw_only=True):
+    changes: ClassVar[bool] = False
 
 
-class XRange(Command, frozen=True, kw_only=True):
+class XRange(StreamCommand, frozen=True, kw_only=True):
     """`start` and `end` inclusive, `start` the lower one also in reverse. Reply: `Entries`.
 
     `count` None is all; 0 answers None on an existing stream (Redis's null array). `bytes_max` bounds the
     text, at least one entry is given.
     """
 
-    stream: str
+    changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
+
     start: int
     end: int
     count: int | None = None
@@ -121,68 +126,88 @@ class XRange(Command, frozen=True, kw_only=True):
     bytes_max: int | None = None
 
 
-class XDel(Command, frozen=True, kw_only=True):
-    stream: str
+class XDel(StreamCommand, frozen=True, kw_only=True):
     ids: Ids
 
+    def named_ids(self) -> Ids:
+        return self.ids
 
-class XDelEx(Command, frozen=True, kw_only=True):
+
+class XDelEx(StreamCommand, frozen=True, kw_only=True):
     """Reply: `Deletions`. On a missing stream all IDs are absent."""
 
-    stream: str
     ids: Ids
     refs: Refs = Refs.KEEP
 
+    def named_ids(self) -> Ids:
+        return self.ids
 
-class XTrim(Command, frozen=True, kw_only=True):
+
+class XTrim(StreamCommand, frozen=True, kw_only=True):
     """Reply: `Trimmed`. `dry_run` only tells; `guard` refuses to remove what a group still needs."""
 
-    stream: str
     trim: Trim
     dry_run: bool = False
     guard: bool = False
 
 
-class XRead(Command, frozen=True, kw_only=True):
+class XRead(BlockingCommand, frozen=True, kw_only=True):
     """Reply: `StreamsRead`. `count` is per stream, None no limit; `block_ms` None does not wait."""
+
+    changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
 
     streams: Sequence[tuple[str, int | Cursor]]
     count: int | None = None
-    block_ms: int | None = None
     bytes_max: int | None = None
 
 
-class XReadGroup(Command, frozen=True, kw_only=True):
+class XReadGroup(BlockingCommand, frozen=True, kw_only=True):
     """Reply: `GroupRead`. Cursors are IDs (history) or `Cursor.NEW`.
 
     With `claims_own` false, CLAIM passes over what the consumer holds itself, which Redis claims too. At most
     one such read of a consumer waits.
     """
 
+    queues: ClassVar[bool] = True
+    long_reply: ClassVar[bool] = True
+
     group: str
     consumer: str
     streams: Sequence[tuple[str, int | Cursor]]
     count: int | None = None
-    block_ms: int | None = None
     noack: bool = False
     claim_min_idle_ms: int | None = None
     claims_own: bool = True
     bytes_max: int | None = None
 
+    def reader(self) -> tuple[str, str]:
+        return self.group, self.consumer
 
-class XAck(Command, frozen=True, kw_only=True):
-    stream: str
+    def memory_need(self, keyspace: Keyspace) -> MemoryNeed:
+        reads_new = not self.noack and any(cursor is Cursor.NEW for _, cursor in self.streams)
+        return MemoryNeed.DELIVERS if reads_new else MemoryNeed.NONE
+
+
+class XAck(StreamCommand, frozen=True, kw_only=True):
+    looks_up: ClassVar[bool] = False
+
     group: str
     ids: Ids
 
+    def named_ids(self) -> Ids:
+        return self.ids
 
-class XAckDel(Command, frozen=True, kw_only=True):
+
+class XAckDel(StreamCommand, frozen=True, kw_only=True):
     """Reply: `Deletions`. Where stream or group is missing all IDs are absent."""
 
-    stream: str
     group: str
     ids: Ids
     refs: Refs = Refs.KEEP
+
+    def named_ids(self) -> Ids:
+        return self.ids
 
 
 class Nack(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,23 +217,32 @@ class Nack(msgspec.Struct, frozen=True, kw_only=True):
     force: bool = False
 
 
-class XNack(Command, frozen=True, kw_only=True):
-    stream: str
+class XNack(StreamCommand, frozen=True, kw_only=True):
     group: str
     nack: Nack
 
+    def named_ids(self) -> Ids:
+        return self.nack.ids
 
-class XPending(Command, frozen=True, kw_only=True):
+    def memory_need(self, keyspace: Keyspace) -> MemoryNeed:
+        return MemoryNeed.DELIVERS if self.nack.force else MemoryNeed.NONE
+
+
+class XPending(StreamCommand, frozen=True, kw_only=True):
     """Reply: `PendingSummary`."""
 
-    stream: str
+    changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
+
     group: str
 
 
-class XPendingRange(Command, frozen=True, kw_only=True):
+class XPendingRange(StreamCommand, frozen=True, kw_only=True):
     """Reply: `PendingList`. `count` 0 or less gives an empty list."""
 
-    stream: str
+    changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
+
     group: str
     start: int
     end: int
@@ -234,20 +268,29 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 claimed_bytes_max: Final = 8 << 20
 
 
-class XClaim(Command, frozen=True, kw_only=True):
+class XClaim(StreamCommand, frozen=True, kw_only=True):
     """Reply: `Claimed`. Entries beyond `bytes_max` stay as they were; one is always given."""
 
-    stream: str
+    needs: ClassVar[MemoryNeed] = MemoryNeed.DELIVERS
+
     group: str
     consumer: str
     claim: Claim
     bytes_max: int = claimed_bytes_max
 
+    def named_ids(self) -> Ids:
+        return self.claim.ids
 
-class XAutoClaim(Command, frozen=True, kw_only=True):
+    def has_long_reply(self) -> bool:
+        return not self.claim.just_ids
+
+
+class XAutoClaim(StreamCommand, frozen=True, kw_only=True):
     """Reply: `AutoClaimed`. `start` is inclusive; it ends at `count` or `bytes_max`, one is always given."""
 
-    stream: str
+    needs: ClassVar[MemoryNeed] = MemoryNeed.DELIVERS
+    long_reply: ClassVar[bool] = True
+
     group: str
     consumer: str
     min_idle_ms: int
@@ -257,44 +300,42 @@ class XAutoClaim(Command, frozen=True, kw_only=True):
     bytes_max: int = claimed_bytes_max
 
 
-class XGroupCreate(Command, frozen=True, kw_only=True):
+class XGroupCreate(StreamCommand, frozen=True, kw_only=True):
     """`start` is where the group begins to read (exclusive); `entries_read` None is unknown. Reply: True."""
 
-    stream: str
+    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+
     group: str
     start: int | Cursor
     mkstream: bool = False
     entries_read: int | None = None
 
 
-class XGroupSetId(Command, frozen=True, kw_only=True):
-    stream: str
+class XGroupSetId(StreamCommand, frozen=True, kw_only=True):
     group: str
     start: int | Cursor
     entries_read: int | None = None
 
 
-class XGroupDestroy(Command, frozen=True, kw_only=True):
-    stream: str
+class XGroupDestroy(StreamCommand, frozen=True, kw_only=True):
     group: str
 
 
-class XGroupCreateConsumer(Command, frozen=True, kw_only=True):
-    stream: str
+class XGroupCreateConsumer(StreamCommand, frozen=True, kw_only=True):
+    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+
     group: str
     consumer: str
 
 
-class XGroupDelConsumer(Command, frozen=True, kw_only=True):
+class XGroupDelConsumer(StreamCommand, frozen=True, kw_only=True):
     """Reply: how many pending entries the consumer had; they are no longer pending."""
 
-    stream: str
     group: str
     consumer: str
 
 
-class XSetId(Command, frozen=True, kw_only=True):
-    stream: str
+class XSetId(StreamCommand, frozen=True, kw_only=True):
     last_id: int
     entries_added: int | None = None
     max_deleted_id: int | None = None
@@ -307,40 +348,46 @@ class IdmpSettings(msgspec.Struct, frozen=True, kw_only=True):
     maxsize: int | None = None
 
 
-class XCfgSet(Command, frozen=True, kw_only=True):
-    stream: str
+class XCfgSet(StreamCommand, frozen=True, kw_only=True):
     settings: IdmpSettings
 
 
-class XIdmpRecord(Command, frozen=True, kw_only=True):
-    stream: str
+class XIdmpRecord(StreamCommand, frozen=True, kw_only=True):
+    needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
+
     production: Production
     id: int
 
 
-class XInfoStream(Command, frozen=True, kw_only=True):
+class XInfoStream(StreamCommand, frozen=True, kw_only=True):
     """Reply: `StreamInfo`."""
 
-    stream: str
+    changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
 
 
-class XInfoStreamFull(Command, frozen=True, kw_only=True):
+class XInfoStreamFull(StreamCommand, frozen=True, kw_only=True):
     """Reply: `StreamDetail`. `count` bounds entries and each pending list, None is all."""
 
-    stream: str
+    changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
+
     count: int | None = 10
 
 
-class XInfoGroups(Command, frozen=True, kw_only=True):
+class XInfoGroups(StreamCommand, frozen=True, kw_only=True):
     """Reply: a list of `GroupInfo`, by name."""
 
-    stream: str
+    changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
 
 
-class XInfoConsumers(Command, frozen=True, kw_only=True):
+class XInfoConsumers(StreamCommand, frozen=True, kw_only=True):
     """Reply: a list of `ConsumerInfo`, by name."""
 
-    stream: str
+    changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
+
     group: str
 
 
@@ -349,28 +396,44 @@ class Delete(Command, frozen=True, kw_only=True):
 
     streams: Sequence[str]
 
+    def named_streams(self) -> tuple[str, ...]:
+        return tuple(self.streams)
+
 
 class Exists(Command, frozen=True, kw_only=True):
     """Reply: how many of the names there are, repeated ones counted each time."""
 
+    changes: ClassVar[bool] = False
+
     streams: Sequence[str]
+
+    def named_streams(self) -> tuple[str, ...]:
+        return tuple(self.streams)
 
 
 class FindGroup(Command, frozen=True, kw_only=True):
     """Weir's own: look for the group on each of the streams. Reply: a `Presence` for each, in order."""
 
+    changes: ClassVar[bool] = False
+
     streams: Sequence[str]
     group: str
 
+    def named_streams(self) -> tuple[str, ...]:
+        return tuple(self.streams)
 
-class Type(Command, frozen=True, kw_only=True):
+
+class Type(StreamCommand, frozen=True, kw_only=True):
     """Reply: `"stream"` or `"none"`."""
 
-    stream: str
+    changes: ClassVar[bool] = False
 
 
 class ListStreams(Command, frozen=True, kw_only=True):
     """Reply: `Listing`, in order of names after `after` that start with `prefix`; `limit` None is all."""
+
+    changes: ClassVar[bool] = False
+    long_reply: ClassVar[bool] = True
 
     prefix: str = ""
     after: str | None = None
@@ -378,7 +441,7 @@ class ListStreams(Command, frozen=True, kw_only=True):
 
 
 class DbSize(Command, frozen=True, kw_only=True):
-    pass
+    changes: ClassVar[bool] = False
 
 
 class FlushAll(Command, frozen=True, kw_only=True):
@@ -387,6 +450,11 @@ class FlushAll(Command, frozen=True, kw_only=True):
 
 class ConfigGet(Command, frozen=True, kw_only=True):
     """Reply: `Settings`: all of the engine's, by name; the door filters."""
+
+    changes: ClassVar[bool] = False
+
+    def depends_on(self) -> tuple[str, ...]:
+        return (NO_STREAM,)
 
 
 class ConfigSet(Command, frozen=True, kw_only=True):

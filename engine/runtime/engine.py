@@ -15,13 +15,12 @@ from typing import Final, NamedTuple, Self
 
 from engine import errors
 from engine.clock import Clock
+from engine.commands.base import BlockingCommand, Command
 from engine.commands.execution import (
-    READS,
     DirtyTurnError,
     Parked,
     Turn,
     Unfinished,
-    bytes_logged,
     check_memory,
     execute,
     execute_all,
@@ -29,12 +28,10 @@ from engine.commands.execution import (
     is_ready,
     parked_read,
     retry_at_ms,
-    streams_of,
-    unblocked,
 )
 from engine.commands.own import EndWait, KeepHouse
 from engine.commands.planning import durable_queue
-from engine.commands.types import Command, XReadGroup
+from engine.commands.types import XReadGroup
 from engine.errors import EngineError
 from engine.keyspace import Caps, Keyspace, caps_default
 from engine.log import Log, Recovery
@@ -346,7 +343,7 @@ class Engine:
         # Behind them: one of their turns may have failed.
         try:
             if len(commands) == 1:
-                reply, position = self._turn(unblocked(commands[0]))
+                reply, position = self._turn(commands[0].unblocked())
                 if isinstance(reply, Unfinished):
                     later = asyncio.ensure_future(self._rest(commands[0], reply, synced=synced))
                     later.add_done_callback(
@@ -428,7 +425,7 @@ class Engine:
         if self._shut is not None:
             raise self._shut()
         check_memory(self._keyspace, commands)
-        wanted = [bytes_logged(command) for command in commands if type(command) not in READS]
+        wanted = [command.entry_bytes() for command in commands if command.changes]
         if wanted:
             self._writer.ensure_room(2 * sum(wanted) + _frame_overhead_bytes)
 
@@ -474,7 +471,7 @@ class Engine:
 
     def _depends_on(self, command: Command) -> int:
         """The position of the last frame that the command's answer may show."""
-        return self._touched.upto(streams_of(command))
+        return self._touched.upto(command.depends_on())
 
     # --- parked reads ---------------------------------------------------------------------------------------
 
@@ -561,11 +558,12 @@ class Engine:
             self._answer(waiter, outcome.reply, position)
         return outcome.turn.signalled
 
-    def _end_wait(self, command: Command) -> None:
+    def _end_wait(self, command: BlockingCommand) -> None:
         """Where silence is counted it counts from the end of the wait."""
-        if isinstance(command, XReadGroup):
-            streams = [name for name, _ in command.streams]
-            self._run_own(EndWait(streams=streams, group=command.group, consumer=command.consumer))
+        reader = command.reader()
+        if reader is not None:
+            group, consumer = reader
+            self._run_own(EndWait(streams=command.named_streams(), group=group, consumer=consumer))
 
     def _answer(self, waiter: Waiter[_Ticket], reply: Reply | EngineError, position: int) -> None:
         self._waiters.remove(waiter)
@@ -618,9 +616,8 @@ class Engine:
     def _waiting_for(self, stream: str) -> set[tuple[str, str]]:
         """Which (group, consumer) wait for entries of the stream, or for room for them."""
         waiters = (waiter for lane in self._waiters.lanes(stream) for waiter in lane.waiters)
-        commands = (waiter.parked.command for waiter in waiters)
-        parked = {(one.group, one.consumer) for one in commands if isinstance(one, XReadGroup)}
-        return parked.union(self.attended(stream))
+        readers = {waiter.parked.command.reader() for waiter in waiters}
+        return {reader for reader in readers if reader is not None}.union(self.attended(stream))
 
     def _run_own(self, command: Command) -> object:
         """Run what nobody asked for; its reply, None if the log takes no writes at present."""

@@ -14,9 +14,8 @@ from math import inf
 from typing import Final, Generic, TypeVar
 
 from engine.clock import Clock
+from engine.commands.base import Command
 from engine.commands.execution import is_ready
-from engine.commands.own import Plan
-from engine.commands.types import Command, XReadGroup
 from engine.keyspace import Keyspace
 from engine.waiters import Lane, Waiter, Waiters
 
@@ -25,8 +24,6 @@ T = TypeVar("T")
 # Plain reads answered at a time. What 10 000 make of their answers, all in one cycle of the loop, would hold
 # everybody else up for most of a second.
 answered_at_once_max: Final = 200
-# Looking at so many streams of a plan costs what a read does.
-_streams_a_read: Final = 4
 # Reads of groups served at a time: each changes the group, and has its frame.
 _served_at_once_max: Final = 100
 
@@ -80,7 +77,7 @@ class Serving(Generic[T]):
 
     def must_come_behind(self, commands: Sequence[Command]) -> bool:
         """Whether one of them reads from a group while others, who waited for that, are being served."""
-        return self._going_on and any(isinstance(command, XReadGroup) for command in commands)
+        return self._going_on and any(command.queues for command in commands)
 
     async def come_behind(self) -> None:
         """Wait until they are served, and those who came before."""
@@ -103,7 +100,7 @@ class Serving(Generic[T]):
             for waiter in self._waiters.plain(stream):
                 if self._stopped:
                     return
-                room -= _answering_costs(waiter.parked.command)
+                room -= waiter.parked.command.wake_cost()
                 if room < 0:
                     self._put_off(waiter)
                 elif is_ready(self._keyspace, waiter.parked, now_ms, stream):
@@ -162,7 +159,7 @@ class Serving(Generic[T]):
         now_ms = self._clock.wall_ms()
         while self._late and room > 0:
             waiter, _ = self._late.popitem(last=False)
-            room -= _answering_costs(waiter.parked.command)
+            room -= waiter.parked.command.wake_cost()
             if not waiter.gone and is_ready(self._keyspace, waiter.parked, now_ms):
                 self._run(waiter, now_ms)
         if self._late:
@@ -180,8 +177,3 @@ class Serving(Generic[T]):
             if not waiter.gone:
                 self._waiters.park(waiter)
             return {}
-
-
-def _answering_costs(command: Command) -> int:
-    """What running a parked read again costs, in plain reads of one stream."""
-    return 1 + len(command.streams) // _streams_a_read if isinstance(command, Plan) else 1

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from engine import EngineError, entries, ids
 from engine.commands import Publish, XAdd
+from engine.commands.base import Command
 from engine.commands.execution import Parked, Turn, Unfinished, execute
 from engine.commands.own import KeepHouse
-from engine.commands.types import Command
 from engine.keyspace import Key, Keyspace, Retention
 from engine.records import Record, decode, encode, replay, snapshot
 from engine.replies import Added, Published

@@ -31,10 +31,10 @@ from engine.commands import (
     XTrim,
     turn,
 )
+from engine.commands.base import Command
 from engine.commands.deadletters import turn_letters_bytes_max
-from engine.commands.execution import Parked, is_ready, read_streams_max
+from engine.commands.execution import READ_STREAMS_MAX, Parked, is_ready
 from engine.commands.turn import TURN_LOOKUPS_MAX
-from engine.commands.types import Command
 from engine.log.log import RESERVE_BYTES
 from engine.records import Own, Release, Remove, Settle
 from engine.replies import AutoClaimed, Claimed, Deletions, GroupRead, PendingSummary, StreamsRead, Trimmed
@@ -307,13 +307,13 @@ def test_claims_stop_at_so_many_bytes(house: House) -> None:
 
 def test_names_count_as_ids_do(house: House) -> None:
     """A read of many streams with long names logs them for each: it stops below the reserve all the same."""
-    names = [f"{number:04}" + "s" * 508 for number in range(read_streams_max)]
+    names = [f"{number:04}" + "s" * 508 for number in range(READ_STREAMS_MAX)]
     for name in names:
         house.run(XGroupCreate(stream=name, group="g", start=0, mkstream=True))
         house.run(XAdd(stream=name, bodies=[BODY]))
     asked = reading(*names, consumer="c" * 512)
     reply = house.run(asked)
     assert isinstance(reply, GroupRead)
-    assert len(reply.streams) + len(reply.unfinished) == read_streams_max
+    assert len(reply.streams) + len(reply.unfinished) == READ_STREAMS_MAX
     assert reply.unfinished
     assert len(house.payloads[-1]) < turn.turn_frame_bytes_max + (1 << 20)

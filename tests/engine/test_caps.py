@@ -22,7 +22,7 @@ from engine.commands import (
     XGroupCreate,
     XReadGroup,
 )
-from engine.commands.types import Command
+from engine.commands.base import Command
 from engine.keyspace import Keyspace
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock

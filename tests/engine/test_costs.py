@@ -25,8 +25,8 @@ from engine.commands import (
     XReadGroup,
     XTrim,
 )
+from engine.commands.base import Command
 from engine.commands.execution import Parked, is_ready
-from engine.commands.types import Command
 from engine.replies import Trimmed
 from engine.sealed import views_bytes_max, views_max
 from tests.engine.house import House

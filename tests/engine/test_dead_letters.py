@@ -27,7 +27,7 @@ from engine.commands import (
     XSetId,
     deadletters,
 )
-from engine.commands.types import Command
+from engine.commands.base import Command
 from engine.entries import Pairs
 from engine.records import Append, Settle
 from engine.replies import Added, AutoClaimed, Buried, Claimed, Entries, GroupRead

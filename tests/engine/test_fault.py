@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from engine import Engine, EngineError, Fsync, RewriteFailed, StorageLocked, entries
-from engine.commands import Cursor, XAdd, XGroupDelConsumer, XLen, XReadGroup, execution
+from engine.commands import Cursor, XAdd, XGroupDelConsumer, XLen, XReadGroup, registry
 from engine.commands.execution import Turn
 from engine.commands.grouping import DROPPED_MAX, xgroup_delconsumer
 from engine.storage.memory import MemoryStorage
@@ -228,7 +228,7 @@ async def test_an_exception_in_a_command_of_several_turns_is_told_by_callback(
         while isinstance(await talk.call("XREADGROUP", "GROUP", "g", "a", "STREAMS", "s", ">"), list):
             pass
         told: list[object] = []
-        monkeypatch.setitem(vars(execution)["_TABLE"], XGroupDelConsumer, planted)
+        monkeypatch.setitem(vars(registry)["RUN"], XGroupDelConsumer, planted)
         remove = XGroupDelConsumer(stream="s", group="g", consumer="a")
         talk.engine.submit([remove], told.extend)
         await settle()

@@ -33,9 +33,9 @@ from engine.commands import (
     XReadGroup,
     XTrim,
 )
+from engine.commands.base import Command
 from engine.commands.housekeeping import turn_keys_max, turn_looks_max, turn_releases_max
 from engine.commands.own import EndWait, KeepHouse
-from engine.commands.types import Command
 from engine.keyspace import Retention
 from engine.productions import Productions
 from engine.records import Cut, Release, SeeConsumer, answer_age_ms_max

@@ -27,9 +27,9 @@ from engine.commands import (
     XGroupCreate,
     XReadGroup,
 )
+from engine.commands.base import Command
 from engine.commands.execution import Parked, execute, execute_all
 from engine.commands.managing import TRANSFERRED_MAX
-from engine.commands.types import Command
 from engine.keyspace import Retention
 from engine.replies import Edges, GroupInfo, StreamPage
 from tests.engine.house import House, adding, id_of

@@ -42,9 +42,9 @@ from engine.commands import (
     own,
     types,
 )
-from engine.commands.execution import _TABLE, READS, check_memory
-from engine.commands.room import _ADDING, _DELIVERING
-from engine.commands.types import Command
+from engine.commands.base import Command, MemoryNeed
+from engine.commands.execution import check_memory
+from engine.commands.registry import RUN
 from engine.keyspace import Keyspace
 from engine.records.snapshot import Capture
 from engine.replies import Reply
@@ -177,9 +177,17 @@ def test_it_tells_when_it_becomes_full_and_when_there_is_room() -> None:
 
 
 def test_each_command_is_known_to_add_to_deliver_or_to_go_on() -> None:
-    kinds = [*_ADDING, *_DELIVERING, *READS, *GOING_ON]
-    assert set(kinds) == set(_TABLE)
-    assert len(kinds) == len(_TABLE), "in one place each"
+    """One that changes something and needs nothing is one that makes room, or adds nothing to speak of."""
+    adding_or_delivering = {type(command) for command in [*ADDING, *DELIVERING]} | {types.XIdmpRecord}
+    named = {kind for kind in RUN if kind.needs is not MemoryNeed.NONE}
+    assert named <= adding_or_delivering
+    assert {kind for kind in RUN if kind.changes} - adding_or_delivering == GOING_ON
+
+
+@pytest.mark.parametrize("kind", [kind for kind in RUN if not kind.changes], ids=lambda kind: kind.__name__)
+def test_what_only_reads_needs_no_memory(kind: type[Command]) -> None:
+    assert kind.needs is MemoryNeed.NONE
+    assert kind.memory_need is Command.memory_need
 
 
 def house_at(part: float) -> House:

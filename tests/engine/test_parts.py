@@ -24,10 +24,10 @@ from engine.commands import (
     XReadGroup,
     XTrim,
 )
+from engine.commands.base import Command
 from engine.commands.execution import Unfinished, execute_all
 from engine.commands.grouping import DROPPED_MAX
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX
-from engine.commands.types import Command
 from engine.ids import ID_MAX
 from engine.replies import PendingList, Trimmed
 from tests.engine.clocks import HandClock

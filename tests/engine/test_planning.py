@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine import entries, ids
 from engine.commands import Delete, FlushAll, Plan, Trim, XDel, XTrim
-from engine.commands.execution import Parked, execute, is_ready, read_streams_max
+from engine.commands.execution import READ_STREAMS_MAX, Parked, execute, is_ready
 from engine.commands.planning import durable_queue
 from engine.records import Append, RemoveStream, SetCounters
 from engine.replies import Planned, StreamPlan
@@ -138,7 +138,7 @@ def test_a_plan_of_what_is_on_disk_waits_for_that(house: House) -> None:
 
 def test_a_plan_is_of_so_many_streams(house: House) -> None:
     """As every read is."""
-    streams = [(f"s{number}", 0) for number in range(read_streams_max + 1)]
+    streams = [(f"s{number}", 0) for number in range(READ_STREAMS_MAX + 1)]
     assert house.refused(Plan(streams=streams)).code == "invalid"
 
 

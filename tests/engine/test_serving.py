@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from engine.commands import Cursor, XAdd, XGroupCreate, XRead, XReadGroup
+from engine.commands.base import Command
 from engine.commands.execution import Parked, execute
-from engine.commands.types import Command
 from engine.keyspace import Keyspace
 from engine.runtime.serving import Serving, answered_at_once_max
 from engine.waiters import Waiter, Waiters

@@ -50,11 +50,11 @@ from engine.commands import (
     XTrim,
     own,
 )
+from engine.commands.base import Command
 from engine.commands.execution import Unfinished, execute_all
 from engine.commands.grouping import DROPPED_MAX
 from engine.commands.managing import TRANSFERRED_MAX
 from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX, TURN_SCANNED_MAX
-from engine.commands.types import Command
 from engine.records import encode
 from engine.records.snapshot import Capture
 from tests.engine.house import House

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from engine import Engine, EngineError, Fsync, RewriteFailed, entries
 from engine.commands import XAdd, XAutoClaim, XClaim, XReadGroup
-from engine.commands.types import Command
+from engine.commands.base import Command
 from engine.keyspace import Keyspace
 from engine.log import Log, LogPoisoned, LogRefused
 from engine.log.manifest import MANIFEST, file_number

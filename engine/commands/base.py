@@ -1,0 +1,105 @@
+"""What every command says of itself: all that the engine asks before it runs one, whatever it does.
+
+Knows: the questions, and the usual answers. A command's class gives its own where they differ, so that nobody
+else asks of what type a command is.
+Must never know: single commands, and how they run.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, ClassVar, Final, Self
+
+import msgspec
+
+from engine.keyspace import Keyspace
+
+# In the place of a stream's name: what belongs to none, as settings and idempotency keys over several.
+NO_STREAM: Final = ""
+
+
+class MemoryNeed(Enum):
+    """What a command needs memory for, which decides when it is refused.
+
+    memory          ADDS        DELIVERS    NONE
+    below limit     runs        runs        runs
+    full            refused     runs        runs
+    over by 1/10    refused     refused     runs
+    """
+
+    ADDS = "entries, streams, groups, consumers or answers to remember"
+    DELIVERS = "entries that become pending, or a consumer in passing"
+    NONE = "nothing: it reads, makes room, or changes what is there"
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """A command: immutable, typed, free of any wire format."""
+
+    # False: it never changes anything, so the log need not have room for it.
+    changes: ClassVar[bool] = True
+    needs: ClassVar[MemoryNeed] = MemoryNeed.NONE
+    # Whether the turn looks up each of `named_ids` in its stream.
+    looks_up: ClassVar[bool] = True
+    # Whether it takes entries for which others may be waiting: then it runs behind them.
+    queues: ClassVar[bool] = False
+    # Whether the reply grows with what is stored.
+    long_reply: ClassVar[bool] = False
+
+    def named_streams(self) -> tuple[str, ...] | None:
+        """The streams that it names; None for a command on all of them."""
+        return None
+
+    def depends_on(self) -> tuple[str, ...] | None:
+        """The streams on which its reply depends, `NO_STREAM` among them; None for all of them."""
+        return self.named_streams()
+
+    def named_ids(self) -> Sequence[int]:
+        """The IDs for which the turn must have room before it runs."""
+        return ()
+
+    def entry_bytes(self) -> int:
+        """The bytes of entries that it brings into the log."""
+        return 0
+
+    def memory_need(self, keyspace: Keyspace) -> MemoryNeed:
+        """What it needs memory for, as things stand."""
+        return self.needs
+
+    def has_long_reply(self) -> bool:
+        """Whether the reply grows with what is stored."""
+        return self.long_reply
+
+    def unblocked(self) -> Self:
+        """The same, which does not wait."""
+        return self
+
+
+class StreamCommand(Command, frozen=True, kw_only=True):
+    """A command on one stream."""
+
+    stream: str
+
+    def named_streams(self) -> tuple[str, ...]:
+        return (self.stream,)
+
+
+class BlockingCommand(Command, frozen=True, kw_only=True):
+    """A read of several streams, each with a place to read from. `block_ms` waits while there is nothing for
+    it, None does not.
+    """
+
+    streams: Sequence[tuple[str, Any]]
+    block_ms: int | None = None
+
+    def named_streams(self) -> tuple[str, ...]:
+        return tuple([name for name, _ in self.streams])
+
+    def unblocked(self) -> Self:
+        return self if self.block_ms is None else msgspec.structs.replace(self, block_ms=None)
+
+    def reader(self) -> tuple[str, str] | None:
+        """The group and the consumer that wait, None where nobody else hears of the wait."""
+        return None
+
+    def wake_cost(self) -> int:
+        """What looking at it once more costs, in plain reads of one stream."""
+        return 1

@@ -1,0 +1,52 @@
+"""Which function runs which command.
+
+Knows: one function for each type of command, and how those that wait are looked at meanwhile.
+Must never know: what any of them does.
+
+    @runs(types.XLen)
+    def xlen(turn: Turn, command: types.XLen) -> int: …
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from engine.commands.base import BlockingCommand, Command
+from engine.commands.turn import Parked, Turn, Unfinished
+from engine.replies import Reply
+
+C = TypeVar("C", bound=Command)
+B = TypeVar("B", bound=BlockingCommand)
+R = TypeVar("R")
+
+
+class Waiting(NamedTuple, Generic[B]):
+    """How one kind of command waits.
+
+    `is_ready` returns whether running it again may find something, in the queue that was signalled (None: in
+    any): cheap, changes nothing. `end` gives its reply when its time is over. `retry_at_ms` is when (wall
+    clock) it may find something without any write, None for never.
+    """
+
+    is_ready: Callable[[Turn, B, str | None], bool]
+    end: Callable[[Turn, B], Reply]
+    retry_at_ms: Callable[[Turn, B], int | None]
+
+
+RUN: Final[dict[type[Command], Callable[[Turn, Any], Reply | Parked | Unfinished]]] = {}
+WAIT: Final[dict[type[Command], Waiting[Any]]] = {}
+
+
+def runs(kind: type[C]) -> Callable[[Callable[[Turn, C], R]], Callable[[Turn, C], R]]:
+    """Enter the function that runs commands of this type."""
+
+    def enter(function: Callable[[Turn, C], R]) -> Callable[[Turn, C], R]:
+        assert kind not in RUN, "one function a command"
+        RUN[kind] = function  # type: ignore[assignment] # every function returns one of the replies
+        return function
+
+    return enter
+
+
+def waits(kind: type[B], waiting: Waiting[B]) -> None:
+    """Enter how commands of this type wait."""
+    WAIT[kind] = waiting
