@@ -1,4 +1,4 @@
-# Weir in a container. `build` installs from the lock and builds the wheel, the last stage keeps the result alone: that
+# Weir in a container. `build` installs from the lock and builds the wheels, the last stage keeps the result alone: that
 # is the gateway. `docker build --target pipeline` makes another image of the same, with Spark, for the jobs.
 
 FROM python:3.11-slim AS build
@@ -11,18 +11,20 @@ COPY pyproject.toml LICENSE README.md ./
 COPY app app
 COPY engine engine
 COPY sdk/python sdk/python
-COPY spark spark
-RUN python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /wheels . \
+RUN python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /wheels . ./sdk/python \
  && python -m pip --python /opt/weir install --no-deps --no-index /wheels/*.whl
 
 
 # Spark and a Java: 1.2 GB, and nothing of it in the image of the gateway.
 FROM build AS pipeline-build
 COPY requirements-spark.lock ./
+COPY spark spark
 # PySpark is a source distribution; what builds it comes from the lock too, and goes again.
 RUN python -m pip --python /opt/weir install --no-cache-dir --require-hashes -r requirements-build.lock \
  && python -m pip --python /opt/weir install --no-cache-dir --require-hashes --no-build-isolation \
     -r requirements-spark.lock \
+ && python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /wheels/spark ./spark \
+ && python -m pip --python /opt/weir install --no-deps --no-index /wheels/spark/*.whl \
  && python -m pip --python /opt/weir uninstall --yes hatchling setuptools \
  && XDG_CACHE_HOME=/opt/weir/cache /opt/weir/bin/python -c "from pyspark_weir.java import find; find()"
 

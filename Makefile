@@ -93,8 +93,8 @@ $(VENV)/.locked: requirements.lock $(VENV)/.made
 	@$(PIP_SHOWN) install --require-hashes -r requirements.lock
 	@touch $@
 
-$(VENV)/.project: pyproject.toml $(VENV)/.locked
-	@$(PIP) install --no-deps --no-build-isolation --no-index --editable .
+$(VENV)/.project: pyproject.toml sdk/python/pyproject.toml spark/pyproject.toml $(VENV)/.locked
+	@$(PIP) install --no-deps --no-build-isolation --no-index --editable . --editable sdk/python --editable spark
 	@touch $@
 
 # PySpark is a source distribution of 450 MB. Pip builds a wheel of it once, which its cache keeps for every

@@ -3,4 +3,4 @@
 from importlib import metadata
 from typing import Final
 
-VERSION: Final = metadata.version("weir")
+VERSION: Final = metadata.version("weir-gateway")

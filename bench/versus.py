@@ -52,7 +52,7 @@ class Weir:
         command = [
             sys.executable,
             "-m",
-            "weir.cli.main",
+            "weir",
             "serve",
             "--port",
             str(self.port),

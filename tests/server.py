@@ -35,7 +35,7 @@ class Server:
     """`weir serve` on `data`; `start` may follow `kill` or `stop`, on the same port and data."""
 
     # The module that is run.
-    program = "weir.cli.main"
+    program = "weir"
 
     def __init__(self, data: Path, *options: str, port: int | None = None) -> None:
         self.data = data

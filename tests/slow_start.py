@@ -2,7 +2,7 @@
 
 Knows: how `weir serve` is started, where its log is read. Must never know: what is tested with it.
 
-    python tests/slow_start.py 5 python -m weir.cli.main serve …
+    python tests/slow_start.py 5 python -m weir serve …
 """
 
 import runpy

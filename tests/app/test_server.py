@@ -58,7 +58,7 @@ def request(server: Server, method: str, path: str, body: bytes = b"", **headers
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "weir.cli.main", "serve", *words]
+    command = [sys.executable, "-m", "weir", "serve", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -169,7 +169,7 @@ def test_it_says_where_everything_is(tmp_path: Path) -> None:
     """
     place = ["--port", "0", "--data", str(tmp_path / "data")]
     process = subprocess.Popen(
-        [sys.executable, "-m", "weir.cli.main", "serve", *place],
+        [sys.executable, "-m", "weir", "serve", *place],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )

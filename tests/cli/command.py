@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 command_s_max: Final = 60
-WEIR: Final = (sys.executable, "-m", "weir.cli.main")
+WEIR: Final = (sys.executable, "-m", "weir")
 ROOT: Final = Path(__file__).parent.parent.parent
 
 

@@ -11,7 +11,7 @@ import pytest
 
 def weir(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
-    command = [sys.executable, "-m", "weir.cli.main", *words]
+    command = [sys.executable, "-m", "weir", *words]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=False, env={**clean, **environment}
     )

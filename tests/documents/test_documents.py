@@ -78,7 +78,7 @@ def _placed(text: str, port: int, redis_port: int) -> str:
     moved = moved.replace("6379", str(redis_port))
     # In this order: where Python is, `.venv/bin/` may stand in the path.
     moved = moved.replace(".venv/bin/python", sys.executable)
-    return moved.replace(".venv/bin/weir", f"{sys.executable} -m weir.cli.main")
+    return moved.replace(".venv/bin/weir", f"{sys.executable} -m weir")
 
 
 def test_the_tour_is_there() -> None:

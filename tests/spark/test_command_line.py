@@ -46,7 +46,7 @@ def _findings(ran: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]
 def test_one_command_line_has_two_names() -> None:
     """`weir pipeline` where there is a gateway, `python -m pyspark_weir` where there is none."""
     one = _pipeline("--help")
-    other = _run(sys.executable, "-m", "weir.cli.main", "pipeline", "--help")
+    other = _run(sys.executable, "-m", "weir", "pipeline", "--help")
     assert one.returncode == other.returncode == 0
     assert "doctor" in one.stdout
     assert one.stdout.splitlines()[3:] == other.stdout.splitlines()[3:]
@@ -59,7 +59,7 @@ import sys
 sys.argv = ["weir", "pipeline", "--help"]
 import weir.cli.main
 try:
-    weir.cli.main.cli()
+    weir.cli.main.main()
 finally:
     print("loaded", sorted({"pyspark", "pyarrow", "numpy", "matplotlib", "httpx"} & sys.modules.keys()))
 """
@@ -85,7 +85,7 @@ weir.cli.main.main()
     ran = _run(sys.executable, "-c", program)
     assert ran.returncode == 1
     assert ran.stderr.endswith(
-        "is not installed: make spark, or pip install '.[spark]', in a checkout of Weir\n"
+        "is not installed: make spark, or pip install ./sdk/python './spark[spark]', in a checkout of Weir\n"
     )
     assert "Traceback" not in ran.stderr
 

@@ -128,3 +128,8 @@ def _say_retries() -> None:
 def main() -> None:
     """The console script, and `python -m pyspark_weir`."""
     jobs(prog_name="weir pipeline")
+
+
+def register(cli: typer.Typer) -> None:
+    """Add `pipeline` to the command `weir`."""
+    cli.add_typer(jobs, rich_help_panel="On Spark")

@@ -1,30 +1,29 @@
-"""`weir`: which commands there are, in which order they are shown, and how they end.
+"""The command `weir`: its own commands, those that other packages add, and how a command ends.
 
-Knows: the commands by name. Must never know: what they do.
+Knows: the client's commands by name, and where installed packages register theirs.
+Must never know: what any of them does.
 
-What a command needs is imported when it runs, so that `weir --help` and shell completion wait for nothing.
+A package adds commands with an entry point of the group `weir.commands`: a function that takes the
+`typer.Typer` below. It imports what its commands need when they run, because `weir --help` and shell
+completion load every package.
 """
 
 import sys
+from importlib import metadata
 from typing import Annotated, Final
 
 import typer
 
-from app.cli import backup, log, migrate, serve
-from pyspark_weir.cli.main import jobs
-from weir.cli import groups, publish, read, redrive, streams, tail
+from weir.cli import groups, output, publish, read, redrive, streams, tail
 from weir.cli.failure import Failure
-from weir.cli.output import plain
 
-_SERVER: Final = "Server"
-_DATA: Final = "Data on this machine"
+PLUGINS: Final = "weir.commands"
 _ENTRIES: Final = "Entries"
 _OPERATIONS: Final = "Streams and groups"
-_SPARK: Final = "On Spark"
 
 cli = typer.Typer(
     name="weir",
-    help="A stream gateway: Redis Streams semantics over HTTP, from one small service.",
+    help="Weir, a stream gateway: Redis Streams semantics over HTTP.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -32,28 +31,19 @@ cli = typer.Typer(
 
 @cli.callback(invoke_without_command=True)
 def root(version: Annotated[bool | None, typer.Option("--version", help="print the version")] = None) -> None:
-    """A stream gateway: Redis Streams semantics over HTTP, from one small service.
+    """Weir, a stream gateway: Redis Streams semantics over HTTP.
 
-    `serve` and `config` are about a server, `backup`, `restore` and `log` about its data; all others talk to
-    one, at --url or WEIR_URL. Exit codes: 0 fine, 1 failed, 2 usage, 3 data refused, 4 data in use elsewhere,
-    5 a fault inside the server.
+    Commands on entries, streams and groups talk to a gateway at --url or WEIR_URL. Exit codes: 0 fine,
+    1 failed, 2 usage, 3 data refused, 4 data in use elsewhere, 5 a fault inside the server.
     """
     if version:
-        from app.version import VERSION
-
-        print(f"weir {VERSION}")
+        print(f"weir {metadata.version('weir-client')}")
         raise typer.Exit
 
 
-cli.command("serve", rich_help_panel=_SERVER)(serve.serve)
-cli.command("config", rich_help_panel=_SERVER)(serve.show_config)
-cli.command("backup", rich_help_panel=_DATA)(backup.backup)
-cli.command("restore", rich_help_panel=_DATA)(backup.restore)
-cli.add_typer(log.commands, name="log", rich_help_panel=_DATA)
 cli.command("publish", rich_help_panel=_ENTRIES)(publish.publish)
 cli.command("tail", rich_help_panel=_ENTRIES)(tail.tail)
 cli.command("read", rich_help_panel=_ENTRIES)(read.read)
-cli.command("import", rich_help_panel=_OPERATIONS)(migrate.migrate)
 cli.command("streams", rich_help_panel=_OPERATIONS)(streams.streams)
 cli.command("info", rich_help_panel=_OPERATIONS)(streams.info)
 cli.command("trim", rich_help_panel=_OPERATIONS)(streams.trim)
@@ -61,17 +51,23 @@ cli.command("groups", rich_help_panel=_OPERATIONS)(groups.groups)
 cli.command("pending", rich_help_panel=_OPERATIONS)(groups.pending)
 cli.command("claim", rich_help_panel=_OPERATIONS)(groups.claim)
 cli.command("redrive", rich_help_panel=_OPERATIONS)(redrive.redrive)
-cli.add_typer(jobs, rich_help_panel=_SPARK)
+
+
+def add_plugins() -> None:
+    """Add the commands of installed packages. One that cannot be loaded is reported, and left out."""
+    for plugin in sorted(metadata.entry_points(group=PLUGINS)):
+        try:
+            plugin.load()(cli)
+        except Exception as error:  # noqa: BLE001 - other packages' faults; the client's commands still work
+            name = plugin.dist.name if plugin.dist else plugin.value
+            output.say(f"the commands of {name} cannot be loaded: {type(error).__name__}: {error}")
 
 
 def main() -> None:
     """The console script."""
+    add_plugins()
     try:
         cli()
     except Failure as failure:
-        print(f"weir: {plain(str(failure))}", file=sys.stderr)
+        print(f"weir: {output.plain(str(failure))}", file=sys.stderr)
         sys.exit(failure.exit_code)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,23 @@
+"""What the gateway adds to the command `weir`.
+
+Knows: the commands by name, in the order in which help shows them. Must never know: what they do.
+"""
+
+from typing import Final
+
+import typer
+
+from app.cli import backup, log, migrate, serve
+
+_SERVER: Final = "Server"
+_DATA: Final = "Data on this machine"
+
+
+def register(cli: typer.Typer) -> None:
+    """Add `serve`, `config`, `backup`, `restore`, `log` and `import`."""
+    cli.command("serve", rich_help_panel=_SERVER)(serve.serve)
+    cli.command("config", rich_help_panel=_SERVER)(serve.show_config)
+    cli.command("import", rich_help_panel=_SERVER)(migrate.migrate)
+    cli.command("backup", rich_help_panel=_DATA)(backup.backup)
+    cli.command("restore", rich_help_panel=_DATA)(backup.restore)
+    cli.add_typer(log.commands, name="log", rich_help_panel=_DATA)
