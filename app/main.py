@@ -59,7 +59,7 @@ ROUTES: Final[Sequence[Route | Operation]] = [
     *entries.routes.all,
     *tail.routes.all,
     *multi_stream.routes.all,
-    *plan.routes.all,
+    *plan.router.operations,
     *groups.router.operations,
     *consumers.routes.all,
     *pending.router.operations,

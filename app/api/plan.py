@@ -2,102 +2,224 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
-from typing import Final
+from itertools import islice
+from typing import Annotated, Final
+
+import msgspec
+import orjson
+from pydantic import Field
 
 from app.auth import Access, Action
+from app.errors import Refusal, invalid, step
+from app.http.binder import CallParameter
 from app.http.calls import Answer, Call
-from app.http.routing import Routes
+from app.http.models import (
+    Count,
+    IdsByStream,
+    IdText,
+    RequestModel,
+    ResponseModel,
+    Whole,
+    capped,
+)
+from app.http.operations import Router
 from app.redis.glob import Glob
-from app.wire import plan as wire
 from app.wire.read import preferred_wait_ms
+from engine import ids
 from engine.commands import ListStreams, Plan
 from engine.replies import Listing, Planned
+from engine.replies import StreamPlan as PlannedStream
+from engine.shares import shares
 
-routes: Final = Routes()
+router: Final = Router("many")
 
+# Streams planned in one turn: a look into each takes some hundredths of a millisecond.
+STREAMS_PER_TURN: Final = 50
+# More pieces than any reader has workers; each costs a look.
+PARTS_MAX: Final = 256
+# As long as the longest name: a match costs the product of both lengths.
+PATTERN_BYTES_MAX: Final = 512
 # Names looked at in one turn.
-_names_a_turn: Final = 1_000
-# While a plan waits, new streams that fit its pattern are looked for after so long; less often where looking
-# takes long: one part of so many of the time.
-_look_again_ms: Final = 1_000
-_looking_share: Final = 20
+_NAMES_PER_TURN: Final = 1_000
+# Cutting a range into this many pieces costs as much as counting it.
+_CUTS_PER_COUNT: Final = 8
+# Above this many rows, streams and cuts, writing the answer takes longer than a thread costs.
+_INLINE_ROWS_MAX: Final = 200
+# A waiting plan looks this often for new streams that match its pattern; less often where looking takes long:
+# it may take one part in `_LOOKING_SHARE` of the time.
+_LOOK_AGAIN_MS: Final = 1_000
+_LOOKING_SHARE: Final = 20
 
 
-@routes.post("/v1/plan", Access.PER_STREAM, "plan")
-async def plan(call: Call) -> Answer:
-    """Tell what there is behind a cursor in each of many streams, and share a budget between them."""
-    settings = call.gateway.settings
-    prefer_wait_ms = preferred_wait_ms(call.wishes.wait_s, call.gateway.read_limits)
-    given = await call.members(*wire.PLAN)
-    wanted = wire.parse(given, settings.request_streams_max, settings.wait_ms_max, prefer_wait_ms)
-    for name in wanted.streams:
+class PlanWanted(RequestModel):
+    """Which streams, each with the ID behind which it is read, and how much of them.
+
+    `pattern` stands for streams that `streams` does not name: these are read from the beginning. At least one
+    of the two is needed. `end` bounds single streams; all streams share the budget in proportion to what they
+    have, but get one entry each.
+    """
+
+    streams: IdsByStream | None = None
+    pattern: Annotated[
+        str | None,
+        Field(min_length=1, max_length=PATTERN_BYTES_MAX, description="`*`, `?`, `[a-c]`, as in Redis"),
+    ] = None
+    end: Annotated[
+        IdsByStream | None, Field(description="the last ID that may be planned, of some of the streams")
+    ] = None
+    max_entries: Annotated[int, Whole(1)] | None = None
+    max_bytes: Annotated[int, Whole(1)] | None = None
+    parts: Annotated[int, Whole(1, PARTS_MAX, description="maximum number of pieces of each range")] = 1
+    durable_only: bool = False
+    wait: Annotated[
+        Annotated[int, Whole(0, "wait_ms_max")] | None,
+        Field(description="milliseconds to wait where there is nothing"),
+    ] = None
+
+    def check(self) -> None:
+        """Refuse members that do not go together."""
+        if not self.streams and self.pattern is None:
+            raise invalid("/streams", "a plan needs streams, with their cursors, or a pattern")
+        if self.pattern is None:
+            for name in self.end or ():
+                if name not in (self.streams or {}):
+                    raise invalid(f"/end/{step(name)}", "the stream is not one of the plan's")
+
+    def glob(self) -> Glob | None:
+        """The pattern, compiled."""
+        if self.pattern is None:
+            return None
+        pattern = self.pattern.encode()
+        if len(pattern) > PATTERN_BYTES_MAX:
+            raise invalid("/pattern", f"a pattern has at most {PATTERN_BYTES_MAX} bytes, as a name")
+        return Glob(pattern)
+
+    def command(self, found: Sequence[str]) -> Plan:
+        """The command, with the streams that match the pattern: these are read from the beginning."""
+        return Plan(
+            streams=[*(self.streams or {}).items(), *((name, ids.ID_MIN) for name in found)],
+            ends=self.end or {},
+            max_entries=self.max_entries,
+            max_bytes=self.max_bytes,
+            parts=self.parts,
+            durable_only=self.durable_only,
+        )
+
+    def waiting(self, found: Sequence[str], wait_ms: int) -> Plan:
+        """The command that waits until there is something, and plans as little as possible."""
+        return msgspec.structs.replace(
+            self.command(found), max_entries=None, max_bytes=None, parts=1, block_ms=wait_ms
+        )
+
+
+class StreamPlan(ResponseModel):
+    """`(after, end]` is to be read: `count` entries, whose stored texts take about `bytes`; `end` is `after`
+    where there are none. `lag` entries follow `after` in all.
+
+    `first` is the first entry's ID, `last` the last ID given. A cursor other than 0-0 below `removed_upto`
+    has missed entries, and so has one with another `generation`. `durable` is the highest ID that a crash
+    cannot take back, null where that is not known (fsync=no). `cuts` are the IDs that end all pieces but the
+    last.
+    """
+
+    after: IdText
+    end: IdText
+    count: Count
+    bytes: Count
+    first: IdText | None
+    last: IdText
+    removed_upto: IdText
+    max_deleted_id: IdText
+    generation: str
+    durable: IdText | None
+    lag: Count
+    cuts: list[IdText]
+
+
+class Plans(ResponseModel):
+    """What there is in each stream, and which of the streams do not exist."""
+
+    streams: dict[str, StreamPlan]
+    missing: list[str]
+
+
+@router.post(
+    "/v1/plan",
+    Access.PER_STREAM,
+    model=Plans,
+    refusals=("malformed_id", "too_many_waiters"),
+    prefer="`wait=<seconds>`, where the body has no `wait`",
+)
+async def plan(call: CallParameter, wanted: PlanWanted) -> Answer:
+    """Plan a read of many streams: what follows a cursor in each, with a budget shared between them.
+
+    It counts what there is without reading it, and says how far to read next. With `durable_only` a range
+    ends where a crash may take back what follows. `wait` waits while there is nothing at all. Read the ranges
+    as pages, `readEntries` with `after` and `end`.
+    """
+    wait_ms = preferred_wait_ms(call.wishes.wait_s, call.gateway.read_limits)
+    if wanted.wait is not None:
+        wait_ms = wanted.wait
+    wanted.check()
+    pattern = wanted.glob()
+    for name in wanted.streams or ():
         call.require(Action.READ, name)
-    found = await _found(call, wanted)
-    planned = await _planned(call, wanted.command(found))
-    if wanted.wait_ms and not wire.has_any(planned):
-        planned = await call.gateway.wait(_waited(call, wanted, found), call.receive)
-    if wire.is_laborious(planned):
-        return Answer(200, await asyncio.to_thread(wire.answer, planned))
-    return Answer(200, wire.answer(planned))
+    found = await _find(call, wanted, pattern)
+    planned = await _plan(call, wanted.command(found))
+    if wait_ms and not _has_any(planned):
+        work = _wait(call, wanted, pattern, found, wait_ms)
+        planned = await call.gateway.wait(work, call.receive)
+    rows = sum(1 + len(one.cuts) for one in planned.streams)
+    return Answer(200, await asyncio.to_thread(write, planned) if rows > _INLINE_ROWS_MAX else write(planned))
 
 
-async def _waited(call: Call, wanted: wire.Wanted, found: Sequence[str]) -> Planned:
+async def _wait(
+    call: Call, wanted: PlanWanted, pattern: Glob | None, found: Sequence[str], wait_ms: int
+) -> Planned:
     """The plan, made when there is something or the time is over."""
     clock = call.gateway.clock
-    until = clock.monotonic() + wanted.wait_ms / 1000
+    until = clock.monotonic() + wait_ms / 1000
     looked_s = 0.0
     while True:
-        wait_ms = max(1, round((until - clock.monotonic()) * 1000))
-        if wanted.pattern is not None:
-            wait_ms = min(wait_ms, max(_look_again_ms, round(looked_s * _looking_share * 1000)))
-        # What this answers is made in one turn, and of streams that were found before: it only tells when.
-        await call.engine.execute(wanted.waiting(found, wait_ms))
+        rest_ms = max(1, round((until - clock.monotonic()) * 1000))
+        if pattern is not None:
+            rest_ms = min(rest_ms, max(_LOOK_AGAIN_MS, round(looked_s * _LOOKING_SHARE * 1000)))
+        # Its answer is made in one turn, and of streams that were found before: it only says when.
+        await call.engine.execute(wanted.waiting(found, rest_ms))
         began = clock.monotonic()
-        found = await _found(call, wanted)
+        found = await _find(call, wanted, pattern)
         looked_s = clock.monotonic() - began
-        planned = await _planned(call, wanted.command(found))
-        if wire.has_any(planned) or clock.monotonic() >= until:
+        planned = await _plan(call, wanted.command(found))
+        if _has_any(planned) or clock.monotonic() >= until:
             return planned
 
 
-async def _planned(call: Call, command: Plan) -> Planned:
-    """The plan. One of many streams is made a few at a time, with others' turns between: counted first, so
-    that the budget is shared by all of them.
-    """
-    several = wire.Several(command)
-    if several.is_one:
-        return await _turn(call, command)
-    counted = [await _turn(call, one) for one in several.counting()]
-    if several.is_counting:
-        return several.together(counted)
-    return several.together([await _turn(call, one) for one in several.sharing(counted)])
+# ---- streams that match the pattern
 
 
-async def _turn(call: Call, command: Plan) -> Planned:
-    await asyncio.sleep(0)
-    reply = await call.execute(command)
-    assert isinstance(reply, Planned), "a plan answers what is planned"
-    return reply
-
-
-async def _found(call: Call, wanted: wire.Wanted) -> list[str]:
-    """The other streams that fit the pattern, of those that may be read."""
-    if wanted.pattern is None:
+async def _find(call: Call, wanted: PlanWanted, pattern: Glob | None) -> list[str]:
+    """The other streams that match the pattern, of those that the caller may read."""
+    if pattern is None:
         return []
     most = call.gateway.settings.request_streams_max
+    named = wanted.streams or {}
     found: list[str] = []
-    prefix = wanted.pattern.prefix.decode(errors="ignore")
+    prefix = pattern.prefix.decode(errors="ignore")
     after = None
     while True:
-        page = await call.execute(ListStreams(prefix=prefix, after=after, limit=_names_a_turn))
+        page = await call.execute(ListStreams(prefix=prefix, after=after, limit=_NAMES_PER_TURN))
         assert isinstance(page, Listing), "listing answers names"
-        # A match takes as long as pattern and name make it: others are served meanwhile.
-        found += await asyncio.to_thread(_matching, call, wanted.pattern, wanted.streams, page.names)
-        if len(found) + len(wanted.streams) > most:
-            raise wire.too_many("pattern", most)
+        # How long a match takes depends on pattern and name: others are served meanwhile.
+        found += await asyncio.to_thread(_matching, call, pattern, named, page.names)
+        if len(found) + len(named) > most:
+            raise _too_many(most)
         after = page.next
         if after is None:
             return found
+
+
+def _too_many(most: int) -> Refusal:
+    return invalid("/pattern", f"one plan is of at most {most} streams: share them between several")
 
 
 def _matching(call: Call, pattern: Glob, named: Collection[str], names: Sequence[str]) -> list[str]:
@@ -107,3 +229,79 @@ def _matching(call: Call, pattern: Glob, named: Collection[str], names: Sequence
         for name in names
         if name not in named and pattern.matches(name.encode()) and policy.may(principal, Action.READ, name)
     ]
+
+
+# ---- a few streams in each turn
+
+
+async def _plan(call: Call, command: Plan) -> Planned:
+    """The plan. One of many streams is made a few at a time, with others' turns between: counted first, so
+    that all of them share the budget.
+    """
+    size = max(1, STREAMS_PER_TURN * _CUTS_PER_COUNT // (_CUTS_PER_COUNT - 1 + command.parts))
+    pieces = [command.streams[at : at + size] for at in range(0, len(command.streams), size)]
+    if len(pieces) <= 1:
+        return await _turn(call, command)
+    counting = msgspec.structs.replace(command, max_entries=None, max_bytes=None, parts=1)
+    counted = [await _turn(call, msgspec.structs.replace(counting, streams=piece)) for piece in pieces]
+    if command == counting:
+        return _join(counted)
+    entries = _shares(command.max_entries, [[one.count for one in each.streams] for each in counted])
+    sizes = _shares(command.max_bytes, [[one.bytes for one in each.streams] for each in counted])
+    sharing = [
+        msgspec.structs.replace(command, streams=piece, max_entries=most, max_bytes=most_bytes)
+        for piece, most, most_bytes in zip(pieces, entries, sizes, strict=True)
+    ]
+    return _join([await _turn(call, one) for one in sharing])
+
+
+async def _turn(call: Call, command: Plan) -> Planned:
+    await asyncio.sleep(0)
+    reply = await call.execute(command)
+    assert isinstance(reply, Planned), "a plan answers what is planned"
+    return reply
+
+
+def _join(planned: Sequence[Planned]) -> Planned:
+    return Planned(
+        [one for each in planned for one in each.streams],
+        [name for each in planned for name in each.missing],
+    )
+
+
+def _shares(budget: int | None, wanted: Sequence[Sequence[int]]) -> Sequence[int | None]:
+    """The part of the budget that each piece gets, None for all of it where there is no budget."""
+    if budget is None:
+        return [None] * len(wanted)
+    given = iter(shares([one for each in wanted for one in each], budget))
+    return [max(1, sum(islice(given, len(each)))) for each in wanted]
+
+
+# ---- the answer
+
+
+def _has_any(planned: Planned) -> bool:
+    return any(one.count for one in planned.streams)
+
+
+def write(planned: Planned) -> bytes:
+    """The answer."""
+    streams = {one.stream: _row(one) for one in planned.streams}
+    return orjson.dumps({"streams": streams, "missing": planned.missing})
+
+
+def _row(one: PlannedStream) -> dict[str, object]:
+    return {
+        "after": ids.text(one.after),
+        "end": ids.text(one.end),
+        "count": one.count,
+        "bytes": capped(one.bytes),
+        "first": ids.text(one.first_id) if one.first_id else None,
+        "last": ids.text(one.last_id),
+        "removed_upto": ids.text(one.removed_upto),
+        "max_deleted_id": ids.text(one.max_deleted_id),
+        "generation": one.generation,
+        "durable": ids.text(one.durable) if one.durable is not None else None,
+        "lag": one.lag,
+        "cuts": [ids.text(cut) for cut in one.cuts],
+    }

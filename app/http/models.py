@@ -8,7 +8,7 @@ is the name of a setting is looked up in `Context.settings`; in the document it 
 `openapi.document` resolves it.
 
 Validators raise PydanticCustomError, whose type is the refusal's code; `at` in its context is the index of a
-list's item, which Pydantic does not know.
+list's item, or the name of an object's member, which Pydantic does not know.
 """
 
 import re
@@ -35,6 +35,17 @@ ID_PATTERN: Final = "[0-9]{1,20}(-[0-9]{1,20})?"
 _DEFAULTS: Final = Settings.model_construct()
 _WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
+_NAME_SCHEMA: Final[dict[str, object]] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": names.name_bytes_max,
+    "pattern": NAME_PATTERN,
+}
+_ID_SCHEMA: Final[dict[str, object]] = {
+    "type": "string",
+    "format": "entry-id",
+    "pattern": f"^{ID_PATTERN}$",
+}
 _ID_HINT: Final = "it is an ID, '<ms>-<seq>' or '<ms>'"
 
 
@@ -64,7 +75,7 @@ def absent() -> Any:  # noqa: ANN401 - the default of a member of any type
     return Field(default=None)
 
 
-def wrong(hint: str, code: str = "invalid", at: int | None = None) -> PydanticCustomError:
+def wrong(hint: str, code: str = "invalid", at: int | str | None = None) -> PydanticCustomError:
     """The error of a value; `hint` says what it should be."""
     # The hint is a value of the template: braces in it mean nothing.
     return PydanticCustomError(code, "{hint}", {"hint": hint} if at is None else {"hint": hint, "at": at})
@@ -139,25 +150,26 @@ Milliseconds = Annotated[int, Whole()]
 # ---- names and IDs
 
 
+def _checked_name(value: object, what: str, at: str | None = None) -> str:
+    if not isinstance(value, str):
+        raise wrong(f"it is a {what}, a string", at=at)
+    try:
+        return names.checked_text(value, what)
+    except EngineError as refusal:
+        raise wrong(refusal.detail, refusal.code, at) from None
+
+
 class _Name(_Type):
     def __init__(self, what: str, example: str) -> None:
         super().__init__(
             self._name,
-            type="string",
-            minLength=1,
-            maxLength=names.name_bytes_max,
-            pattern=NAME_PATTERN,
+            **_NAME_SCHEMA,
             description="1 to 512 bytes of UTF-8 without `/` and control characters, not `.` or `..`",
         )
         self.what = what
 
     def _name(self, value: object, info: ValidationInfo) -> str:
-        if not isinstance(value, str):
-            raise wrong(f"it is a {self.what}, a string")
-        try:
-            return names.checked_text(value, self.what)
-        except EngineError as refusal:
-            raise wrong(refusal.detail, refusal.code) from None
+        return _checked_name(value, self.what)
 
 
 StreamName = Annotated[str, _Name("stream name", "orders")]
@@ -165,7 +177,7 @@ GroupName = Annotated[str, _Name("group name", "billing")]
 ConsumerName = Annotated[str, _Name("consumer name", "worker-1")]
 
 
-def _id(value: object, at: int | None = None) -> int:
+def _id(value: object, at: int | str | None = None) -> int:
     if not isinstance(value, str):
         raise wrong(_ID_HINT, at=at)
     parsed = ids.parse(value)
@@ -257,7 +269,7 @@ class _Ids(_Type):
             type="array",
             minItems=1,
             **_bound("maxItems", most),
-            items={"type": "string", "format": "entry-id", "pattern": f"^{ID_PATTERN}$"},
+            items=_ID_SCHEMA,
         )
         self.most = most
 
@@ -273,6 +285,36 @@ class _Ids(_Type):
 Ids = Annotated[list[int], _Ids("ids_max")]
 LookedUpIds = Annotated[list[int], _Ids("lookups_max")]
 """Of entries that are looked up one by one."""
+
+
+class _ByStream(_Type):
+    """An object: the name of each stream with a value, for as many streams as a request may name."""
+
+    def __init__(self, validate: Callable[[object, str], object], least: int = 0, **schema: object) -> None:
+        super().__init__(
+            self._by_stream,
+            type="object",
+            **({"minProperties": least} if least else {}),
+            **_bound("maxProperties", "request_streams_max"),
+            propertyNames=_NAME_SCHEMA,
+            additionalProperties=schema,
+        )
+        self.least = least
+        self.value = validate
+
+    def _by_stream(self, value: object, info: ValidationInfo) -> dict[str, object]:
+        if not isinstance(value, dict) or len(value) < self.least:
+            raise wrong("it is an object: the name of each stream with its cursor")
+        most = _context(info).settings.request_streams_max
+        if len(value) > most:
+            raise wrong(f"one request names at most {most} streams")
+        return {
+            _checked_name(name, "stream name", name): self.value(one, name) for name, one in value.items()
+        }
+
+
+IdsByStream = Annotated[dict[str, int], _ByStream(_id, **_ID_SCHEMA)]
+"""Streams, each with an ID."""
 
 
 def capped(value: int | None) -> int | None:

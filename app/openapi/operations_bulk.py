@@ -6,7 +6,7 @@ Knows: their parameters, bodies, answers, refusals and examples. Must never know
 from collections.abc import Mapping
 from typing import Final
 
-from app.openapi import schemas_bulk, schemas_streams
+from app.openapi import schemas_streams
 from app.openapi.operation import WRITES, Operation
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
@@ -32,17 +32,5 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             "idempotency_mismatch", "stale_epoch",
         ),
         writes=True,
-    ),
-    "plan": Operation(
-        tag="many",
-        answer=schemas_bulk.Plans,
-        body=schemas_bulk.PlanWanted,
-        headers={"Prefer": "`wait=<seconds>`, where the body has no `wait`"},
-        description=(
-            "What there is behind a cursor in each stream, counted without reading it, and how far to read "
-            "next. With `durable_only` a range ends where a crash may take back what follows. `wait` waits "
-            "while there is nothing at all. Read the ranges as pages, `readEntries` with `after` and `end`."
-        ),
-        refusals=("malformed_id", "too_many_waiters"),
     ),
 }  # fmt: skip

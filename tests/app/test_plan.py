@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
+from app.api import plan as planning
 from app.main import App
 from app.redis.glob import Glob
-from app.wire import plan as wire
 from engine.commands import Command, Plan
 from engine.replies import Planned
 from tests.app.test_waits import Client
@@ -142,10 +142,9 @@ async def test_a_plan_that_waits_is_one_of_the_waiters(app: App, two: httpx.Asyn
         ({"pattern": ""}, 422, "invalid", "/pattern"),
         ({"pattern": 7}, 422, "invalid", "/pattern"),
         ({"pattern": "é" * 256 + "*"}, 422, "invalid", "/pattern"),
-        ({"pattern": None}, 422, "invalid", "/pattern"),
+        ({"pattern": None}, 422, "invalid", "/streams"),
         ({"streams": None}, 422, "invalid", "/streams"),
-        ({"streams": {"a:1": "0"}, "end": None}, 422, "invalid", "/end"),
-        ({"streams": {"a:1": "0"}, "wait": None}, 422, "invalid", "/wait"),
+        ({"streams": {"a:1": "0"}, "parts": None}, 422, "invalid", "/parts"),
         ({"streams": {"a:1": "0"}, "durable_only": 1}, 422, "invalid", "/durable_only"),
     ],
 )
@@ -156,6 +155,14 @@ async def test_wrong_plans_are_refused(
     answer = await two.post(PLAN, json=body)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert answer.json()["errors"][0]["pointer"] == pointer
+
+
+async def test_a_member_that_is_null_was_not_given(two: httpx.AsyncClient) -> None:
+    """As everywhere."""
+    nulls = dict.fromkeys(("pattern", "end", "max_entries", "max_bytes", "wait"))
+    streams = {"streams": {"a:1": "0"}}
+    assert await plan(two, {**streams, **nulls}) == await plan(two, streams)
+    assert await plan(two, {"streams": None, "pattern": "a:1"}) == await plan(two, streams)
 
 
 async def test_names_are_names(two: httpx.AsyncClient) -> None:
@@ -180,7 +187,7 @@ async def test_a_plan_of_many_streams_is_one_plan(
         await http.post(f"/v1/streams/{name}/entries", json={"entries": rows})
     body = {"streams": {"none": "0", **dict.fromkeys(counts, "0")}, **asked}
     whole = await plan(http, body)
-    monkeypatch.setattr(wire, "streams_a_turn", 3)
+    monkeypatch.setattr(planning, "STREAMS_PER_TURN", 3)
     pieces = await plan(http, body)
     assert list(pieces["streams"]) == list(whole["streams"])
     assert pieces["missing"] == whole["missing"] == ["none"]
@@ -198,7 +205,7 @@ async def test_a_plan_of_many_streams_waits_as_one(
     app: App, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One waiter, woken by any of them."""
-    monkeypatch.setattr(wire, "streams_a_turn", 2)
+    monkeypatch.setattr(planning, "STREAMS_PER_TURN", 2)
     body = {"streams": {f"s{number}": "0" for number in range(5)}, "wait": 5_000, "max_entries": 1}
     waiting = asyncio.ensure_future(plan(http, body))
     while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it
@@ -244,7 +251,7 @@ async def test_a_plan_that_waited_is_made_a_few_streams_at_a_time(
     app: App, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that found something at once: budget and pieces are made in no turn of all streams."""
-    monkeypatch.setattr(wire, "streams_a_turn", 2)
+    monkeypatch.setattr(planning, "STREAMS_PER_TURN", 2)
     names = [f"s{number}" for number in range(5)]
     body = {"streams": dict.fromkeys(names, "0"), "wait": 5_000, "max_entries": 10, "parts": 4}
     waiting = asyncio.ensure_future(plan(http, body))
@@ -275,13 +282,13 @@ async def test_a_large_plan_is_written_in_a_thread(
 ) -> None:
     """Others are served meanwhile; what it tells is the same."""
     threads: list[int] = []
-    answer = wire.answer
+    write = planning.write
 
     def noted(planned: Planned) -> bytes:
         threads.append(threading.get_ident())
-        return answer(planned)
+        return write(planned)
 
-    monkeypatch.setattr(wire, "answer", noted)
+    monkeypatch.setattr(planning, "write", noted)
     rows = [{"fields": {"n": "1"}}]
     names = [f"s{number}" for number in range(count)]
     for at in range(0, count, 100):
