@@ -15,7 +15,7 @@ from engine import EngineError
 Member = str | int | bool | None
 
 _PARAMETER: Final = re.compile("[a-z_]+")
-_step_chars_max: Final = 128
+_STEP_CHARS_MAX: Final = 128
 
 
 class Code(NamedTuple):
@@ -151,7 +151,7 @@ def in_frame(place: Place) -> Place:
 def step(name: str) -> str:
     """A name as one step of a JSON pointer (RFC 6901), cut where a program would not read on."""
     # In this order: the other way round, the tilde of `~1` would be escaped again.
-    return name[:_step_chars_max].replace("~", "~0").replace("/", "~1")
+    return name[:_STEP_CHARS_MAX].replace("~", "~0").replace("/", "~1")
 
 
 def not_implemented(what: str) -> Refusal:

@@ -11,7 +11,7 @@ from app import logs
 from engine import ids
 
 # So many IDs stand in one line; the others are in the dead-letter stream.
-_ids_max: Final = 10
+_IDS_MAX: Final = 10
 
 Letter = tuple[str, str, int, str]
 
@@ -33,5 +33,5 @@ class DeadLetters:
                 group=logs.escaped(group),
                 reason=logs.escaped(reason),
                 count=len(moved),
-                ids=moved[:_ids_max],
+                ids=moved[:_IDS_MAX],
             )

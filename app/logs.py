@@ -16,13 +16,13 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 # What a client sent, a path or a user agent, is cut here.
-text_chars_max: Final = 256
+TEXT_CHARS_MAX: Final = 256
 
-_never: Final = 1_000
-_flush_s: Final = 0.2
-_lines_max: Final = 256
+_NEVER: Final = 1_000
+_FLUSH_S: Final = 0.2
+_LINES_MAX: Final = 256
 # A limit reached again and again, as with writes at the rate of trims, gets one line in this time.
-_full_quiet_s: Final = 60.0
+_FULL_QUIET_S: Final = 60.0
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -78,9 +78,9 @@ class RequestLog:
     """Lines of requests. A line costs two microseconds, since lines are written some at a time."""
 
     def __init__(self, wanted: str, level: str, form: str, target: TextIO | None = None) -> None:
-        self._least_status = {"all": 0, "failed": 400, "none": _never}[wanted]
+        self._least_status = {"all": 0, "failed": 400, "none": _NEVER}[wanted]
         if _LEVELS[level] > _LEVELS["info"]:
-            self._least_status = _never
+            self._least_status = _NEVER
         self._console = form == "console"
         self._target = target
         self._lines: list[bytes] = []
@@ -96,9 +96,9 @@ class RequestLog:
             get().info(**msgspec.structs.asdict(line))
             return
         if not self._lines:
-            asyncio.get_running_loop().call_later(_flush_s, self.flush)
+            asyncio.get_running_loop().call_later(_FLUSH_S, self.flush)
         self._lines.append(msgspec.json.encode(line))
-        if len(self._lines) >= _lines_max:
+        if len(self._lines) >= _LINES_MAX:
             self.flush()
 
     def flush(self) -> None:
@@ -124,7 +124,7 @@ class FullLog:
     def change(self, figures: dict[str, object], *, is_full: bool) -> None:
         """It is full now, or not any more."""
         if is_full and self._monotonic() >= self._next_s:
-            self._next_s, self._said_full = self._monotonic() + _full_quiet_s, True
+            self._next_s, self._said_full = self._monotonic() + _FULL_QUIET_S, True
             get().critical(self._full, remedy=self._remedy, **figures)
         elif not is_full and self._said_full:
             self._said_full = False
@@ -141,14 +141,14 @@ def trace(error: BaseException) -> list[str]:
 
 def escaped(text: str) -> str:
     """Text of a client's making, cut, in visible ASCII whatever it holds."""
-    shown = text[:text_chars_max]
+    shown = text[:TEXT_CHARS_MAX]
     return shown if shown.isascii() and shown.isprintable() else shown.encode("unicode_escape").decode()
 
 
 def _cut(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     for name, value in event.items():
         if isinstance(value, str) and name != "exception":
-            event[name] = value[: 4 * text_chars_max]
+            event[name] = value[: 4 * TEXT_CHARS_MAX]
     return event
 
 

@@ -75,7 +75,7 @@ _ALLOW: Final = (
     ", ".join(sorted({"HEAD", "OPTIONS", *(route.method for route in ROUTES)})).encode(),
 )
 # A process has one application; its tests have thousands, with a few settings between them.
-_apis_max: Final = 8
+_APIS_MAX: Final = 8
 
 
 class App:
@@ -130,7 +130,7 @@ def create_app(settings: Settings, clock: Clock, *, thin: bool = True, policy: P
     return App(Gateway(settings, clock, policy), thin=thin)
 
 
-@lru_cache(_apis_max)
+@lru_cache(_APIS_MAX)
 def _api(settings: Settings) -> FastAPI:
     """The routes and their description, which the settings decide alone: requests bring their gateway."""
     api = FastAPI(

@@ -11,7 +11,7 @@ from typing import Final
 from engine import errors
 
 # Long enough for any naming scheme, short enough for a path segment, a log line and a metric label.
-name_bytes_max: Final = 512
+NAME_BYTES_MAX: Final = 512
 
 # `/` would break paths; C0, DEL and C1 would break logs, headers and terminals.
 _FORBIDDEN: Final = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
@@ -24,7 +24,7 @@ def checked(raw: bytes, what: str = "name") -> str:
 
     Raises the refusal `invalid_name`.
     """
-    if not 1 <= len(raw) <= name_bytes_max:
+    if not 1 <= len(raw) <= NAME_BYTES_MAX:
         raise errors.invalid_name(what)
     try:
         name = raw.decode()

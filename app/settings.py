@@ -30,7 +30,7 @@ PREFIX: Final = "WEIR_"
 CONFIG_VARIABLE: Final = "WEIR_CONFIG"
 
 # How alike two names are, from 0 to 1, for one to be meant by the other.
-_nearness_min: Final = 0.6
+_NEARNESS_MIN: Final = 0.6
 # Variables that are no settings of a server: which gateway and which Java the other commands use.
 _OTHER_VARIABLES: Final = ("CONFIG", "URL", "JAVA")
 # Kubernetes gives every container these for a service that is called `weir`.
@@ -253,7 +253,7 @@ def unknown_variables(environment: Iterable[str]) -> list[tuple[str, str | None]
         name = variable.upper().removeprefix(PREFIX)
         if name == variable.upper() or name in known or _SERVICE_VARIABLE.fullmatch(name):
             continue
-        nearest = get_close_matches(name, known, n=1, cutoff=_nearness_min)
+        nearest = get_close_matches(name, known, n=1, cutoff=_NEARNESS_MIN)
         found.append((variable, PREFIX + nearest[0] if nearest else None))
     return found
 

@@ -16,7 +16,7 @@ from engine import EngineError
 routes: Final = Routes()
 
 # Words may be two bytes long and cost a microsecond each: larger bodies are parsed in a thread.
-_inline_bytes_max: Final = 64 << 10
+_INLINE_BYTES_MAX: Final = 64 << 10
 
 # What is not about the command but about the gateway keeps its status; the rest is 400 with Redis's sentence.
 _GATEWAY_STATUSES: Final = frozenset({401, 413, 429, 503, 507})
@@ -44,7 +44,7 @@ async def run_command(call: Call) -> Answer:
         return executor.parsed(wire.one(body, encoded, limits.words_max), limits)
 
     try:
-        request = await call.read(read, _inline_bytes_max)
+        request = await call.read(read, _INLINE_BYTES_MAX)
         return Answer(200, await executor.run(call, request, encoded))
     except EngineError as refusal:
         return _refused(refusal, encoded)
@@ -59,7 +59,7 @@ async def run_pipeline(call: Call) -> Answer:
     def read(body: bytes) -> list[tuple[Parsed, int]]:
         return executor.each_parsed(wire.many(body, encoded, most, limits.words_max), limits)
 
-    requests = await call.read(read, _inline_bytes_max)
+    requests = await call.read(read, _INLINE_BYTES_MAX)
     return Answer(200, wire.outcomes(await executor.run_each(call, requests, encoded)))
 
 
@@ -77,7 +77,7 @@ async def run_transaction(call: Call) -> Answer:
         return executor.together_parsed(rows, limits)
 
     try:
-        requests = await call.read(read, _inline_bytes_max)
+        requests = await call.read(read, _INLINE_BYTES_MAX)
         return Answer(200, wire.outcomes(await executor.run_together(call, requests, encoded)))
     except EngineError as refusal:
         return _refused(refusal, encoded)

@@ -16,7 +16,7 @@ from engine.replies import DeadLettersFound
 routes: Final = Routes()
 
 # A call looks through so many turns' entries of a dead-letter stream that others share; `next` goes on there.
-_searches_max: Final = 200
+_SEARCHES_MAX: Final = 200
 
 
 @routes.post("/v1/streams/{stream}/groups/{group}/dead-letters/redrive", Action.WRITE, "redriveDeadLetters")
@@ -45,7 +45,7 @@ async def _found(call: Call, letters: str, selection: wire.Selection) -> tuple[S
         return selection.named, None
     found: list[int] = []
     most, start = min(selection.count, turn_redriven_max), selection.start
-    for _ in range(_searches_max):
+    for _ in range(_SEARCHES_MAX):
         search = selection.search(**call.names, letters=letters, start=start, count=most - len(found))
         page = await call.execute(search)
         assert isinstance(page, DeadLettersFound), "looking for dead letters answers which there are"

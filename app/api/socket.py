@@ -19,8 +19,8 @@ from app.transport.websockets import GuardedSocket
 routes: Final = Routes()
 
 # What a frame has beside an entry of the largest size.
-frame_overhead_bytes: Final = 4 << 10
-subscriptions_max: Final = 128
+FRAME_OVERHEAD_BYTES: Final = 4 << 10
+SUBSCRIPTIONS_MAX: Final = 128
 _EXTENSION: Final = "weir.socket"
 _PATH: Final = ("v1", "ws")
 
@@ -66,7 +66,7 @@ class Sockets:
     def _session(self, call: Call) -> Session:
         settings = self._gateway.settings
         limits = SessionLimits(
-            subscriptions_max=subscriptions_max,
+            subscriptions_max=SUBSCRIPTIONS_MAX,
             streams_max=settings.request_streams_max,
             ids_max=settings.ids_max,
             lookups_max=settings.lookups_max,
@@ -84,14 +84,14 @@ class Sockets:
         return frames.Hello(
             version=frames.VERSION,
             limits=frames.Limits(
-                frame_bytes_max=settings.entry_bytes_max + frame_overhead_bytes,
+                frame_bytes_max=settings.entry_bytes_max + FRAME_OVERHEAD_BYTES,
                 entry_bytes_max=settings.entry_bytes_max,
                 batch_entries_max=settings.batch_entries_max,
-                subscriptions_max=subscriptions_max,
+                subscriptions_max=SUBSCRIPTIONS_MAX,
                 streams_max=settings.request_streams_max,
                 ids_max=settings.ids_max,
                 lookups_max=settings.lookups_max,
-                credit_max=frames.credit_max,
+                credit_max=frames.CREDIT_MAX,
             ),
             heartbeat_ms=settings.heartbeat_ms,
         )

@@ -8,7 +8,7 @@ from app.errors import Refusal
 from app.http import media
 from app.http.calls import Answer, Call
 from app.http.routing import Routes
-from app.live.in_flight import released_only_ms
+from app.live.in_flight import RELEASED_ONLY_MS
 from app.live.sse import cursors as wire
 from app.live.sse.consumers import Asked, Consuming
 from app.live.sse.cursors import Wanted
@@ -58,7 +58,7 @@ async def consume_group(call: Call) -> Answer:
         group=call.names["group"],
         consumer=call.names["consumer"],
         in_flight_max=in_flight_max,
-        claim_min_idle_ms=released_only_ms if claim_ms is None else claim_ms,
+        claim_min_idle_ms=RELEASED_ONLY_MS if claim_ms is None else claim_ms,
     )
     await group_calls.look(call, DescribeGroup(stream=asked.stream, group=asked.group))
     gateway = call.gateway

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from engine.storage import Storage
 
 _REWRITE: Final = "/v1/admin/rewrite"
-_ask_again_s: Final = 0.2
+_ASK_AGAIN_S: Final = 0.2
 _COLUMNS: Final = ("file", "position", "frames", "bytes", "state")
 
 commands = typer.Typer(
@@ -243,7 +243,7 @@ def _asked(url: str, token_file: Path | None) -> dict[str, Any]:
     with Gateway(url, token_file) as gateway:
         state = gateway.post(_REWRITE, {}, repeatable=True)
         while state["state"] == "running":
-            time.sleep(_ask_again_s)
+            time.sleep(_ASK_AGAIN_S)
             state = gateway.get(_REWRITE)
     if state["state"] != "done":
         raise Failure(state["error"] or "the server was started anew meanwhile: nothing was rewritten")

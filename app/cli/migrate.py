@@ -26,9 +26,9 @@ _REDIS_DEFAULT: Final = "redis://127.0.0.1:6379"
 _COLUMNS: Final = ("stream", "entries", "renumbered", "deleted", "groups", "pending")
 _FOUND: Final = ("stream", "length", "groups", "pending", "in_weir")
 # How long one wait for new entries lasts.
-_wait_ms: Final = 1_000
+_WAIT_MS: Final = 1_000
 # How often Redis is asked for all its keys, to find new streams.
-_look_s: Final = 10.0
+_LOOK_S: Final = 10.0
 
 
 def migrate(  # noqa: PLR0913 - a command's options are its parameters
@@ -178,13 +178,13 @@ class Import:
         from weir.cli.client import Backoff
 
         if not self.copies:
-            time.sleep(_wait_ms / 1000)
+            time.sleep(_WAIT_MS / 1000)
             return []
         backoff = Backoff(self._patience_ms)
         while True:
             try:
                 positions = {stream: copy.position for stream, copy in self.copies.items()}
-                return reading.grown(self.origin, positions, _wait_ms)
+                return reading.grown(self.origin, positions, _WAIT_MS)
             except Away:
                 if not backoff.pause(0):
                     raise
@@ -237,7 +237,7 @@ def _copy_what_comes(found: Import, chosen: list[bytes], match: str) -> NoReturn
     while True:
         for name in found.fresh():
             found.advance(name)
-        if time.monotonic() - looked_s > _look_s:
+        if time.monotonic() - looked_s > _LOOK_S:
             for name in found.new_names(chosen, match):
                 found.copy(name, is_last=False)
             looked_s = time.monotonic()

@@ -10,9 +10,9 @@ from typing import Final, TextIO
 
 from weir.cli import output
 
-_terminal_s: Final = 0.2
+_TERMINAL_S: Final = 0.2
 # A log of a command that runs for an hour gets some hundred lines.
-_log_s: Final = 10.0
+_LOG_S: Final = 10.0
 _CLEAR: Final = "\r\x1b[K"
 
 
@@ -24,7 +24,7 @@ class Progress:
         self._now_s = now_s
         self._is_terminal = target.isatty()
         # A short command says nothing in a log, and at once how far it is on a terminal.
-        self._next_s = now_s() + (0.0 if self._is_terminal else _log_s)
+        self._next_s = now_s() + (0.0 if self._is_terminal else _LOG_S)
         self._is_shown = False
 
     def show(self, line: str) -> None:
@@ -38,7 +38,7 @@ class Progress:
         else:
             self._target.write(f"weir: {output.plain(line)}\n")
         self._target.flush()
-        self._next_s = now_s + (_terminal_s if self._is_terminal else _log_s)
+        self._next_s = now_s + (_TERMINAL_S if self._is_terminal else _LOG_S)
 
     def say(self, line: str) -> None:
         """Write a line that stays."""

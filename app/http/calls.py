@@ -20,7 +20,7 @@ from app.http import media, members, query
 from app.http.media import MediaType, Preferences
 from app.http.members import Members
 from app.live import in_flight
-from app.transport.limits import gone_extension
+from app.transport.limits import GONE_EXTENSION
 from engine import EngineError, EngineProtocol
 from engine.commands import Command, XReadGroup
 from engine.replies import Reply
@@ -34,14 +34,14 @@ JSON: Final = b"application/json"
 PROBLEM: Final = b"application/problem+json"
 HTML: Final = b"text/html; charset=utf-8"
 # In a request's state: its Host is not served here, so that it is answered no more than whether all is well.
-stranger: Final = "stranger"
+STRANGER: Final = "stranger"
 # In a request's state: the `unsent` of its answer, for code that waits before it writes the answer.
-unsent_state: Final = "unsent"
+UNSENT_STATE: Final = "unsent"
 
 # A body of this size takes about ten milliseconds to read: beyond it, others are served meanwhile.
-_inline_bytes_max: Final = 1 << 20
+_INLINE_BYTES_MAX: Final = 1 << 20
 # Values of a body beside its lists of IDs and of streams.
-_other_values_max: Final = 1_000
+_OTHER_VALUES_MAX: Final = 1_000
 
 
 class Answer(Response):
@@ -62,12 +62,12 @@ class Answer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it; HEAD gets the head alone."""
-        gone = scope.get("extensions", {}).get(gone_extension)
+        gone = scope.get("extensions", {}).get(GONE_EXTENSION)
         if self.unsent is not None and gone is not None and gone():
             self.unsent()
             return
         if self.unsent is not None:
-            scope["state"][unsent_state] = self.unsent
+            scope["state"][UNSENT_STATE] = self.unsent
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         body = b"" if scope["method"] == "HEAD" else self.body
         await send({"type": "http.response.body", "body": body})
@@ -162,7 +162,7 @@ class Call:
     @property
     def is_stranger(self) -> bool:
         """Whether it came under a Host that is not served here, as probes may."""
-        return stranger in self.scope["state"]
+        return STRANGER in self.scope["state"]
 
     @property
     def media_type(self) -> MediaType:
@@ -204,7 +204,7 @@ class Call:
             message = await self.receive()
         raise ClientLeft
 
-    async def read(self, reader: Callable[[bytes], T], inline_bytes_max: int = _inline_bytes_max) -> T:
+    async def read(self, reader: Callable[[bytes], T], inline_bytes_max: int = _INLINE_BYTES_MAX) -> T:
         """`reader` of the body; a large body is read in a thread, so that others are served meanwhile."""
         body = await self.body()
         return reader(body) if len(body) <= inline_bytes_max else await asyncio.to_thread(reader, body)
@@ -215,7 +215,7 @@ class Call:
         query.parse(self.query, ())
         settings = self.gateway.settings
         # A call has two lists or objects of its clients' making at most, with two values an item.
-        values_max = 4 * max(settings.ids_max, settings.request_streams_max) + _other_values_max
+        values_max = 4 * max(settings.ids_max, settings.request_streams_max) + _OTHER_VALUES_MAX
         reader = partial(members.parse, known=known, depth_max=settings.json_depth_max, values_max=values_max)
         return await self.read(reader)
 

@@ -19,7 +19,7 @@ Coding = Literal["zstd", "gzip"]
 Header = tuple[bytes, bytes]
 
 # Below, a compressed answer saves less than a millisecond on most networks, and costs one here.
-coded_bytes_min: Final = 32 << 10
+CODED_BYTES_MIN: Final = 32 << 10
 STREAMED: Final = b"application/x-ndjson"
 _KINDS: Final = re.compile(
     rb"application/(?:[a-z.-]+\+)?json|text/(?:html|css|javascript|plain)|image/svg\+xml"
@@ -28,9 +28,9 @@ _PIECE: Final = re.compile(r"\s*([a-z0-9*-]+)\s*(?:;\s*q\s*=\s*([01](?:\.[0-9]{0
 _NAMES: Final[dict[str, Coding]] = {"zstd": "zstd", "gzip": "gzip", "x-gzip": "gzip"}
 # In this order where a client likes both alike.
 _OFFERED: Final[tuple[Coding, ...]] = ("zstd", "gzip")
-_gzip_level: Final = 5
-_gzip_window_bits: Final = 31
-_zstd_level: Final = 3
+_GZIP_LEVEL: Final = 5
+_GZIP_WINDOW_BITS: Final = 31
+_ZSTD_LEVEL: Final = 3
 _VARY: Final = (b"vary", b"Accept-Encoding")
 
 
@@ -72,7 +72,7 @@ def gains(headers: Sequence[Header]) -> bool:
         return False
     if kind == STREAMED:
         return True
-    return _KINDS.fullmatch(kind) is not None and int(given.get(b"content-length", b"0")) >= coded_bytes_min
+    return _KINDS.fullmatch(kind) is not None and int(given.get(b"content-length", b"0")) >= CODED_BYTES_MIN
 
 
 def varied(headers: Sequence[Header]) -> list[Header]:
@@ -92,8 +92,8 @@ def coded(headers: Sequence[Header], coding: Coding, length: int | None) -> list
 def compressor(coding: Coding) -> Compressor:
     """For one answer."""
     if coding == "gzip":
-        return zlib.compressobj(_gzip_level, wbits=_gzip_window_bits)
-    return zstandard.ZstdCompressor(level=_zstd_level).compressobj()
+        return zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WINDOW_BITS)
+    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj()
 
 
 def compressed(body: bytes, coding: Coding) -> bytes:

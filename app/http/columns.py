@@ -25,9 +25,9 @@ PARAMETERS: Final = read.PARAMETERS
 _NOT_HERE: Final = ("reverse", "last", "wait")
 
 # One turn's work, and one step of making lists: a few milliseconds.
-slice_bytes_max: Final = 256 << 10
+SLICE_BYTES_MAX: Final = 256 << 10
 # Of a page that names no limit.
-page_bytes_default: Final = 4 << 20
+PAGE_BYTES_DEFAULT: Final = 4 << 20
 
 
 class ColumnsLimits(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class ColumnsPage(msgspec.Struct):
             start=self.cursor + 1,
             end=self.end,
             count=self.left,
-            bytes_max=min(self.bytes_left, slice_bytes_max),
+            bytes_max=min(self.bytes_left, SLICE_BYTES_MAX),
         )
         return [DescribeEdges(stream=self.stream), wanted]
 
@@ -117,7 +117,7 @@ def parse(stream: str, query_string: bytes, limits: ColumnsLimits) -> ColumnsPag
             raise invalid(name, "it does not go with columns, which are read forwards and do not wait")
     read.check_combination(given)
     wanted = read.bounds(stream, given)
-    bytes_default = min(page_bytes_default, limits.bytes_max)
+    bytes_default = min(PAGE_BYTES_DEFAULT, limits.bytes_max)
     count = query.integer(given, "count", least=1, most=limits.count_max)
     bytes_max = query.integer(given, "max_bytes", least=1, most=limits.bytes_max)
     return ColumnsPage(

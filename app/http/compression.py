@@ -9,9 +9,9 @@ from typing import Any
 
 from app.gateway import Receive
 from app.http import codings
-from app.http.calls import Scope, Send, unsent_state
+from app.http.calls import UNSENT_STATE, Scope, Send
 from app.http.request_id import ASGI
-from app.transport.limits import gone_extension
+from app.transport.limits import GONE_EXTENSION
 
 
 class Codings:
@@ -73,8 +73,8 @@ class _Coded:
 
     def _is_taken_back(self) -> bool:
         """Whether the client left while its answer was compressed: what it was to get has gone back."""
-        unsent = self._scope["state"].get(unsent_state)
-        gone = self._scope.get("extensions", {}).get(gone_extension)
+        unsent = self._scope["state"].get(UNSENT_STATE)
+        gone = self._scope.get("extensions", {}).get(GONE_EXTENSION)
         if unsent is None or gone is None or not gone():
             return False
         unsent()

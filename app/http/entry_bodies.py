@@ -24,15 +24,15 @@ from app.http.values import fields as fields_of
 from engine import entries, ids
 from engine.commands import AutoSequence, NewId
 
-_envelope_members: Final = {"id", "fields", "encoding"}
+_ENVELOPE_MEMBERS: Final = {"id", "fields", "encoding"}
 # Where a batch says that it is one, unless its writer is fond of blanks.
-_peek_bytes: Final = 32
+_PEEK_BYTES: Final = 32
 _ALONE: Final = "a batch has no other members"
 _A_LIST: Final = "it is a list of entries"
 _BLANKS: Final = b" \t\r\n"
 # Beyond this a single entry's names are counted before it is read; its own members are no fields.
-_crowded_bytes_min: Final = 64 << 10
-_members_max: Final = 8
+_CROWDED_BYTES_MIN: Final = 64 << 10
+_MEMBERS_MAX: Final = 8
 
 
 class EntryLimits(msgspec.Struct, frozen=True):
@@ -112,14 +112,14 @@ class _NotPlainError(Exception):
 
 
 def _json(body: bytes, limits: EntryLimits) -> Published:
-    if strict_json.has_more_objects(body, _objects_max(limits)) and b'"entries"' in body[:_peek_bytes]:
+    if strict_json.has_more_objects(body, _objects_max(limits)) and b'"entries"' in body[:_PEEK_BYTES]:
         _check_count(limits.entries_max + 1, limits)
     for attempt in (_plain_json, _mixed_json):
         try:
             return attempt(body, limits)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
             continue
-    return _large_json(body, limits) if len(body) > _crowded_bytes_min else _strict_json(body, limits)
+    return _large_json(body, limits) if len(body) > _CROWDED_BYTES_MIN else _strict_json(body, limits)
 
 
 def _objects_max(limits: EntryLimits) -> int:
@@ -128,11 +128,11 @@ def _objects_max(limits: EntryLimits) -> int:
 
 
 def _plain_json(body: bytes, limits: EntryLimits) -> Published:
-    if b'"entries"' in body[:_peek_bytes]:
+    if b'"entries"' in body[:_PEEK_BYTES]:
         many = _decode_many(body).entries
         _check_names_kept(body, many, names_besides=1)
         return _of_envelopes(many, limits)
-    if len(body) > _crowded_bytes_min:
+    if len(body) > _CROWDED_BYTES_MIN:
         _check_crowd(body, limits)
     one = _decode_one(body)
     _check_names_kept(body, [one], names_besides=0)
@@ -142,7 +142,7 @@ def _plain_json(body: bytes, limits: EntryLimits) -> Published:
 
 def _mixed_json(body: bytes, limits: EntryLimits) -> Published:
     """A batch with numbers and booleans, in canonical form, as `_mixed_rows` has it."""
-    if b'"entries"' not in body[:_peek_bytes]:
+    if b'"entries"' not in body[:_PEEK_BYTES]:
         raise _NotPlainError
     batch = _decode_mixed(body)
     if _encode(batch).translate(None, _BLANKS) != body.translate(None, _BLANKS):
@@ -155,7 +155,7 @@ def _mixed_json(body: bytes, limits: EntryLimits) -> Published:
 
 def _large_json(body: bytes, limits: EntryLimits) -> Published:
     """A batch is read entry by entry, so that the first wrong one ends it; and counted before."""
-    members = strict_json.members_of(body, _members_max)
+    members = strict_json.members_of(body, _MEMBERS_MAX)
     if "entries" not in members:
         _check_values(body, "/fields", limits)
         return _strict_json(body, limits)
@@ -182,7 +182,7 @@ def _large_entry(text: bytes, index: int, limits: EntryLimits, place: str) -> tu
 
 def _check_values(text: bytes, place: str, limits: EntryLimits) -> None:
     """Refuse an entry of far too many values by counting, whatever they are: a pair is three."""
-    if len(text) > _crowded_bytes_min and strict_json.exceeds(text, 3 * limits.fields_max + 2 * _members_max):
+    if len(text) > _CROWDED_BYTES_MIN and strict_json.exceeds(text, 3 * limits.fields_max + 2 * _MEMBERS_MAX):
         raise invalid(place, f"an entry has at most {limits.fields_max} fields")
 
 
@@ -192,7 +192,7 @@ def _check_crowd(body: bytes, limits: EntryLimits) -> None:
     Inside a string a quotation mark has a backslash before it, so at least so many names end in this body.
     """
     names = body.count(b'":') - body.count(b'\\":')
-    if names > limits.fields_max + _members_max:
+    if names > limits.fields_max + _MEMBERS_MAX:
         raise invalid("/fields", f"an entry has at most {limits.fields_max} fields")
 
 
@@ -233,7 +233,7 @@ class _Streams(msgspec.Struct, forbid_unknown_fields=True):
 _STREAMS: Final = 'the body is {"streams": {name: [{"fields": {…}}, …], …}}'
 _SOME: Final = "it is a list of at least one entry"
 # A little beyond a limit is left to who knows its words.
-_slack: Final = 2
+_SLACK: Final = 2
 _decode_streams: Final = msgspec.json.Decoder(_Streams).decode
 
 
@@ -244,7 +244,7 @@ def read_many(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str
     try:
         return _plain_streams(body, limits, streams_max)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
-        large = len(body) > _crowded_bytes_min
+        large = len(body) > _CROWDED_BYTES_MIN
         return _large_streams(body, limits, streams_max) if large else _strict_streams(body, limits)
 
 
@@ -266,11 +266,11 @@ def _plain_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mappin
 
 def _large_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, Published]:
     """The same as `_large_json`, over all streams."""
-    members = strict_json.members_of(body, _members_max)
+    members = strict_json.members_of(body, _MEMBERS_MAX)
     if len(members) != 1 or not members.get("streams", b"").startswith(b"{"):
         raise invalid("/streams", _STREAMS)
     try:
-        texts = strict_json.members_of(members["streams"], _slack * streams_max)
+        texts = strict_json.members_of(members["streams"], _SLACK * streams_max)
     except Refusal as refusal:
         refusal.places = [place_of(f"/streams{place.name}", place.detail) for place in refusal.places]
         raise
@@ -449,7 +449,7 @@ def _batch(rows: Iterable[tuple[bytes, NewId, bool]], count: int, limits: EntryL
 
 def _envelope(members: dict[str, Json], pointer: str, limits: EntryLimits) -> tuple[bytes, NewId]:
     """`{"id"?, "fields", "encoding"?}` → its stored form and its ID."""
-    unknown = members.keys() - _envelope_members
+    unknown = members.keys() - _ENVELOPE_MEMBERS
     if unknown or "fields" not in members:
         name = min(unknown, default="fields")
         hint = 'an entry is {"fields": {…}}, beside it only "id" and "encoding"'

@@ -14,7 +14,7 @@ from app.errors import Refusal, invalid, place_of
 from engine import ids
 from engine.commands import Chunk
 
-idempotency_key_bytes_max: Final = 255
+IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
@@ -23,8 +23,8 @@ COLUMNS: Final = "application/vnd.weir.columns+json"
 
 _CHUNK_HEADERS: Final = ("Weir-Producer", "Weir-Epoch", "Weir-Chunk")
 # JavaScript's Number.MAX_SAFE_INTEGER, as everywhere.
-integer_max: Final = (1 << 53) - 1
-_digits_max: Final = 20
+INTEGER_MAX: Final = (1 << 53) - 1
+_DIGITS_MAX: Final = 20
 
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 _QUALITY: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
@@ -159,9 +159,9 @@ def idempotency_key(header: bytes | None) -> str | None:
     if header is None:
         return None
     text = header.decode("latin-1")
-    if len(text) > idempotency_key_bytes_max or not _KEY.fullmatch(text):
+    if len(text) > IDEMPOTENCY_KEY_BYTES_MAX or not _KEY.fullmatch(text):
         raise invalid(
-            "Idempotency-Key", f"a key has 1 to {idempotency_key_bytes_max} printable ASCII characters"
+            "Idempotency-Key", f"a key has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable ASCII characters"
         )
     return text
 
@@ -175,14 +175,14 @@ def chunk(headers: Mapping[bytes, bytes]) -> Chunk | None:
     if missing:
         raise invalid(missing[0], f"{given[0]} goes with {' and '.join(missing)}")
     producer, epoch, number = (headers[name.lower().encode()].decode("latin-1") for name in _CHUNK_HEADERS)
-    if len(producer) > idempotency_key_bytes_max or not _KEY.fullmatch(producer):
+    if len(producer) > IDEMPOTENCY_KEY_BYTES_MAX or not _KEY.fullmatch(producer):
         raise invalid(
-            "Weir-Producer", f"a producer has 1 to {idempotency_key_bytes_max} printable ASCII characters"
+            "Weir-Producer", f"a producer has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable ASCII characters"
         )
     return Chunk(producer, _number("Weir-Epoch", epoch), _number("Weir-Chunk", number))
 
 
 def _number(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > _digits_max or int(text) > integer_max:
-        raise invalid(name, f"it is a whole number between 0 and {integer_max}")
+    if not text.isascii() or not text.isdigit() or len(text) > _DIGITS_MAX or int(text) > INTEGER_MAX:
+        raise invalid(name, f"it is a whole number between 0 and {INTEGER_MAX}")
     return int(text)

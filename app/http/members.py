@@ -18,9 +18,9 @@ from engine import ids
 Members = Mapping[str, Json]
 
 # JavaScript's Number.MAX_SAFE_INTEGER: above it neighbouring integers become one.
-integer_max: Final = (1 << 53) - 1
+INTEGER_MAX: Final = (1 << 53) - 1
 
-_digits_max: Final = 20
+_DIGITS_MAX: Final = 20
 
 
 def check_is_json(media_name: str) -> None:
@@ -103,7 +103,7 @@ def integer(
     name: str,
     *,
     least: int,
-    most: int = integer_max,
+    most: int = INTEGER_MAX,
     where: str = "",
     nullable: bool = True,
 ) -> int | None:
@@ -115,7 +115,7 @@ def integer(
     written = str(value).removesuffix(".0") if isinstance(value, Number) else ""
     if (
         not written.removeprefix("-").isdigit()
-        or len(written) > _digits_max
+        or len(written) > _DIGITS_MAX
         or not least <= int(written) <= most
     ):
         raise invalid(f"{where}/{name}", f"it is a whole number between {least} and {most}")
@@ -140,4 +140,4 @@ def word(given: Members, name: str, words: Sequence[str]) -> str:
 
 def capped(value: int | None) -> int | None:
     """A number as JSON shows it."""
-    return None if value is None else min(value, integer_max)
+    return None if value is None else min(value, INTEGER_MAX)

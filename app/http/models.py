@@ -38,7 +38,7 @@ _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 _NAME_SCHEMA: Final[dict[str, object]] = {
     "type": "string",
     "minLength": 1,
-    "maxLength": names.name_bytes_max,
+    "maxLength": names.NAME_BYTES_MAX,
     "pattern": NAME_PATTERN,
 }
 _ID_SCHEMA: Final[dict[str, object]] = {
@@ -255,7 +255,7 @@ IdText = Annotated[
 
 NameText = Annotated[
     str,
-    Field(min_length=1, max_length=names.name_bytes_max, json_schema_extra={"pattern": NAME_PATTERN}),
+    Field(min_length=1, max_length=names.NAME_BYTES_MAX, json_schema_extra={"pattern": NAME_PATTERN}),
 ]
 """A name in an answer."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from app.errors import Refusal
 from app.gateway import Receive
-from app.http.calls import Answer, Header, Scope, Send, stranger
+from app.http.calls import STRANGER, Answer, Header, Scope, Send
 from app.http.request_id import ASGI
 from app.settings import Settings, host_is_loopback
 
@@ -29,11 +29,11 @@ _HEADERS: Final = (
     b"Authorization, Content-Type, Idempotency-Key, If-Match, Last-Event-ID, Prefer, Upstash-Encoding, "
     b"Weir-Chunk, Weir-Encoding, Weir-Epoch, Weir-Producer, Weir-Request-Id"
 )
-_preflight_s: Final = 600
+_PREFLIGHT_S: Final = 600
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#,]+)(?::[0-9]{0,5})?")
 _SITE: Final = b"sec-fetch-site"
 _CHECKED: Final = frozenset({b"host", b"origin", _SITE, b"sec-fetch-mode", b"sec-fetch-dest"})
-_passed_max: Final = 1_024
+_PASSED_MAX: Final = 1_024
 # What a link on any page may lead to: these paths take and change nothing.
 _PAGES: Final = frozenset({b"/", b"/console", b"/docs"})
 _ERROR_PAGES: Final = b"/errors/"
@@ -69,7 +69,7 @@ class Origins:
             raise Refusal("origin_refused", "a request has at most one Origin")
         if not origins:
             _check_site(scope, by_name)
-            if len(self._passed) < _passed_max and stranger not in scope["state"]:
+            if len(self._passed) < _PASSED_MAX and STRANGER not in scope["state"]:
                 self._passed.add((b"host", by_name[b"host"][0]))
             await self._app(scope, receive, send)
             return
@@ -91,7 +91,7 @@ class Origins:
         """The Host of a request, if it may be meant for this gateway. Raises `malformed_request`."""
         probes = scope["raw_path"].startswith(_PROBES) and scope["method"] in _SAFE_METHODS
         if probes and not hosts and scope.get("http_version") == "1.0":
-            scope["state"][stranger] = True
+            scope["state"][STRANGER] = True
             return ""
         if len(hosts) != 1:
             raise Refusal("malformed_request", "a request has one header Host")
@@ -99,7 +99,7 @@ class Origins:
         if not self._is_served(host):
             if not probes:
                 raise Refusal("origin_refused", "this Host is not served here: see the setting allowed_hosts")
-            scope["state"][stranger] = True
+            scope["state"][STRANGER] = True
         return host
 
     def _is_served(self, host: str) -> bool:
@@ -115,7 +115,7 @@ class Origins:
             headers = [
                 (b"access-control-allow-methods", _METHODS),
                 (b"access-control-allow-headers", _HEADERS),
-                (b"access-control-max-age", b"%d" % _preflight_s),
+                (b"access-control-max-age", b"%d" % _PREFLIGHT_S),
             ]
             await Answer(204, headers=headers)(scope, receive, send)
             return

@@ -16,7 +16,7 @@ from app.http.calls import Scope, Send
 from app.http.request_id import ASGI
 
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
-_cached_bytes_max: Final = 512
+_CACHED_BYTES_MAX: Final = 512
 
 
 class Paths:
@@ -32,7 +32,7 @@ class Paths:
             scope["state"]["segments"] = ()
             await self._app(scope, receive, send)
             return
-        found = _remembered(raw_path) if len(raw_path) <= _cached_bytes_max else segments(raw_path)
+        found = _remembered(raw_path) if len(raw_path) <= _CACHED_BYTES_MAX else segments(raw_path)
         scope["state"]["segments"] = found
         # No segment holds a slash: what Starlette finds between them in this path is exactly the segments.
         scope["path"] = "/" + "/".join(found)

@@ -10,7 +10,7 @@ import msgspec
 
 from app.errors import invalid
 
-fields_max: Final = 1_024
+FIELDS_MAX: Final = 1_024
 
 
 class _Stored(msgspec.Struct, omit_defaults=True):
@@ -31,8 +31,8 @@ def parse(text: str | None) -> Sequence[str] | None:
     names = list(dict.fromkeys(text.split(",")))
     if "" in names:
         raise invalid("fields", "it is the names of fields between commas")
-    if len(names) > fields_max:
-        raise invalid("fields", f"at most {fields_max} fields can be named")
+    if len(names) > FIELDS_MAX:
+        raise invalid("fields", f"at most {FIELDS_MAX} fields can be named")
     return names
 
 

@@ -29,7 +29,7 @@ SAFETY: Final = (
     (b"x-content-type-options", b"nosniff"),
     _POLICY,
 )
-client_left_status: Final = 499
+CLIENT_LEFT_STATUS: Final = 499
 
 
 class Envelope:
@@ -56,7 +56,7 @@ class Envelope:
                 raise
             await refused(as_refusal(error, request_id), request_id)(scope, receive, sending)
         if not sending.status:
-            sending.status = client_left_status
+            sending.status = CLIENT_LEFT_STATUS
         path = scope["raw_path"].decode("latin-1")
         self.note(
             request_id,

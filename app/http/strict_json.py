@@ -18,7 +18,7 @@ import msgspec
 from app.errors import Refusal, invalid, step
 
 # A value costs about a hundred bytes of memory here: this keeps the largest body's values below 100 MB.
-values_max: Final = 1_000_000
+VALUES_MAX: Final = 1_000_000
 
 _STRING_OR_BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{\]}]', re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
@@ -49,8 +49,8 @@ def parse(body: bytes, *, depth_max: int, depth: int = 0) -> Json:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise malformed(f"byte {error.start} is not UTF-8") from None
-    if sum(map(text.count, ",[{")) > values_max:
-        raise ContentRefusal("body_too_large", f"the body has more than {values_max} values")
+    if sum(map(text.count, ",[{")) > VALUES_MAX:
+        raise ContentRefusal("body_too_large", f"the body has more than {VALUES_MAX} values")
     try:
         value: Json = _decoder.decode(text)
     except json.JSONDecodeError as error:
@@ -114,8 +114,8 @@ def members_of(body: bytes, most: int) -> dict[str, bytes]:
 
 def items_of(body: bytes, hint: str) -> Sequence[msgspec.Raw]:
     """The items of a large list as text. Raises 422 with the hint for what is no list."""
-    if exceeds(body, values_max):
-        raise ContentRefusal("body_too_large", f"the body has more than {values_max} values")
+    if exceeds(body, VALUES_MAX):
+        raise ContentRefusal("body_too_large", f"the body has more than {VALUES_MAX} values")
     return _split(_decode_items, body, hint)
 
 

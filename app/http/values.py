@@ -17,7 +17,7 @@ Value = str | bytes
 
 INT64_MIN: Final = -(1 << 63)
 UINT64_MAX: Final = (1 << 64) - 1
-_integer_digits_max: Final = 20
+_INTEGER_DIGITS_MAX: Final = 20
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
 
 
@@ -63,7 +63,7 @@ def _text(value: Json, pointer: str) -> str:
 
 def _number_text(number: Number, pointer: str) -> str:
     if number.lstrip("-").isdigit():
-        if len(number) > _integer_digits_max or not INT64_MIN <= int(number) <= UINT64_MAX:
+        if len(number) > _INTEGER_DIGITS_MAX or not INT64_MIN <= int(number) <= UINT64_MAX:
             raise invalid(pointer, "the integer has more than 64 bits: send it as a string")
     elif float(number) in (float("inf"), float("-inf")):
         raise invalid(pointer, "the number is beyond a double: send it as a string")

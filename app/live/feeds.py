@@ -24,18 +24,18 @@ from engine.commands import Command, Cursor, DescribeEdges, XRange, XRead
 from engine.replies import Edges, Entries, Reply, StreamsRead
 from engine.replies import Gap as EngineGap
 
-page_count_max: Final = 1_000
-page_bytes_max: Final = 256 << 10
+PAGE_COUNT_MAX: Final = 1_000
+PAGE_BYTES_MAX: Final = 256 << 10
 # What a feed keeps for tails that have not taken it yet. One that is further behind reads the engine.
-_ring_pages_max: Final = 64
-_ring_bytes_max: Final = 1 << 20
+_RING_PAGES_MAX: Final = 64
+_RING_BYTES_MAX: Final = 1 << 20
 # Waking 10 000 at once would take 0.1 s.
-_woken_a_turn_max: Final = 200
+_WOKEN_A_TURN_MAX: Final = 200
 # While a page is on its way to its tails, which takes about that long, the next one gathers.
-_page_a_tail_s: Final = 5e-6
-_gather_s_min: Final = 5e-4
-_gather_s_max: Final = 5e-3
-_park_ms: Final = 60_000
+_PAGE_A_TAIL_S: Final = 5e-6
+_GATHER_S_MIN: Final = 5e-4
+_GATHER_S_MAX: Final = 5e-3
+_PARK_MS: Final = 60_000
 
 Callback = Callable[[], None]
 
@@ -153,7 +153,7 @@ class Feeds:
             self._wake_some()
 
     def _wake_some(self) -> None:
-        for _ in range(min(len(self._due), _woken_a_turn_max)):
+        for _ in range(min(len(self._due), _WOKEN_A_TURN_MAX)):
             callback = self._due.popleft()
             try:
                 callback()
@@ -191,16 +191,16 @@ class _Feed:
                 found = await self.engine.execute(
                     XRead(
                         streams=[(self.stream, self.position)],
-                        count=page_count_max,
-                        block_ms=_park_ms,
-                        bytes_max=page_bytes_max,
+                        count=PAGE_COUNT_MAX,
+                        block_ms=_PARK_MS,
+                        bytes_max=PAGE_BYTES_MAX,
                     )
                 )
                 assert isinstance(found, StreamsRead), "that is what XREAD answers"
                 if found.streams:
                     self._give_out(found.streams[0].entries, found.streams[0].gap)
-                    gather_s = min(self._joined * _page_a_tail_s, _gather_s_max)
-                    await asyncio.sleep(gather_s if gather_s >= _gather_s_min else 0)
+                    gather_s = min(self._joined * _PAGE_A_TAIL_S, _GATHER_S_MAX)
+                    await asyncio.sleep(gather_s if gather_s >= _GATHER_S_MIN else 0)
         except Exception as error:  # noqa: BLE001 - whatever it is, the tails are told, for nobody else is there
             self.stop(error)
 
@@ -219,8 +219,8 @@ class _Feed:
             return
         kept = self._ring[after] = _Kept(item, self._joined)
         self._ring_bytes += kept.size
-        while len(self._ring) > _ring_pages_max or (
-            self._ring_bytes > _ring_bytes_max and len(self._ring) > 1
+        while len(self._ring) > _RING_PAGES_MAX or (
+            self._ring_bytes > _RING_BYTES_MAX and len(self._ring) > 1
         ):
             self._drop(next(iter(self._ring)))
 

@@ -13,13 +13,13 @@ from engine.commands import EndWait, GiveBack, XPendingRange, XReadGroup
 from engine.replies import GroupRead, PendingList, Reply
 
 # No age makes an entry that somebody owns claimable: only released ones are taken.
-released_only_ms: Final = (1 << 53) - 1
+RELEASED_ONLY_MS: Final = (1 << 53) - 1
 # A consumer's own entries grow old too: a shorter time would have it claim them from itself again and again.
-claim_min_idle_ms_min: Final = 1_000
+CLAIM_MIN_IDLE_MS_MIN: Final = 1_000
 # How often is looked whether others have taken or settled what a consumer without room was sent.
-look_s: Final = 1.0
+LOOK_S: Final = 1.0
 # So many entries are looked at then.
-_looked_at_max: Final = 10_000
+_LOOKED_AT_MAX: Final = 10_000
 
 
 class Consumer(NamedTuple):
@@ -57,14 +57,14 @@ class Look:
 
     def __init__(self, consumer: Consumer, sent: Sequence[int], after: int = ids.ID_MIN) -> None:
         in_order = sorted(sent)
-        at = bisect_right(in_order, after) if len(in_order) > _looked_at_max else 0
-        self._sent = in_order[at : at + _looked_at_max] or in_order[:_looked_at_max]
+        at = bisect_right(in_order, after) if len(in_order) > _LOOKED_AT_MAX else 0
+        self._sent = in_order[at : at + _LOOKED_AT_MAX] or in_order[:_LOOKED_AT_MAX]
         self.command = XPendingRange(
             stream=consumer.stream,
             group=consumer.group,
             start=self._sent[0],
             end=self._sent[-1],
-            count=_looked_at_max,
+            count=_LOOKED_AT_MAX,
             consumer=consumer.name,
         )
 

@@ -13,7 +13,7 @@ import msgspec
 from fastapi import FastAPI
 
 from app.errors import CODES
-from app.http.media import JSON, idempotency_key_bytes_max, integer_max
+from app.http.media import IDEMPOTENCY_KEY_BYTES_MAX, INTEGER_MAX, JSON
 from app.openapi import (
     examples,
     examples_bulk,
@@ -64,19 +64,19 @@ _FORM_SCHEMA: Final = {
     "propertyNames": {"pattern": r"^(?!\s*\{)"},
     "additionalProperties": {"type": "string"},
 }
-_NUMBER_SCHEMA: Final = {"type": "integer", "minimum": 0, "maximum": integer_max}
+_NUMBER_SCHEMA: Final = {"type": "integer", "minimum": 0, "maximum": INTEGER_MAX}
 _HEADER_SCHEMAS: Final[Mapping[str, Json]] = {
     "If-Match": {"type": "string", "format": "entry-etag", "pattern": '^"[0-9]{1,20}(-[0-9]{1,20})?"$'},
     "Idempotency-Key": {
         "type": "string",
         "minLength": 1,
-        "maxLength": idempotency_key_bytes_max,
+        "maxLength": IDEMPOTENCY_KEY_BYTES_MAX,
         "pattern": "^[!-~]([ -~]*[!-~])?$",
     },
     "Weir-Producer": {
         "type": "string",
         "minLength": 1,
-        "maxLength": idempotency_key_bytes_max,
+        "maxLength": IDEMPOTENCY_KEY_BYTES_MAX,
         "pattern": "^[!-~]([ -~]*[!-~])?$",
     },
     "Weir-Epoch": _NUMBER_SCHEMA,

@@ -6,7 +6,7 @@ Knows: their parameters, bodies, answers, refusals and examples. Must never know
 from collections.abc import Mapping
 from typing import Final
 
-from app.live.in_flight import claim_min_idle_ms_min
+from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN
 from app.openapi import schemas
 from app.openapi import schemas_groups as shapes
 from app.openapi.operation import EVENTS, WRITES, Json, Operation, bound, number, text
@@ -79,7 +79,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             "claim_min_idle_ms": number(
                 "also take over what others have held for so many milliseconds, "
                 "more than any entry takes to be worked on",
-                least=claim_min_idle_ms_min,
+                least=CLAIM_MIN_IDLE_MS_MIN,
                 maximum=(1 << 53) - 1,
             ),
         },

@@ -35,14 +35,14 @@ from engine.commands import (
 from engine.replies import Entries, GroupInfo, PendingList, Reply
 
 # What a field takes at least of an entry's stored form: `"":"",`.
-_field_bytes_min: Final = 6
+_FIELD_BYTES_MIN: Final = 6
 
 # What IDMP remembers of an entry, a hundred times a producer and more, stays small: as a name.
-_production_bytes_max: Final = 512
+_PRODUCTION_BYTES_MAX: Final = 512
 # Consumers and pending entries that XINFO STREAM FULL shows: each takes up to 15 µs of one turn.
-_full_rows_max: Final = 1_000
+_FULL_ROWS_MAX: Final = 1_000
 # Words of a command besides its fields, streams and IDs.
-_options_max: Final = 64
+_OPTIONS_MAX: Final = 64
 
 _GO_ON: Final = "use COUNT, and go on behind the last ID"
 _COUNT_LESS: Final = "use a smaller COUNT"
@@ -71,7 +71,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def words_max(self) -> int:
         """How many words a command may have: none has more that are within the other limits."""
-        return 2 * max(self.entry_fields_max, self.request_streams_max) + self.ids_max + _options_max
+        return 2 * max(self.entry_fields_max, self.request_streams_max) + self.ids_max + _OPTIONS_MAX
 
 
 # ---- what a command carries
@@ -106,7 +106,7 @@ def _check_entry(body: bytes, limits: Limits) -> None:
             f"an entry has at most {most} bytes as stored JSON",
         )
     most = limits.entry_fields_max
-    if len(body) > most * _field_bytes_min and len(entries.pairs_of(entries.stored(0, body))) > most:
+    if len(body) > most * _FIELD_BYTES_MIN and len(entries.pairs_of(entries.stored(0, body))) > most:
         raise errors.invalid(
             f"ERR too many fields: an entry has at most {most} (entry_fields_max); "
             "put several values into one field, or split the entry"
@@ -114,9 +114,9 @@ def _check_entry(body: bytes, limits: Limits) -> None:
 
 
 def _check_production(production: Production | None) -> None:
-    if production is not None and max(len(production.producer), len(production.key)) > _production_bytes_max:
+    if production is not None and max(len(production.producer), len(production.key)) > _PRODUCTION_BYTES_MAX:
         raise errors.invalid(
-            f"ERR producer IDs and idempotent IDs have at most {_production_bytes_max} bytes; use a digest"
+            f"ERR producer IDs and idempotent IDs have at most {_PRODUCTION_BYTES_MAX} bytes; use a digest"
         )
 
 
@@ -223,7 +223,7 @@ def check_probed(
     if isinstance(run, Entries) and run.more and (count is None or run.count < count):
         raise too_long(bytes_max, name, _COUNT_LESS)
     rows = sum(_rows(group, count) for group in groups) if isinstance(groups, list) else 0
-    rows_max = min(limits.rows_max, _full_rows_max)
+    rows_max = min(limits.rows_max, _FULL_ROWS_MAX)
     if rows > rows_max:
         raise errors.invalid(
             f"ERR too many rows: XINFO STREAM FULL shows at most {rows_max} consumers and pending "

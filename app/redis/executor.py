@@ -26,10 +26,10 @@ from engine.replies import Listing, Reply
 _ONE: Final = "answer_bytes_max"
 _TOGETHER: Final = "pipeline_bytes_max"
 # Longer answers take milliseconds to write: others are served meanwhile.
-_inline_bytes_max: Final = 256 << 10
-_inline_names_max: Final = 100
+_INLINE_BYTES_MAX: Final = 256 << 10
+_INLINE_NAMES_MAX: Final = 100
 # A pipeline lets others have a turn after so many words.
-_turn_words_max: Final = 1_000
+_TURN_WORDS_MAX: Final = 1_000
 
 
 # A request that was parsed, or why it was not.
@@ -96,7 +96,7 @@ async def run_each(call: Call, requests: Sequence[tuple[Parsed, int]], encoded: 
     for request, length in requests:
         await pipeline.add(request)
         words += 1 + length
-        if words > _turn_words_max:
+        if words > _TURN_WORDS_MAX:
             # What was added begins; then others have a turn.
             words = 0
             await asyncio.sleep(0)
@@ -292,8 +292,8 @@ def _is_laborious(reply: Reply | EngineError) -> bool:
     if isinstance(reply, EngineError):
         return False
     if isinstance(reply, Listing):
-        return len(reply.names) > _inline_names_max
-    return redis.text_bytes(reply) > _inline_bytes_max
+        return len(reply.names) > _INLINE_NAMES_MAX
+    return redis.text_bytes(reply) > _INLINE_BYTES_MAX
 
 
 def _immediate(call: Call, request: Request, encoded: Encoding) -> bytes:

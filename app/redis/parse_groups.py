@@ -49,7 +49,7 @@ from engine.commands import (
 from engine.replies import Presence
 
 # Redis's bound on XAUTOCLAIM's COUNT: what its array of deleted IDs, 16 bytes each, may take.
-_autoclaim_count_max: Final = INTEGER_MAX // 16
+_AUTOCLAIM_COUNT_MAX: Final = INTEGER_MAX // 16
 _NACK_MODES: Final = {b"SILENT": NackMode.SILENT, b"FAIL": NackMode.FAIL, b"FATAL": NackMode.FATAL}
 
 
@@ -207,7 +207,7 @@ def xautoclaim(words: Words) -> Request:
     count, just_ids = 100, False
     while words.left:
         if words.took(b"COUNT", values=1):
-            count = integer_from(words.take(), 1, _autoclaim_count_max, "ERR COUNT must be > 0")
+            count = integer_from(words.take(), 1, _AUTOCLAIM_COUNT_MAX, "ERR COUNT must be > 0")
         elif words.took(b"JUSTID"):
             just_ids = True
         else:

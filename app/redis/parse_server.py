@@ -53,14 +53,14 @@ _MEMORY_UNITS: Final = {
     "": 1, "b": 1, "k": 1_000, "kb": 1 << 10, "m": 1_000_000, "mb": 1 << 20, "g": 1_000_000_000, "gb": 1 << 30
 }  # fmt: skip
 _CURSOR: Final = re.compile(rb"[0-9]{1,20}")
-_cursor_max: Final = (1 << 64) - 1
-_scan_count_default: Final = 10
+_CURSOR_MAX: Final = (1 << 64) - 1
+_SCAN_COUNT_DEFAULT: Final = 10
 # A page costs its names.
-_scan_count_max: Final = 10_000
+_SCAN_COUNT_MAX: Final = 10_000
 # As long as the longest name: a pattern is held against every name, at the cost of both their lengths.
-pattern_bytes_max: Final = 512
+PATTERN_BYTES_MAX: Final = 512
 
-_bookmarks: Final = Bookmarks()
+_BOOKMARKS: Final = Bookmarks()
 
 
 def xinfo_stream(words: Words) -> Request:
@@ -166,8 +166,8 @@ def keys(words: Words) -> Request:
 
 def scan(words: Words) -> Request:
     """SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]."""
-    after = _bookmarks.find(_cursor(words.take()))
-    glob, count, streams_too = Glob(b"*"), _scan_count_default, True
+    after = _BOOKMARKS.find(_cursor(words.take()))
+    glob, count, streams_too = Glob(b"*"), _SCAN_COUNT_DEFAULT, True
     while words.left:
         if words.took(b"COUNT", values=1):
             count = integer(words.take())
@@ -183,23 +183,23 @@ def scan(words: Words) -> Request:
 
     def shape(reply: Reply, visible: Visible) -> Resp:
         assert isinstance(reply, Listing), "ListStreams lists"
-        cursor = 0 if reply.next is None else _bookmarks.put(reply.next)
+        cursor = 0 if reply.next is None else _BOOKMARKS.put(reply.next)
         found = _matching(reply.names, glob, visible) if streams_too else []
         return [b"%d" % cursor, found]
 
-    command = ListStreams(prefix=_prefix(glob), after=after, limit=min(count, _scan_count_max))
+    command = ListStreams(prefix=_prefix(glob), after=after, limit=min(count, _SCAN_COUNT_MAX))
     return of_names(command, shape)
 
 
 def _cursor(word: bytes) -> int:
-    if not _CURSOR.fullmatch(word) or int(word) > _cursor_max:
+    if not _CURSOR.fullmatch(word) or int(word) > _CURSOR_MAX:
         raise errors.invalid("ERR invalid cursor")
     return int(word)
 
 
 def _glob(pattern: bytes) -> Glob:
-    if len(pattern) > pattern_bytes_max:
-        raise errors.invalid(f"ERR pattern too long: a pattern has at most {pattern_bytes_max} bytes")
+    if len(pattern) > PATTERN_BYTES_MAX:
+        raise errors.invalid(f"ERR pattern too long: a pattern has at most {PATTERN_BYTES_MAX} bytes")
     return Glob(pattern)
 
 

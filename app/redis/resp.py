@@ -19,7 +19,7 @@ from engine import errors
 Resp: TypeAlias = "int | bytes | str | list[Resp] | None"
 
 # JavaScript's Number.MAX_SAFE_INTEGER: above it neighbouring integers become one.
-_integer_max: Final = (1 << 53) - 1
+_INTEGER_MAX: Final = (1 << 53) - 1
 
 
 class NumberText(str):
@@ -99,7 +99,7 @@ def _in_text(resp: Resp) -> object:
         return resp.decode(errors="replace")
     if isinstance(resp, list):
         return [_in_text(element) for element in resp]
-    if isinstance(resp, int) and not -_integer_max <= resp <= _integer_max:
+    if isinstance(resp, int) and not -_INTEGER_MAX <= resp <= _INTEGER_MAX:
         return str(resp)
     return resp
 
@@ -108,7 +108,7 @@ def _in_base64(resp: Resp) -> object:
     if isinstance(resp, list):
         return [_in_base64(element) for element in resp]
     if isinstance(resp, int):
-        if -_integer_max <= resp <= _integer_max:
+        if -_INTEGER_MAX <= resp <= _INTEGER_MAX:
             return resp
         resp = str(resp)
     if isinstance(resp, str):

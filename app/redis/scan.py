@@ -17,9 +17,9 @@ from collections import OrderedDict
 from typing import Final
 
 # 4 MiB of the longest names; each is one page of one scan under way.
-_bookmarks_max: Final = 8_192
+_BOOKMARKS_MAX: Final = 8_192
 # Half of what a JavaScript number counts exactly; the other half will not be used up.
-_first_max: Final = 1 << 52
+_FIRST_MAX: Final = 1 << 52
 
 
 class Bookmarks:
@@ -29,7 +29,7 @@ class Bookmarks:
 
     def __init__(self) -> None:
         # Not from 0: a cursor from before a restart must not be taken for a bookmark of now, and skip names.
-        self._last = secrets.randbelow(_first_max)
+        self._last = secrets.randbelow(_FIRST_MAX)
         self._names: OrderedDict[int, str] = OrderedDict()
         # Long answers are written in threads, and no two pages may share a number.
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ class Bookmarks:
         with self._lock:
             self._last += 1
             self._names[self._last] = name
-            if len(self._names) > _bookmarks_max:
+            if len(self._names) > _BOOKMARKS_MAX:
                 self._names.popitem(last=False)
             return self._last
 

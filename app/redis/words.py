@@ -16,11 +16,11 @@ INTEGER_MAX: Final = (1 << 63) - 1
 INTEGER_MIN: Final = -(1 << 63)
 
 # What Redis shows at most of a word that it refuses.
-_echo_bytes_max: Final = 128
+_ECHO_BYTES_MAX: Final = 128
 # Redis's string2ll: no plus, no blanks, no leading zeros, no minus zero. At most 19 digits reach `int`.
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 # BLOCK is added to the clock, and the sum must fit in 63 bits. Parsing has no clock: this is the year 2527.
-_clock_ms_max: Final = 1 << 44
+_CLOCK_MS_MAX: Final = 1 << 44
 
 
 class Words:
@@ -73,7 +73,7 @@ class Words:
 
 def echo(word: bytes) -> str:
     """`word` as Redis prints it into an error: ends at NUL and at 128 bytes, line ends become blanks."""
-    shown = word[:_echo_bytes_max].partition(b"\0")[0]
+    shown = word[:_ECHO_BYTES_MAX].partition(b"\0")[0]
     return shown.decode(errors="replace").replace("\r", " ").replace("\n", " ")
 
 
@@ -99,7 +99,7 @@ def timeout_ms(word: bytes) -> int:
     number = integer(word, "ERR timeout is not an integer or out of range")
     if number < 0:
         raise errors.invalid("ERR timeout is negative")
-    if number > INTEGER_MAX - _clock_ms_max:
+    if number > INTEGER_MAX - _CLOCK_MS_MAX:
         raise errors.invalid("ERR timeout is out of range")
     return number
 
@@ -176,9 +176,9 @@ def unknown_command(words: Sequence[bytes]) -> EngineError:
     """The first arguments are shown too, 128 bytes of them in all."""
     shown = b""
     for word in words[1:]:
-        if len(shown) >= _echo_bytes_max:
+        if len(shown) >= _ECHO_BYTES_MAX:
             break
-        room = _echo_bytes_max - len(shown)
+        room = _ECHO_BYTES_MAX - len(shown)
         shown += b"'%b' " % word[:room].partition(b"\0")[0]
     arguments = shown.decode(errors="replace").replace("\r", " ").replace("\n", " ")
     return errors.invalid(f"ERR unknown command '{echo(words[0])}', with args beginning with: {arguments}")

@@ -12,7 +12,7 @@ from typing import Final
 
 from app import logs
 
-_again_s: Final = 60.0
+_AGAIN_S: Final = 60.0
 
 
 class Descriptors:
@@ -26,7 +26,7 @@ class Descriptors:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if number < limit - 1 or now_s < self._quiet_until_s:
             return
-        self._quiet_until_s = now_s + _again_s
+        self._quiet_until_s = now_s + _AGAIN_S
         logs.get().error(
             "all file descriptors are in use: further connections are closed at once",
             limit=limit,

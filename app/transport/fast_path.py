@@ -42,16 +42,16 @@ from engine.commands import XAdd
 from engine.replies import Added
 
 # Larger bodies take longer to read than a task costs.
-body_bytes_max: Final = 256 << 10
+BODY_BYTES_MAX: Final = 256 << 10
 # What is remembered of lines and heads: a few megabytes at most.
-_head_bytes_max: Final = 2_048
-_remembered_max: Final = 1_024
+_HEAD_BYTES_MAX: Final = 2_048
+_REMEMBERED_MAX: Final = 1_024
 # What one client may send ahead of its answers before it is no longer listened to.
-_ahead_bytes_max: Final = 64 << 10
+_AHEAD_BYTES_MAX: Final = 64 << 10
 # Requests that one connection has served before others have their turn.
-_at_once_max: Final = 16
+_AT_ONCE_MAX: Final = 16
 # Large bodies are not copied behind their heads.
-_joined_bytes_max: Final = 16 << 10
+_JOINED_BYTES_MAX: Final = 16 << 10
 
 _VERSION: Final = b" HTTP/1.1"
 _TARGET: Final = re.compile(rb"(GET|POST) (/v1/streams/[A-Za-z0-9._~%/-]+)")
@@ -73,8 +73,8 @@ _ENTRY: Final = b'{"fields":{'
 _LINES: Final = MediaType(NDJSON, NDJSON)
 # So many bytes are read and stored at once, and those of one request more. Entries that gain nothing from
 # company are alone from the beginning.
-_gathered_bytes_max: Final = 256 << 10
-_gathered_entry_bytes_max: Final = 16 << 10
+_GATHERED_BYTES_MAX: Final = 256 << 10
+_GATHERED_ENTRY_BYTES_MAX: Final = 16 << 10
 _CLOSE: Final = (b"connection", b"close")
 
 
@@ -141,9 +141,9 @@ class ThinWays:
         self.gathering = Gathering(self)
         self._requests: dict[bytes, Request] = {}
         self._heads: dict[bytes, Head] = {}
-        self._target = lru_cache(_remembered_max)(self._read_target)
-        self._length_max = min(body_bytes_max, gateway.settings.body_bytes_max)
-        self._head_max = min(_head_bytes_max, gateway.settings.head_bytes_max)
+        self._target = lru_cache(_REMEMBERED_MAX)(self._read_target)
+        self._length_max = min(BODY_BYTES_MAX, gateway.settings.body_bytes_max)
+        self._head_max = min(_HEAD_BYTES_MAX, gateway.settings.head_bytes_max)
         # How answers begin, by status, and the headers of which that was made: they change with the date.
         self._starts: dict[int, bytes] = {}
         self._defaults: object = None
@@ -173,7 +173,7 @@ class ThinWays:
         request = Request(target, query, head, body_at, body_at + head.length, stream)
         # Queries differ from request to request.
         if not query and headers in self._heads:
-            if len(self._requests) >= _remembered_max:
+            if len(self._requests) >= _REMEMBERED_MAX:
                 self._requests.clear()
             self._requests[whole] = request
         return request
@@ -205,7 +205,7 @@ class ThinWays:
         if head.length > self._length_max:
             return None
         if not _FLEETING & headers.keys():
-            if len(self._heads) >= _remembered_max:
+            if len(self._heads) >= _REMEMBERED_MAX:
                 self._heads.clear()
             self._heads[block] = head
         return head
@@ -242,7 +242,7 @@ class ThinWays:
         return self._starts[status]
 
 
-@lru_cache(_remembered_max)
+@lru_cache(_REMEMBERED_MAX)
 def _quoted(stream: str) -> str:
     return quote(stream, safe="")
 
@@ -283,13 +283,13 @@ class Gathering:
         """Publish it with others. False, with nothing done, if it has to be alone."""
         data, body_at = due.data, due.request.body_at
         on_one_line = data.startswith(_ENTRY, body_at) and data.find(b"\n", body_at) < 0
-        if not on_one_line or len(data) > _gathered_entry_bytes_max:
+        if not on_one_line or len(data) > _GATHERED_ENTRY_BYTES_MAX:
             return False
         if not self._streams:
             due.connection.loop.call_soon(self._publish)
         self._streams.setdefault(stream, []).append(due)
         self._bytes += len(data)
-        if self._bytes > _gathered_bytes_max:
+        if self._bytes > _GATHERED_BYTES_MAX:
             self._publish()
         return True
 
@@ -375,7 +375,7 @@ class ThinProtocol(GuardedProtocol):
     def _serve(self, data: bytes) -> bytes:
         """Serve plain requests; what is left for the parser, which is between two requests."""
         at = 0
-        for _ in range(_at_once_max):
+        for _ in range(_AT_ONCE_MAX):
             request = self.ways.read(data, at) if at < len(data) and self._is_in_turn() else None
             if request is None:
                 return data[at:]
@@ -435,7 +435,7 @@ class ThinProtocol(GuardedProtocol):
         """Send the answer that is due; a large one in the coding that its client accepts."""
         due = self._answering
         assert due is not None, "an exchange ends once"
-        if len(answer.body) >= codings.coded_bytes_min and codings.gains(answer.raw_headers):
+        if len(answer.body) >= codings.CODED_BYTES_MIN and codings.gains(answer.raw_headers):
             chosen = codings.accepted(due.request.head.headers.get(b"accept-encoding", b""))
             if chosen is not None:
                 making = self.loop.run_in_executor(None, codings.compressed, bytes(answer.body), chosen)
@@ -508,7 +508,7 @@ class ThinProtocol(GuardedProtocol):
             _SAFETY,
             _GOODBYE if self._is_last and _CLOSE not in answer.raw_headers else b"",
         )
-        if len(answer.body) <= _joined_bytes_max:
+        if len(answer.body) <= _JOINED_BYTES_MAX:
             self.transport.write(head + answer.body)
         else:
             self.transport.writelines((head, answer.body))
@@ -521,7 +521,7 @@ class ThinProtocol(GuardedProtocol):
         self._held.append(data)
         self._held_bytes += len(data)
         self._missing_bytes -= len(data)
-        if self._missing_bytes <= 0 and self._held_bytes > _ahead_bytes_max:
+        if self._missing_bytes <= 0 and self._held_bytes > _AHEAD_BYTES_MAX:
             self.flow.pause_reading()
 
     def _release(self) -> bytes:

@@ -24,7 +24,7 @@ from app.transport.descriptors import Descriptors
 # Makes the answer of a refusal: its request ID is in the log.
 Refuse = Callable[[Refusal], Response]
 # The extension of a request's scope that tells, by a call, whether nothing that is written leaves any more.
-gone_extension: Final = "weir.gone"
+GONE_EXTENSION: Final = "weir.gone"
 # Where a request may be meant: a path, everything, or a whole URL, whose place has to be the Host's.
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?]*)(?:[/?].*)?", re.IGNORECASE | re.DOTALL)
 
@@ -32,7 +32,7 @@ _ABSOLUTE: Final = re.compile(rb"https?://([^/?]*)(?:[/?].*)?", re.IGNORECASE | 
 _LINE_BYTES: Final = len("  HTTP/1.1\r\n\r\n")
 
 # Of the whole process, as they are.
-_descriptors: Final = Descriptors()
+_DESCRIPTORS: Final = Descriptors()
 
 
 class _HeadTooLargeError(Exception):
@@ -78,7 +78,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        _descriptors.taken(transport.get_extra_info("socket").fileno(), self.loop.time())
+        _DESCRIPTORS.taken(transport.get_extra_info("socket").fileno(), self.loop.time())
         # A peer that says nothing at all has the time of a request.
         self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
 
@@ -141,7 +141,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_over = True
         # uvicorn's `send` drops what comes after the peer's end, in silence, and tells of the end later.
-        cast("dict[str, Any]", self.scope)["extensions"] = {gone_extension: self.transport.is_closing}
+        cast("dict[str, Any]", self.scope)["extensions"] = {GONE_EXTENSION: self.transport.is_closing}
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

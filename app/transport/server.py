@@ -18,7 +18,7 @@ import uvicorn
 import uvloop
 
 from app import logs
-from app.api.socket import frame_overhead_bytes
+from app.api.socket import FRAME_OVERHEAD_BYTES
 from app.gateway import Progress
 from app.main import App, create_app
 from app.memory_limit import default_bytes
@@ -45,18 +45,18 @@ DATA_REFUSED: Final = 3
 LOCKED: Final = 4
 FAULT: Final = 5
 
-_backlog: Final = 2_048
+_BACKLOG: Final = 2_048
 # While the log is read, its own log hears of it so often.
-_tell_s: Final = 5.0
+_TELL_S: Final = 5.0
 # What a socket does not take in this time ends its connection.
-socket_stall_s_max: Final = 10.0
+SOCKET_STALL_S_MAX: Final = 10.0
 # A peer that is gone without a word is noticed after this long, while something waits to be sent to it.
-_user_timeout_ms: Final = 10_000
+_USER_TIMEOUT_MS: Final = 10_000
 
 # A fault inside the engine that comes again so soon is not cured by reading the log.
-_fault_again_s: Final = 600.0
+_FAULT_AGAIN_S: Final = 600.0
 # After a fault, what threads still do with files has this long to end.
-abandon_s_max: Final = 10.0
+ABANDON_S_MAX: Final = 10.0
 
 Say = Callable[[str], None]
 
@@ -127,10 +127,10 @@ def _listen(settings: Settings) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _user_timeout_ms)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
     try:
         listener.bind((settings.host.strip("[]"), settings.port))
-        listener.listen(_backlog)
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise Stopped(
@@ -163,7 +163,7 @@ class _Process:
         # Set with either.
         self._wake = asyncio.Event()
         self._fault_at: float | None = None
-        self._tell_at = clock.monotonic() + _tell_s
+        self._tell_at = clock.monotonic() + _TELL_S
 
     async def run(self, say: Say) -> None:
         """Listen, recover, serve, drain, close."""
@@ -217,7 +217,7 @@ class _Process:
         now, before = self._clock.monotonic(), self._fault_at
         self._fault_at = now
         try:
-            async with asyncio.timeout(abandon_s_max):
+            async with asyncio.timeout(ABANDON_S_MAX):
                 await broken.finish_turns()
                 self._app.gateway.drop()
                 storage = await broken.abandon()
@@ -226,9 +226,9 @@ class _Process:
             self._app.flush_logs()
             # A thread that hangs in the kernel would keep an orderly end from ever coming.
             os._exit(FAULT)
-        if before is not None and now - before < _fault_again_s:
+        if before is not None and now - before < _FAULT_AGAIN_S:
             storage.unlock()
-            raise Stopped(FAULT, f"a second fault inside the engine within {_fault_again_s / 60:.0f} minutes")
+            raise Stopped(FAULT, f"a second fault inside the engine within {_FAULT_AGAIN_S / 60:.0f} minutes")
         await broken.free()
         gc.unfreeze()
         await asyncio.to_thread(gc.collect)
@@ -261,7 +261,7 @@ class _Process:
         self._app.gateway.progress = Progress(step, done_bytes, total_bytes)
         now = self._clock.monotonic()
         if now >= self._tell_at:
-            self._tell_at = now + _tell_s
+            self._tell_at = now + _TELL_S
             logs.get().info("reading the log", step=step, bytes=done_bytes, of=total_bytes)
 
     def _recover(self, data: Path | Storage) -> Engine:
@@ -303,7 +303,7 @@ def config(settings: Settings, app: App) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=protocol,
-        ws=guarded_socket(SocketLimits(min(settings.stall_s_max, socket_stall_s_max))),
+        ws=guarded_socket(SocketLimits(min(settings.stall_s_max, SOCKET_STALL_S_MAX))),
         loop="none",
         lifespan="off",
         log_config=None,
@@ -311,7 +311,7 @@ def config(settings: Settings, app: App) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         ws_per_message_deflate=False,
-        ws_max_size=settings.entry_bytes_max + frame_overhead_bytes,
+        ws_max_size=settings.entry_bytes_max + FRAME_OVERHEAD_BYTES,
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=settings.drain_s_max,
     )

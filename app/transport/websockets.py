@@ -27,29 +27,29 @@ except ImportError:  # built without its part in C
 _AT_EOF: Final = StreamReader.at_eof.__code__
 
 # Parsing a frame takes about ten microseconds: so many bytes hold 700 of the smallest at most.
-_slice_bytes_min: Final = 4 << 10
+_SLICE_BYTES_MIN: Final = 4 << 10
 # Of large frames more is taken at once.
-_slice_bytes_max: Final = 64 << 10
-_few_frames: Final = 8
+_SLICE_BYTES_MAX: Final = 64 << 10
+_FEW_FRAMES: Final = 8
 # Pings, pongs and fragments, which cost and carry nothing or little: at once, and a second in the long run.
-_small_frames_max: Final = 1_000
-_small_frames_a_s: Final = 500
+_SMALL_FRAMES_MAX: Final = 1_000
+_SMALL_FRAMES_A_S: Final = 500
 # What the operating system holds of what is sent, twice that in the end.
-_send_buffer_bytes: Final = 256 << 10
+_SEND_BUFFER_BYTES: Final = 256 << 10
 # Entries that would wait behind so much go back instead: they were asked for before it came to wait.
-_waiting_bytes_max: Final = 1 << 20
+_WAITING_BYTES_MAX: Final = 1 << 20
 # A peer has this long to answer a close, or to take what is before it.
-_close_s_max: Final = 2.5
+_CLOSE_S_MAX: Final = 2.5
 # The system gives a peer that is gone up a little later than the stall does, so that it is told why.
-_system_later_ms: Final = 4_000
+_SYSTEM_LATER_MS: Final = 4_000
 
 _MESSAGES: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
 _decoder: Final = codecs.getincrementaldecoder("utf-8")
 
-slow_reader_close: Final = 4004
-flood_close: Final = 4005
+SLOW_READER_CLOSE: Final = 4004
+FLOOD_CLOSE: Final = 4005
 # Where a frame ends that is not even written: behind whatever a connection carries.
-never_sent: Final = 1 << 62
+NEVER_SENT: Final = 1 << 62
 
 
 class Listener(Protocol):
@@ -105,7 +105,7 @@ class _Counted:
         """Close once everything has left, or after a while."""
         self._transport.close()
         if self._given_up is None and self.sent_in_the_end is None:
-            self._given_up = self._loop.call_later(_close_s_max, self.abort)
+            self._given_up = self._loop.call_later(_CLOSE_S_MAX, self.abort)
 
     def abort(self) -> None:
         """Close at once."""
@@ -143,8 +143,8 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         self._reading = True
         # Known to be so, since nothing but whole messages has arrived since it was looked at.
         self._between_messages = False
-        self._slice_bytes = _slice_bytes_min
-        self._small_frames = float(_small_frames_max)
+        self._slice_bytes = _SLICE_BYTES_MIN
+        self._small_frames = float(_SMALL_FRAMES_MAX)
         self._counted_at = self.loop.time()
         self._stall: asyncio.TimerHandle | None = None
         self._sent_at_pause = 0
@@ -168,7 +168,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         """Whether so much waits to leave that nothing should join it, or nothing more will leave."""
         if self.writable.is_set():
             return self._is_over()
-        return self._is_over() or self._counted.get_write_buffer_size() > _waiting_bytes_max
+        return self._is_over() or self._counted.get_write_buffer_size() > _WAITING_BYTES_MAX
 
     @property
     def sent_bytes(self) -> int:
@@ -176,11 +176,11 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         return self._counted.sent_bytes
 
     def write_frame(self, data: bytes) -> int:
-        """Write a whole frame; how many bytes were written by then, this frame included: `never_sent` where
+        """Write a whole frame; how many bytes were written by then, this frame included: `NEVER_SENT` where
         a close came before it.
         """
         if self._is_over():
-            return never_sent
+            return NEVER_SENT
         self.transport.write(data)
         return self._counted.written_bytes
 
@@ -200,7 +200,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         self.conn.send_close(code, reason)
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
-        self.close_timer = self.loop.call_later(_close_s_max, self.transport.abort)
+        self.close_timer = self.loop.call_later(_CLOSE_S_MAX, self.transport.abort)
         self._read_on()
 
     # ---- uvicorn's
@@ -209,10 +209,10 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         self._counted = _Counted(cast("asyncio.Transport", transport), self.loop)
         # Whoever is paused has not taken everything: no frame is begun then.
         self._counted.set_write_buffer_limits(high=0)
-        timeout_ms = int(self.limits.stall_s_max * 1000) + _system_later_ms
+        timeout_ms = int(self.limits.stall_s_max * 1000) + _SYSTEM_LATER_MS
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _send_buffer_bytes)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         super().connection_made(cast("asyncio.Transport", self._counted))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -262,7 +262,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         if self.close_sent or not self.handshake_complete:
             self.transport.abort()
         else:
-            self.close_with(slow_reader_close, "slow reader")
+            self.close_with(SLOW_READER_CLOSE, "slow reader")
 
     def _end_stall(self) -> None:
         if self._stall is not None:
@@ -287,7 +287,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
         of a frame or of a message on.
         """
         at, size = 0, len(data)
-        for _ in range(_few_frames):
+        for _ in range(_FEW_FRAMES):
             # No extension, no fragment, masked, of at most 64 KiB.
             if size - at < 6 or data[at] != 0x81 or not 0x80 <= data[at + 1] <= 0xFE:
                 break
@@ -358,7 +358,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
     def handle_events(self) -> None:
         events = self.conn.events_received()
         self._slice_bytes = (
-            min(2 * self._slice_bytes, _slice_bytes_max) if len(events) <= _few_frames else _slice_bytes_min
+            min(2 * self._slice_bytes, _SLICE_BYTES_MAX) if len(events) <= _FEW_FRAMES else _SLICE_BYTES_MIN
         )
         for event in events:
             if isinstance(event, Request):
@@ -388,12 +388,12 @@ class GuardedSocket(WebSocketsSansIOProtocol):
     def _affords(self) -> bool:
         """Count a frame that is no message; close where there are too many."""
         now = self.loop.time()
-        earned = (now - self._counted_at) * _small_frames_a_s
-        self._small_frames = min(self._small_frames + earned, _small_frames_max) - 1
+        earned = (now - self._counted_at) * _SMALL_FRAMES_A_S
+        self._small_frames = min(self._small_frames + earned, _SMALL_FRAMES_MAX) - 1
         self._counted_at = now
         if self._small_frames >= 0:
             return True
-        self.close_with(flood_close, "too many control frames or fragments")
+        self.close_with(FLOOD_CLOSE, "too many control frames or fragments")
         self._linger()
         return False
 
@@ -461,7 +461,7 @@ class GuardedSocket(WebSocketsSansIOProtocol):
             self.transport.write_eof()
         self._set_reading()
         if self.close_timer is None:
-            self.close_timer = self.loop.call_later(_close_s_max, self.transport.abort)
+            self.close_timer = self.loop.call_later(_CLOSE_S_MAX, self.transport.abort)
 
 
 def guarded_socket(limits: SocketLimits) -> type[GuardedSocket]:

@@ -15,7 +15,7 @@ from app.redis import Resp
 from engine import EngineError, errors
 
 # What is a little beyond a limit is read, and refused in the words of what it is.
-_slack: Final = 2
+_SLACK: Final = 2
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -43,15 +43,15 @@ def one(body: bytes, encoded: Encoding, words_max: int) -> Words:
     """The words of one command. Raises `malformed_json`, EngineError for an argument that is none, and for
     too many of them.
     """
-    return _words(_load(body, _slack * words_max), encoded, words_max)
+    return _words(_load(body, _SLACK * words_max), encoded, words_max)
 
 
 def many(body: bytes, encoded: Encoding, commands_max: int, words_max: int) -> list[Words | EngineError]:
     """The words of each command; one with impossible arguments stands as its refusal."""
-    if strict_json.exceeds(body, _slack * commands_max, b"[{"):
+    if strict_json.exceeds(body, _SLACK * commands_max, b"[{"):
         # Before a list is made of each.
         raise _too_many(commands_max)
-    rows = _load(body, strict_json.values_max)
+    rows = _load(body, strict_json.VALUES_MAX)
     if not isinstance(rows, list):
         raise invalid("", 'the body is a list of commands, [["XADD", …], …]')
     check_number(rows, commands_max)

@@ -21,8 +21,8 @@ from engine.replies import Edges, Entries, Gap, Reply, StreamsRead
 PARAMETERS: Final = tuple(name for name in read.PARAMETERS if name not in ("wait", "last", "max_bytes"))
 
 # What is held of an export at any time, and about a millisecond of work.
-page_bytes_max: Final = 256 << 10
-_count_max: Final = (1 << 53) - 1
+PAGE_BYTES_MAX: Final = 256 << 10
+_COUNT_MAX: Final = (1 << 53) - 1
 _BETWEEN: Final = b',{"id":"'
 _LINE: Final = b'\n{"id":"'
 
@@ -58,7 +58,7 @@ class Export(msgspec.Struct):
             end=high,
             count=self.left,
             reverse=self.reverse,
-            bytes_max=page_bytes_max,
+            bytes_max=PAGE_BYTES_MAX,
         )
         return [DescribeEdges(stream=self.stream), wanted]
 
@@ -135,7 +135,7 @@ def parse(stream: str, query_string: bytes) -> Export:
         cursor=wanted.end + 1 if wanted.reverse else wanted.start - 1,
         end=wanted.start if wanted.reverse else wanted.end,
         reverse=wanted.reverse,
-        left=query.integer(given, "count", least=1, most=_count_max),
+        left=query.integer(given, "count", least=1, most=_COUNT_MAX),
         fields=projection.parse(given.get("fields")),
         fail_on_gap=read.fails_on_gap(given),
         is_cursor="after" in given,

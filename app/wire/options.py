@@ -18,7 +18,7 @@ from engine.replies import Added
 
 PARAMETERS: Final = ("nomkstream", "maxlen", "minid", "approx", "limit", "refs")
 _REFS: Final = tuple(refs.value for refs in Refs)
-_integer_max: Final = (1 << 63) - 1
+_INTEGER_MAX: Final = (1 << 63) - 1
 
 
 class XAddOptions(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ def of(given: Parameters) -> XAddOptions:
 def _trim(given: Parameters) -> Trim | None:
     if "maxlen" in given and "minid" in given:
         raise invalid("maxlen", "it does not go with minid")
-    maxlen = query.integer(given, "maxlen", least=0, most=_integer_max)
+    maxlen = query.integer(given, "maxlen", least=0, most=_INTEGER_MAX)
     minid = query.entry_id(given["minid"], "minid") if "minid" in given else None
     if maxlen is None and minid is None:
         for name in ("approx", "limit", "refs"):
@@ -81,7 +81,7 @@ def _trim(given: Parameters) -> Trim | None:
                 raise invalid(name, "it goes with maxlen or minid")
         return None
     approx = query.boolean(given, "approx", default=True)
-    limit = query.integer(given, "limit", least=0, most=_integer_max)
+    limit = query.integer(given, "limit", least=0, most=_INTEGER_MAX)
     if limit is not None and not approx:
         raise invalid("limit", "it goes with approximate trimming")
     refs = Refs(query.word(given, "refs", _REFS, Refs.KEEP.value))

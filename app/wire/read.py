@@ -22,7 +22,7 @@ PARAMETERS: Final = (
 )
 
 # Projecting means decoding and encoding: this takes about ten milliseconds, and `more` tells of the rest.
-_projected_bytes_max: Final = 1 << 20
+_PROJECTED_BYTES_MAX: Final = 1 << 20
 
 
 class ReadLimits(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ def parse(stream: str, query_string: bytes, prefer_wait_s: int | None, limits: R
     bytes_max = query.integer(given, "max_bytes", least=1, most=limits.bytes_max, default=limits.bytes_max)
     wait_ms = _wait_ms(given, prefer_wait_s, limits)
     if fields is not None and bytes_max is not None:
-        bytes_max = min(bytes_max, _projected_bytes_max)
+        bytes_max = min(bytes_max, _PROJECTED_BYTES_MAX)
     if "last" in given:
         return _newest(stream, given, bytes_max, fields, limits)
     if "after" in given and "end" not in given and "until" not in given:

@@ -20,7 +20,7 @@ from engine.replies import GroupInfo, Redriven, Reply
 
 MEMBERS: Final = ("ids", "filter", "count", "dry_run")
 _FILTER: Final = ("start", "end", "consumer", "reason")
-_count_default: Final = 100
+_COUNT_DEFAULT: Final = 100
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class Selection(msgspec.Struct, frozen=True):
     end: int = ids.ID_MAX
     consumer: str | None = None
     reason: str | None = None
-    count: int = _count_default
+    count: int = _COUNT_DEFAULT
     dry_run: bool = False
 
     def search(self, stream: str, group: str, letters: str, start: int, count: int) -> FindDeadLetters:
@@ -69,7 +69,7 @@ def parse(given: Members, key: str | None, ids_max: int, count_max: int) -> Sele
         end=_bound(wanted, "end", "+", upper=True),
         consumer=_consumer(wanted),
         reason=_reason(wanted),
-        count=_count_default if count is None else count,
+        count=_COUNT_DEFAULT if count is None else count,
         dry_run=dry_run,
     )
 

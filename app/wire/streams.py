@@ -29,9 +29,9 @@ PUT: Final = ("retention",)
 PATCH: Final = ("retention", "archived_up_to")
 LAST_ID: Final = ("last_id", "entries_added", "max_deleted_id")
 
-limit_max: Final = 1_000
-detail_count_default: Final = 10
-detail_count_max: Final = 1_000
+LIMIT_MAX: Final = 1_000
+DETAIL_COUNT_DEFAULT: Final = 10
+DETAIL_COUNT_MAX: Final = 1_000
 
 _LIMITS: Final = ("max_len", "max_age_ms", "max_bytes")
 _PROMISES: Final = ("keep_unacknowledged", "keep_unarchived")
@@ -43,7 +43,7 @@ _PROMISES: Final = ("keep_unacknowledged", "keep_unarchived")
 def listing(query_string: bytes) -> StreamInfos:
     """GET /v1/streams."""
     given = query.parse(query_string, ("prefix", "after", "limit"))
-    limit = query.integer(given, "limit", least=1, most=limit_max, default=100)
+    limit = query.integer(given, "limit", least=1, most=LIMIT_MAX, default=100)
     assert limit is not None, "it has a default"
     return StreamInfos(prefix=given.get("prefix", ""), after=given.get("after"), limit=limit)
 
@@ -100,7 +100,7 @@ def set_last_id(stream: str, given: Members) -> XSetId:
 def look(stream: str, query_string: bytes, bytes_max: int) -> list[XInfoStream | XInfoStreamFull | XRange]:
     """GET: the stream, and with `full` its first entries and its groups with what is pending."""
     given = query.parse(query_string, ("full", "count"))
-    count = query.integer(given, "count", least=1, most=detail_count_max, default=detail_count_default)
+    count = query.integer(given, "count", least=1, most=DETAIL_COUNT_MAX, default=DETAIL_COUNT_DEFAULT)
     if not query.boolean(given, "full", default=False):
         if "count" in given:
             raise invalid("count", "it goes with full=true")

@@ -36,5 +36,5 @@ if __name__ == "__main__":
     _poisoned = Append.apply
     Append.apply = _slow  # type: ignore[assignment, method-assign]
     FileHandle.sync = _hanging  # type: ignore[assignment, method-assign]
-    server.abandon_s_max = _abandon_s_max  # type: ignore[misc]
+    server.ABANDON_S_MAX = _abandon_s_max  # type: ignore[misc]
     main()

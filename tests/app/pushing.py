@@ -19,7 +19,7 @@ from app.live.websocket.frames import Hello, Limits
 from app.live.websocket.session import Session
 from app.main import App, create_app
 from app.settings import Settings
-from app.transport.websockets import never_sent
+from app.transport.websockets import NEVER_SENT
 from engine import Engine, Fsync, entries, ids
 from engine.commands import Command, Trim, XAdd, XTrim
 from engine.replies import Reply
@@ -74,7 +74,7 @@ class Wire:
 
     def write_frame(self, data: bytes) -> int:
         if self.closed is not None:
-            return never_sent
+            return NEVER_SENT
         self._written_bytes += len(data)
         self._waiting.append(data)
         if not self.stalled:

@@ -11,7 +11,7 @@ from app.http import codings
 from app.http.calls import Answer, Scope
 from app.http.compression import Codings
 from app.main import App
-from app.transport.limits import gone_extension
+from app.transport.limits import GONE_EXTENSION
 
 ENTRIES = "/v1/streams/s/entries"
 
@@ -71,7 +71,7 @@ async def test_a_large_answer_comes_in_the_coding_that_is_liked_best(
     assert answer.headers["vary"] == "Accept-Encoding"
     assert answer.headers["content-length"] == str(len(raw))
     assert json.loads(plain(answer, raw)) == expected
-    assert kind is None or len(raw) < codings.coded_bytes_min / 4
+    assert kind is None or len(raw) < codings.CODED_BYTES_MIN / 4
 
 
 async def test_small_answers_stay_as_they_are(large: httpx.AsyncClient) -> None:
@@ -123,13 +123,13 @@ async def test_what_a_client_was_to_get_goes_back_where_it_leaves_meanwhile(*, l
     looks = iter([False, leaves])
     returned: list[bool] = []
     sent: list[str] = []
-    answer = Answer(200, b"a" * codings.coded_bytes_min)
+    answer = Answer(200, b"a" * codings.CODED_BYTES_MIN)
     answer.unsent = lambda: returned.append(True)
     scope: Scope = {
         "method": "POST",
         "headers": [(b"accept-encoding", b"gzip")],
         "state": {},
-        "extensions": {gone_extension: lambda: next(looks)},
+        "extensions": {GONE_EXTENSION: lambda: next(looks)},
     }
 
     async def receive() -> Scope:

@@ -215,7 +215,7 @@ async def test_a_page_ends_before_what_a_trim_took(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, change: Command
 ) -> None:
     """Slices of one page have others' turns between them: the read that goes on is told of the gap."""
-    monkeypatch.setattr(columns, "slice_bytes_max", 1)
+    monkeypatch.setattr(columns, "SLICE_BYTES_MAX", 1)
     bodies = [entries.body([("n", str(n))]) for n in range(10)]
     await engine.execute(XAdd(stream="s", bodies=bodies, ids=[ids.make(n, 0) for n in range(1, 11)]))
     page = columns.parse("s", b"after=0", ColumnsLimits(100, 1 << 20))

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app.live.in_flight import look_s
+from app.live.in_flight import LOOK_S
 from app.settings import Settings
 from engine import ids
 from engine.commands import Claim, DescribeGroup, EnsureGroup, Nack, NackMode, XAck, XClaim, XNack, execution
@@ -258,7 +258,7 @@ class Consuming(RuleBasedStateMachine):
 
     @rule()
     def a_look_is_due(self) -> None:
-        self.house.clock.pass_ms(0, round(look_s * 1_000) + 1)
+        self.house.clock.pass_ms(0, round(LOOK_S * 1_000) + 1)
         self.house.settle()
 
     @rule()

@@ -31,7 +31,7 @@ async def five(http: httpx.AsyncClient) -> httpx.AsyncClient:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """One entry a page."""
-    monkeypatch.setattr(export, "page_bytes_max", 1)
+    monkeypatch.setattr(export, "PAGE_BYTES_MAX", 1)
 
 
 async def lines(http: httpx.AsyncClient, query: str = "") -> list[Any]:
@@ -332,4 +332,4 @@ async def test_others_get_their_turns(app: App, engine: Engine, http: httpx.Asyn
     answer = await http.get(ENTRIES, headers=LINES)
     beside.cancel()
     assert answer.text.count("\n") == 2_000
-    assert turns >= len(answer.content) // export.page_bytes_max
+    assert turns >= len(answer.content) // export.PAGE_BYTES_MAX

@@ -5,7 +5,7 @@ import pytest
 
 from app.redis import Resp, parse
 from app.redis.replies import just_ids, resp
-from app.redis.scan import Bookmarks, _bookmarks_max
+from app.redis.scan import _BOOKMARKS_MAX, Bookmarks
 from engine import EngineError, entries, ids
 from engine.replies import (
     AutoClaimed,
@@ -237,7 +237,7 @@ def test_an_unknown_cursor_begins_again() -> None:
     first = bookmarks.put("a")
     assert bookmarks.find(first) == "a"
     assert bookmarks.find(0) is None
-    for _ in range(_bookmarks_max):
+    for _ in range(_BOOKMARKS_MAX):
         bookmarks.put("b")
     assert bookmarks.find(first) is None
 

@@ -103,7 +103,7 @@ async def test_a_search_ends_after_so_many_turns(
     dead: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a stream full of others' letters the caller is told where to go on, though nothing was found."""
-    monkeypatch.setattr(dead_letters, "_searches_max", 1)
+    monkeypatch.setattr(dead_letters, "_SEARCHES_MAX", 1)
     monkeypatch.setattr("engine.commands.redriving.turn_looks_max", 1)
     body: dict[str, object] = {"filter": {"reason": "bad ü"}}
     answers = []

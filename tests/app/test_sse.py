@@ -10,10 +10,10 @@ import pytest
 
 from app.live.feeds import Feeds
 from app.live.sse.cursors import Wanted
-from app.live.sse.tails import Following, stall_s_max
+from app.live.sse.tails import STALL_S_MAX, Following
 from app.main import App, create_app
 from app.settings import Settings
-from app.transport.limits import gone_extension
+from app.transport.limits import GONE_EXTENSION
 from engine import Engine, EngineError, entries
 from engine.commands import XAdd
 from engine.storage.memory import MemoryStorage
@@ -52,7 +52,7 @@ class Reader:
             "path": path,
             "query_string": query.encode(),
             "headers": [(b"host", b"127.0.0.1:8080"), *given],
-            "extensions": {gone_extension: self._left.is_set},
+            "extensions": {GONE_EXTENSION: self._left.is_set},
         }
         self.request = asyncio.ensure_future(app(scope, self._receive, self._send))
 
@@ -371,7 +371,7 @@ async def test_a_client_that_takes_nothing_is_cut(world: World) -> None:
     await settle()
     slow.stall()
     await world.add("1-0")
-    await world.pass_s(stall_s_max + 0.1)
+    await world.pass_s(STALL_S_MAX + 0.1)
     assert (slow.request.done(), slow.over) == (True, False)
     await world.add("2-0")
     assert fast.ids == ["1-0", "2-0"]

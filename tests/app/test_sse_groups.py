@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.live.sse.tails import stall_s_max
+from app.live.sse.tails import STALL_S_MAX
 from tests.app.test_sse import Reader, World, world
 from tests.engine.clocks import let_threads_run, settle
 
@@ -151,7 +151,7 @@ async def test_what_was_never_sent_goes_back_as_it_was(world: World) -> None:
     slow.stall()
     await world.add("1-0")
     assert await pending(world) == [["1-0", "slow", 1]]
-    await world.pass_s(stall_s_max + 0.1)
+    await world.pass_s(STALL_S_MAX + 0.1)
     assert slow.request.done()
     assert await pending(world) == [["1-0", "", 0]]
     reader = consume(world)
@@ -216,7 +216,7 @@ async def test_a_third_connection_waits_for_both_before_it(world: World) -> None
     second, third = consume(world), consume(world)
     await settle()
     assert (second.status, third.status) == (0, 0)
-    await world.pass_s(stall_s_max + 0.1)
+    await world.pass_s(STALL_S_MAX + 0.1)
     for _ in range(1_000):
         # After ten seconds the log is synced first, in a thread.
         if not third.events:

@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 
 from app.main import create_app
 from app.settings import Settings
-from app.transport.server import config, socket_stall_s_max
+from app.transport.server import SOCKET_STALL_S_MAX, config
 from engine import Engine, entries
 from engine.commands import Cursor, EnsureGroup, XAdd
 from tests.engine.clocks import HandClock, let_threads_run, settle
@@ -284,7 +284,7 @@ def test_a_socket_is_cut_no_later_than_any() -> None:
     for stall_s, found_s in ((9, 9), (10, 10), (11, 10)):
         settings = SETTINGS.model_copy(update={"stall_s_max": stall_s})
         made: Any = config(settings, create_app(settings, HandClock())).ws
-        assert made.limits.stall_s_max == found_s <= socket_stall_s_max
+        assert made.limits.stall_s_max == found_s <= SOCKET_STALL_S_MAX
 
 
 async def test_a_heartbeat_comes_when_it_is_due(world: World) -> None:

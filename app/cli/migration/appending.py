@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Final, NamedTuple
 
 from app.cli.migration import reading
-from app.cli.migration.peers import Away, Command, Door, Refused, TooLarge, turn_bytes_max
+from app.cli.migration.peers import TURN_BYTES_MAX, Away, Command, Door, Refused, TooLarge
 from app.cli.migration.reading import Entry
 from engine import ids
 from weir.cli.failure import Failure
@@ -72,7 +72,7 @@ def _fitting(entries: list[Entry]) -> list[Entry]:
     size = 0
     for place, entry in enumerate(entries):
         size += entry.size
-        if place and size > turn_bytes_max:
+        if place and size > TURN_BYTES_MAX:
             return entries[:place]
     return entries
 

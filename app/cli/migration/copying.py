@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from app import names
 from app.cli.migration import reading
 from app.cli.migration.appending import TOO_SMALL, append
-from app.cli.migration.peers import Command, Door, Peer, Refused, Reply, TooLarge, turn_bytes_max
+from app.cli.migration.peers import TURN_BYTES_MAX, Command, Door, Peer, Refused, Reply, TooLarge
 from app.cli.migration.reading import Entry, Group, Pending, View
 from engine import EngineError, ids
 from engine.commands import TURN_LOOKUPS_MAX
@@ -31,11 +31,11 @@ MARK: Final = b"weir:import"
 # A consumer of that group's: since then entries are only added.
 _IN_USE: Final = b"in-use"
 # Of one transaction: each claim, release and deletion of it looks an entry up.
-_commands_max: Final = TURN_LOOKUPS_MAX
-_window_entries: Final = 100
+_COMMANDS_MAX: Final = TURN_LOOKUPS_MAX
+_WINDOW_ENTRIES: Final = 100
 # What two clocks' readings may be apart; below it a pending entry has not been delivered again.
-_clock_ms_max: Final = 50
-_shown_ids_max: Final = 10
+_CLOCK_MS_MAX: Final = 50
+_SHOWN_IDS_MAX: Final = 10
 
 
 @dataclass
@@ -144,7 +144,7 @@ class Copy:
 
     def advance(self) -> View:
         """Copy entries until there are no more; the stream at the moment when there were none."""
-        count = reading.page_entries_first
+        count = reading.PAGE_ENTRIES_FIRST
         while True:
             view = self._source(self.position, count)
             if not self._in_use:
@@ -204,7 +204,7 @@ class Copy:
                 f"its last ID is {ids.text(found.last_id)} in Weir and {ids.text(source.last_id)} in Redis: "
                 "others publish to it in Weir already"
             )
-        newest = reading.newest(self._target, self._stream, _window_entries)
+        newest = reading.newest(self._target, self._stream, _WINDOW_ENTRIES)
         windows = [newest]
         if found.length > len(newest):
             windows.insert(0, list(_first(self._target, self._stream)))
@@ -337,9 +337,9 @@ class Copy:
 
     def _refuse(self, entry_id: int, reason: str) -> None:
         self._not_taken.append(entry_id)
-        if len(self._not_taken) <= _shown_ids_max:
+        if len(self._not_taken) <= _SHOWN_IDS_MAX:
             self.outcome.trouble(f"entry {ids.text(entry_id)} was skipped: {reason}")
-        elif len(self._not_taken) == _shown_ids_max + 1:
+        elif len(self._not_taken) == _SHOWN_IDS_MAX + 1:
             self.outcome.trouble("more entries were skipped")
 
     def _store(self, items: list[Item]) -> None:
@@ -499,12 +499,12 @@ def unfit(name: bytes, what: str) -> str | None:
 
 def _same(one: Pending, other: Pending) -> bool:
     is_same = (one.consumer, one.deliveries) == (other.consumer, other.deliveries)
-    return is_same and abs(one.time_ms - other.time_ms) <= _clock_ms_max
+    return is_same and abs(one.time_ms - other.time_ms) <= _CLOCK_MS_MAX
 
 
 def _first(peer: Peer, stream: bytes) -> Iterator[Entry]:
     entries = reading.entries(peer, stream, 0, ids.ID_MAX)
-    return (entry for _, entry in zip(range(_window_entries), entries, strict=False))
+    return (entry for _, entry in zip(range(_WINDOW_ENTRIES), entries, strict=False))
 
 
 def _is_entry(words: Command) -> bool:
@@ -519,7 +519,7 @@ def _turns(items: Iterable[Item]) -> Iterator[list[Item]]:
     some, count, size = list[Item](), 0, 0
     for item in items:
         item_size = 0 if item.entry is None else item.entry.size
-        if some and (count + len(item.claims) >= _commands_max or size + item_size > turn_bytes_max):
+        if some and (count + len(item.claims) >= _COMMANDS_MAX or size + item_size > TURN_BYTES_MAX):
             yield some
             some, count, size = [], 0, 0
         some.append(item)
@@ -533,7 +533,7 @@ def _chunks(commands: Iterable[Command]) -> Iterator[list[Command]]:
     some, size = list[Command](), 0
     for words in commands:
         length = sum(len(word) for word in words if isinstance(word, bytes))
-        if some and (len(some) == _commands_max or size + length > turn_bytes_max):
+        if some and (len(some) == _COMMANDS_MAX or size + length > TURN_BYTES_MAX):
             yield some
             some, size = [], 0
         some.append(words)

@@ -15,13 +15,13 @@ import typer
 from weir.cli.client import Gateway, of_stream
 from weir.cli.failure import Failure
 
-_answer_s_max: Final = 60.0
-_connect_s_max: Final = 5.0
+_ANSWER_S_MAX: Final = 60.0
+_CONNECT_S_MAX: Final = 5.0
 _BUSY: Final = frozenset((429, 502, 503, 504))
 _TOO_LARGE: Final = 413
 _FASTER: Final = 412
 # As base64 in JSON, half of what a body may have by default.
-turn_bytes_max: Final = 3 << 20
+TURN_BYTES_MAX: Final = 3 << 20
 
 Word: TypeAlias = bytes | str | int
 Command: TypeAlias = Sequence[Word]
@@ -76,7 +76,7 @@ class Origin:
             # RESP2, which every version speaks, and replies as they come: this client makes dictionaries of
             # some of them, and so would lose fields that stand twice.
             pool = ConnectionPool.from_url(
-                url, protocol=2, socket_timeout=_answer_s_max, socket_connect_timeout=_connect_s_max
+                url, protocol=2, socket_timeout=_ANSWER_S_MAX, socket_connect_timeout=_CONNECT_S_MAX
             )
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--redis") from None
@@ -162,7 +162,7 @@ class Door(Gateway):
 
     def _posted(self, path: str, body: object, headers: dict[str, str]) -> httpx.Response:
         url = self._url.copy_with(path=self._url.path.rstrip("/") + path)
-        timeout = httpx.Timeout(_answer_s_max, connect=_connect_s_max)
+        timeout = httpx.Timeout(_ANSWER_S_MAX, connect=_CONNECT_S_MAX)
         headers = {"content-type": "application/json", **headers}
         try:
             return self._client.post(url, content=orjson.dumps(body), headers=headers, timeout=timeout)

@@ -13,12 +13,12 @@ from app.cli.migration.peers import Origin, Peer, Refused, Reply
 from engine import ids
 from weir.cli.failure import Failure
 
-page_entries_max: Final = 1_000
-page_bytes_max: Final = 8 << 20
+PAGE_ENTRIES_MAX: Final = 1_000
+PAGE_BYTES_MAX: Final = 8 << 20
 # The first page of a stream whose entries may be of any size.
-page_entries_first: Final = 16
+PAGE_ENTRIES_FIRST: Final = 16
 # An idle time is exact when the clock shows the same millisecond before and after; this often it is tried.
-_readings_max: Final = 20
+_READINGS_MAX: Final = 20
 
 _Thing = TypeVar("_Thing")
 _Listed = TypeVar("_Listed", bound="Entry | Pending")
@@ -73,7 +73,7 @@ def streams(peer: Peer, match: bytes) -> set[bytes]:
     """The names of all streams like `match`; keys of other types are passed over."""
     found, cursor = set[bytes](), b"0"
     while True:
-        command = ("SCAN", cursor, "MATCH", match, "COUNT", page_entries_max)
+        command = ("SCAN", cursor, "MATCH", match, "COUNT", PAGE_ENTRIES_MAX)
         after, keys = _list(peer.together([command])[0])
         names = [_bytes(key) for key in _list(keys)]
         types = peer.together([("TYPE", name) for name in names])
@@ -125,12 +125,12 @@ def view(peer: Peer, stream: bytes, after: int, count: int) -> View | None:
 def fitting(count: int, page: list[Entry]) -> int:
     """How many entries to ask for next, so that pages of long entries fit in memory too."""
     size = sum(entry.size for entry in page)
-    return max(1, count // 2) if size > page_bytes_max // 2 else min(count * 2, page_entries_max)
+    return max(1, count // 2) if size > PAGE_BYTES_MAX // 2 else min(count * 2, PAGE_ENTRIES_MAX)
 
 
 def entries(peer: Peer, stream: bytes, first: int, last: int) -> Iterator[Entry]:
     """The entries of a range, both ends included."""
-    count = page_entries_first
+    count = PAGE_ENTRIES_FIRST
     while first <= last:
         command = ("XRANGE", stream, ids.text(first), ids.text(last), "COUNT", count)
         page = [_entry(one) for one in _list(peer.together([command])[0])]
@@ -157,16 +157,16 @@ def pending(peer: Peer, stream: bytes, group: bytes, first: int, last: int) -> I
     while first <= last:
         page = _pending_page(peer, stream, group, first, last)
         yield from page
-        if len(page) < page_entries_max:
+        if len(page) < PAGE_ENTRIES_MAX:
             return
         first = page[-1].id + 1
 
 
 def _pending_page(peer: Peer, stream: bytes, group: bytes, first: int, last: int) -> list[Pending]:
     """Redis tells idle times only, so the clock is read on both sides of them."""
-    listing = ("XPENDING", stream, group, ids.text(first), ids.text(last), page_entries_max)
+    listing = ("XPENDING", stream, group, ids.text(first), ids.text(last), PAGE_ENTRIES_MAX)
     now_ms, listed = 0, list[Reply]()
-    for _ in range(_readings_max):
+    for _ in range(_READINGS_MAX):
         before, reply, after = peer.together([("TIME",), listing, ("TIME",)])
         if isinstance(reply, Refused):
             # The group has gone meanwhile.

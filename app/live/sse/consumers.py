@@ -12,7 +12,7 @@ import msgspec
 
 from app.gateway import Gateway
 from app.http.deliveries import delivered
-from app.live.in_flight import Consumer, Look, look_s
+from app.live.in_flight import LOOK_S, Consumer, Look
 from app.live.sse import cursors as wire
 from app.live.sse import events
 from app.live.sse.tails import Put, retry_ms
@@ -21,8 +21,8 @@ from engine.commands import Cursor, XReadGroup
 from engine.replies import Delivered, GroupRead, PendingList, StreamDeliveries
 
 # So much is read at once, and lost sight of when a connection breaks while it is being sent.
-_piece_count_max: Final = 100
-_piece_bytes_max: Final = 64 << 10
+_PIECE_COUNT_MAX: Final = 100
+_PIECE_BYTES_MAX: Final = 64 << 10
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,11 +108,11 @@ class Consuming:
             group=asked.group,
             consumer=asked.consumer,
             streams=[(asked.stream, cursor)],
-            count=min(room, _piece_count_max),
+            count=min(room, _PIECE_COUNT_MAX),
             block_ms=block_ms if new else None,
             claim_min_idle_ms=asked.claim_min_idle_ms if new else None,
             claims_own=False,
-            bytes_max=_piece_bytes_max,
+            bytes_max=_PIECE_BYTES_MAX,
         )
         reply = await self._engine.execute(command, until=self._place.until)
         assert isinstance(reply, GroupRead), "that is what XREADGROUP answers"
@@ -166,7 +166,7 @@ class Consuming:
     async def _wait(self, settled: asyncio.Event) -> None:
         """Until something may have been settled, the end, or it is time to look or to be heard."""
         wake = settled.set
-        timer = asyncio.get_running_loop().call_later(min(look_s, self._silence_left_s()), wake)
+        timer = asyncio.get_running_loop().call_later(min(LOOK_S, self._silence_left_s()), wake)
 
         def end(_: asyncio.Future[None]) -> None:
             wake()
@@ -181,7 +181,7 @@ class Consuming:
     # --- being heard ----------------------------------------------------------------------------------------
 
     def _silence_left_s(self) -> float:
-        return max(0.0, self._silent_since + events.heartbeat_s - self._clock.monotonic())
+        return max(0.0, self._silent_since + events.HEARTBEAT_S - self._clock.monotonic())
 
     async def _beat(self, put: Put) -> None:
         if self._silence_left_s() <= 0:

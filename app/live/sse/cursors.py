@@ -19,7 +19,7 @@ from app.errors import Refusal, invalid, problem
 from app.http import projection, query
 from app.http.query import Parameters
 from app.live.feeds import Gap, Page
-from app.live.in_flight import claim_min_idle_ms_min
+from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN
 from app.live.sse import events
 from app.wire.read import cursor as cursor_of
 from app.wire.read import fails_on_gap, gap_members, gap_text
@@ -30,9 +30,9 @@ from engine.replies import Gap as EngineGap
 PARAMETERS: Final = ("after", "last", "on_gap", "fields")
 STREAM: Final = "stream"
 CONSUMING: Final = ("max_in_flight", "claim_min_idle_ms")
-in_flight_default: Final = 100
+IN_FLIGHT_DEFAULT: Final = 100
 # Each entry of several streams carries the cursor of all.
-streams_max: Final = 100
+STREAMS_MAX: Final = 100
 _MARK_BYTES: Final = 4
 
 
@@ -74,8 +74,8 @@ def parse_several(query_string: bytes, last_event_id: bytes, count_max: int) -> 
     """What GET /v1/tail asks for: `stream` once for each; `after` is a cursor of all, or one ID for each."""
     given, repeated = query.parse_repeated(query_string, (*PARAMETERS, STREAM), STREAM)
     streams = [names.checked_text(name, "stream name") for name in repeated]
-    if not 1 <= len(streams) <= streams_max or len({*streams}) < len(streams):
-        raise invalid(STREAM, f"it is given once for each stream, for 1 to {streams_max} of them")
+    if not 1 <= len(streams) <= STREAMS_MAX or len({*streams}) < len(streams):
+        raise invalid(STREAM, f"it is given once for each stream, for 1 to {STREAMS_MAX} of them")
     wanted = _wanted(streams, mark_of(streams), given, count_max)
     if last_event_id:
         after = composed(streams, last_event_id.decode("latin-1"), "Last-Event-ID")
@@ -91,10 +91,10 @@ def parse_consuming(query_string: bytes, count_max: int) -> tuple[int, int | Non
     idling others' entries are taken over, None for never.
     """
     given = query.parse(query_string, CONSUMING)
-    default = min(in_flight_default, count_max)
+    default = min(IN_FLIGHT_DEFAULT, count_max)
     most = query.integer(given, "max_in_flight", least=1, most=count_max, default=default)
     assert most is not None, "it has a default"
-    return most, query.integer(given, "claim_min_idle_ms", least=claim_min_idle_ms_min, most=(1 << 53) - 1)
+    return most, query.integer(given, "claim_min_idle_ms", least=CLAIM_MIN_IDLE_MS_MIN, most=(1 << 53) - 1)
 
 
 def _wanted(streams: Sequence[str], mark: str, given: Parameters, count_max: int) -> Wanted:

@@ -20,7 +20,7 @@ HEADERS: Final = (
     (b"x-accel-buffering", b"no"),
 )
 # Something arrives at least this often: a client that hears less than that has lost its connection.
-heartbeat_s: Final = 15.0
+HEARTBEAT_S: Final = 15.0
 COMMENT: Final = b":\n\n"
 
 # `splitlines` would also split at U+2028, U+0085 and others, which belong to the data.

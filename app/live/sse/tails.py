@@ -17,20 +17,20 @@ from app.live.feeds import Feeds, Gap, Page, Tail
 from app.live.sse import cursors as wire
 from app.live.sse import events
 from app.live.sse.cursors import Wanted
-from app.transport.limits import gone_extension
+from app.transport.limits import GONE_EXTENSION
 from app.wire.read import gap_refused
 from engine import Clock, EngineError
 from engine.replies import Gap as EngineGap
 
 # One piece of an answer: what a client that reads nothing more costs beyond its socket's buffer.
-_piece_count_max: Final = 1_000
-_piece_bytes_max: Final = 256 << 10
-_several_count_max: Final = 100
+_PIECE_COUNT_MAX: Final = 1_000
+_PIECE_BYTES_MAX: Final = 256 << 10
+_SEVERAL_COUNT_MAX: Final = 100
 # A client that takes nothing for so long is cut.
-stall_s_max: Final = 10.0
+STALL_S_MAX: Final = 10.0
 # Clients come back within this time after an end, not all at once.
-_retry_ms_least: Final = 1_000
-_retry_ms_most: Final = 5_000
+_RETRY_MS_LEAST: Final = 1_000
+_RETRY_MS_MOST: Final = 5_000
 
 Put = Callable[[bytes], Awaitable[None]]
 
@@ -75,7 +75,7 @@ class Events(Answer):
             if self._source is None:
                 await send({"type": "http.response.body", "body": b""})
             else:
-                gone = scope.get("extensions", {}).get(gone_extension, _never)
+                gone = scope.get("extensions", {}).get(GONE_EXTENSION, _never)
                 await self._run(self._source, receive, partial(_put, send, gone), send)
         finally:
             if self._source is not None:
@@ -124,7 +124,7 @@ def ended(refusal: Refusal) -> Answer:
 
 def retry_ms() -> int:
     """When to come back: another time for each."""
-    return _retry_ms_least + secrets.randbelow(_retry_ms_most - _retry_ms_least)
+    return _RETRY_MS_LEAST + secrets.randbelow(_RETRY_MS_MOST - _RETRY_MS_LEAST)
 
 
 def _never() -> bool:
@@ -136,7 +136,7 @@ async def _put(send: Send, gone: Callable[[], bool], piece: bytes) -> None:
     if gone():
         raise Stalled
     try:
-        async with asyncio.timeout(stall_s_max):
+        async with asyncio.timeout(STALL_S_MAX):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
     except TimeoutError:
         raise Stalled from None
@@ -156,7 +156,7 @@ class Following:
         self._clock = clock
         self._changed = asyncio.Event()
         # Each entry of several streams has the cursor of all with it.
-        self._count_max = max(_several_count_max, _piece_count_max // len(tails))
+        self._count_max = max(_SEVERAL_COUNT_MAX, _PIECE_COUNT_MAX // len(tails))
 
     @classmethod
     async def begin(cls, feeds: Feeds, wanted: Wanted, clock: Clock) -> "Following":
@@ -164,7 +164,7 @@ class Following:
         tails: list[Tail] = []
         try:
             for stream, after in zip(wanted.streams, wanted.after, strict=True):
-                tails.append(await feeds.tail(stream, after, wanted.last, _piece_bytes_max))
+                tails.append(await feeds.tail(stream, after, wanted.last, _PIECE_BYTES_MAX))
         except BaseException:
             for tail in tails:
                 tail.close()
@@ -196,18 +196,18 @@ class Following:
                     behind = False
                     await put(wire.caught_up(self._cursor))
                 silent_s = self._clock.monotonic() - silent_since
-                if silent_s >= events.heartbeat_s:
+                if silent_s >= events.HEARTBEAT_S:
                     silent_since += silent_s
                     silent_s = 0.0
                     await put(events.COMMENT)
-                await self._change(events.heartbeat_s - silent_s)
+                await self._change(events.HEARTBEAT_S - silent_s)
 
     async def _put_some(self, put: Put) -> bool:
         """One piece of each stream that has something; whether one had."""
         found = False
         for place, tail in enumerate(self._tails):
             cursors = [one.cursor for one in self._tails]
-            item = await tail.look(self._count_max, _piece_bytes_max)
+            item = await tail.look(self._count_max, _PIECE_BYTES_MAX)
             if item is not None:
                 found = True
                 await put(self._events(item, place, cursors))

@@ -17,7 +17,7 @@ from app.gateway import Gateway
 from app.http.calls import Call
 from app.http.request_id import as_refusal
 from app.live.feeds import Feeds, Gap, Page, Tail
-from app.live.in_flight import look_s
+from app.live.in_flight import LOOK_S
 from app.live.leases import Place
 from app.live.websocket import frames
 from app.live.websocket.effects import (
@@ -34,17 +34,17 @@ from app.live.websocket.effects import (
     Take,
 )
 from app.live.websocket.session import Session
-from app.live.websocket.subscriptions import page_bytes_max
+from app.live.websocket.subscriptions import PAGE_BYTES_MAX
 from app.redis import executor
 from engine import EngineError, EngineProtocol, errors
 from engine.replies import GroupRead, Reply
 
 # What a socket may have asked for without an answer before it is no longer listened to.
-_unanswered_max: Final = 256
+_UNANSWERED_MAX: Final = 256
 # After `goaway` there is so long to acknowledge, and at most half of the time that a stop has.
-_goaway_ms_max: Final = 2_000
+_GOAWAY_MS_MAX: Final = 2_000
 # A command's answer, as its only copy, waits for who reads slowly.
-_command_bytes_max: Final = 1 << 20
+_COMMAND_BYTES_MAX: Final = 1 << 20
 
 
 P = ParamSpec("P")
@@ -78,7 +78,7 @@ class Hub:
 
     def drain(self) -> None:
         """Tell every conversation that the gateway stops."""
-        after_ms = min(_goaway_ms_max, self.gateway.settings.drain_s_max * 500)
+        after_ms = min(_GOAWAY_MS_MAX, self.gateway.settings.drain_s_max * 500)
         for push in list(self.open):
             push.drain(after_ms)
 
@@ -90,7 +90,7 @@ class Hub:
     def look_now_and_then(self) -> None:
         """As long as anybody works."""
         if self._looking is None and self.working:
-            self._looking = asyncio.get_running_loop().call_later(look_s, self._look)
+            self._looking = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def _look(self) -> None:
         self._looking = None
@@ -269,19 +269,19 @@ class Push:
 
     def _submit(self, effect: Submit) -> None:
         self._unanswered += 1
-        if self._unanswered == _unanswered_max:
+        if self._unanswered == _UNANSWERED_MAX:
             self._hold()
         self._engine.submit(effect.commands, partial(self._submitted, effect.token), synced=effect.synced)
 
     @_event
     def _submitted(self, token: int, replies: Any) -> None:  # noqa: ANN401 - the engine's, passed on
         self._unanswered -= 1
-        if self._unanswered == _unanswered_max - 1:
+        if self._unanswered == _UNANSWERED_MAX - 1:
             self._hold()
         self._do(self._session.done(token, replies))
 
     def _hold(self) -> None:
-        self._link.hold(held=self._asking or self._unanswered >= _unanswered_max)
+        self._link.hold(held=self._asking or self._unanswered >= _UNANSWERED_MAX)
 
     def _close(self, effect: Close) -> None:
         self._link.close_with(effect.code, effect.reason)
@@ -301,7 +301,7 @@ class Push:
             _close_all(tails)
         self._opening.clear()
         self._tails.clear()
-        self._link.close_with(refusal.kind.close or _internal_close, refusal.code)
+        self._link.close_with(refusal.kind.close or _INTERNAL_CLOSE, refusal.code)
 
     # ---- commands
 
@@ -313,7 +313,7 @@ class Push:
     async def _asked(self, effect: Ask) -> None:
         found: bytes | Refusal
         try:
-            found = await executor.run_unblocked(self._call, effect.command, _command_bytes_max)
+            found = await executor.run_unblocked(self._call, effect.command, _COMMAND_BYTES_MAX)
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
             found = as_refusal(error, self._call.request_id)
         self._asking = False
@@ -367,7 +367,7 @@ class Push:
         """The short way of a page that all wait for, with nothing else to do: one write. Whether it was."""
         if self._running or self._link.paused or (room := self._session.live_room(key)) < 1:
             return False
-        page = tail.take_live(room, page_bytes_max, partial(self._ready, key, stream))
+        page = tail.take_live(room, PAGE_BYTES_MAX, partial(self._ready, key, stream))
         if page is None:
             return False
         self._link.write_frame(self._session.live(key, page))
@@ -495,7 +495,7 @@ class Push:
 
 
 _HEARTBEAT: Final = frames.written(frames.Heartbeat())
-_internal_close: Final = 4000
+_INTERNAL_CLOSE: Final = 4000
 
 
 def _close_all(tails: Mapping[str, Tail]) -> None:

@@ -17,7 +17,7 @@ from app import errors, names
 from app.errors import Refusal, invalid
 from app.http import deliveries, entry_bodies, media, query
 from app.http.entry_bodies import EntryLimits, Published
-from app.live.in_flight import claim_min_idle_ms_min
+from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN
 from app.wire import options
 from app.wire.options import XAddOptions
 from engine import ids
@@ -26,28 +26,28 @@ from engine.replies import Delivered
 
 SUBPROTOCOL: Final = "weir.v1"
 VERSION: Final = 1
-sub_bytes_max: Final = 64
-credit_max: Final = 1_000_000
-_integer_max: Final = (1 << 53) - 1
+SUB_BYTES_MAX: Final = 64
+CREDIT_MAX: Final = 1_000_000
+_INTEGER_MAX: Final = (1 << 53) - 1
 
-Sub = Annotated[str, Meta(min_length=1, max_length=sub_bytes_max, description="the subscription's name")]
+Sub = Annotated[str, Meta(min_length=1, max_length=SUB_BYTES_MAX, description="the subscription's name")]
 Ref = (
     Annotated[str, Meta(max_length=128, description="whatever the client likes: the answer repeats it")]
-    | Annotated[int, Meta(ge=-_integer_max, le=_integer_max)]
+    | Annotated[int, Meta(ge=-_INTEGER_MAX, le=_INTEGER_MAX)]
 )
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
 Id = Annotated[str, Meta(description="an entry's ID, `<ms>-<seq>`", max_length=64)]
-Count = Annotated[int, Meta(ge=1, le=credit_max)]
-Credit = Annotated[int, Meta(ge=0, le=credit_max, description="entries that may be sent")]
+Count = Annotated[int, Meta(ge=1, le=CREDIT_MAX)]
+Credit = Annotated[int, Meta(ge=0, le=CREDIT_MAX, description="entries that may be sent")]
 ClaimIdle = Annotated[
     int,
     Meta(
-        ge=claim_min_idle_ms_min,
-        le=_integer_max,
+        ge=CLAIM_MIN_IDLE_MS_MIN,
+        le=_INTEGER_MAX,
         description="take over what others have had for so long; more than any entry takes to be worked on",
     ),
 ]
-Whole = Annotated[int, Meta(ge=0, le=_integer_max)]
+Whole = Annotated[int, Meta(ge=0, le=_INTEGER_MAX)]
 Durability = Annotated[
     str,
     Meta(

@@ -39,7 +39,7 @@ from app.live.websocket.effects import (
     Submit,
     Take,
 )
-from app.live.websocket.subscriptions import Following, Working, gap, page_bytes_max
+from app.live.websocket.subscriptions import PAGE_BYTES_MAX, Following, Working, gap
 from app.wire import options
 from app.wire.options import Demands
 from engine import EngineError, ids
@@ -49,10 +49,10 @@ from engine.replies import Deletions as EngineDeletions
 
 Replies = Sequence[Reply | EngineError]
 
-batch_max_default: Final = 1_000
+BATCH_MAX_DEFAULT: Final = 1_000
 
-protocol_error_close: Final = 4501
-drain_close: Final = 4001
+PROTOCOL_ERROR_CLOSE: Final = 4501
+DRAIN_CLOSE: Final = 4001
 
 
 class Session:
@@ -112,7 +112,7 @@ class Session:
     def _broken(self, refusal: Refusal) -> Effects:
         self._closed = True
         told = Send(frames.error(UNSET, refusal, self._request_id))
-        return [told, Close(protocol_error_close, refusal.code)]
+        return [told, Close(PROTOCOL_ERROR_CLOSE, refusal.code)]
 
     def _error(self, ref: Ref, refusal: Refusal) -> Send:
         if refusal.code == "malformed_json":
@@ -193,8 +193,8 @@ class Session:
         return found
 
     def _check_new(self, name: str, streams: int) -> None:
-        if len(name.encode()) > frames.sub_bytes_max:
-            raise invalid("/sub", f"it has at most {frames.sub_bytes_max} bytes")
+        if len(name.encode()) > frames.SUB_BYTES_MAX:
+            raise invalid("/sub", f"it has at most {frames.SUB_BYTES_MAX} bytes")
         if name in self._by_name:
             raise invalid("/sub", "this name is in use on this socket")
         if len(self._by_name) >= self._limits.subscriptions_max:
@@ -237,8 +237,8 @@ class Session:
         if one.credit is None:
             raise invalid("/sub", "this subscription has no limit")
         held = len(one.held) if isinstance(one, Working) else 0
-        if one.credit + held + frame.n > frames.credit_max:
-            raise invalid("/n", f"there is credit for at most {frames.credit_max} entries")
+        if one.credit + held + frame.n > frames.CREDIT_MAX:
+            raise invalid("/n", f"there is credit for at most {frames.CREDIT_MAX} entries")
         one.credit += frame.n
         return self._go_on(one)
 
@@ -266,7 +266,7 @@ class Session:
             raise invalid("/last", "it goes with `$` alone")
         if last is not None and last > self._limits.batch_max:
             raise invalid("/last", f"it is at most {self._limits.batch_max}")
-        tail = Following(next(self._keys), frame, self._batch_max(frame.batch_max, batch_max_default))
+        tail = Following(next(self._keys), frame, self._batch_max(frame.batch_max, BATCH_MAX_DEFAULT))
         self._add(tail)
         return [Open(tail.key, streams, last)]
 
@@ -333,7 +333,7 @@ class Session:
             return []
         tail.paused = False
         tail.taking = tail.ready.pop(0)
-        return [Take(tail.key, tail.taking, tail.room, page_bytes_max)]
+        return [Take(tail.key, tail.taking, tail.room, PAGE_BYTES_MAX)]
 
     def took(self, key: int, item: Page | Gap | None, cursor: int, *, caught_up: bool) -> Effects:
         """What a Take gave, None for nothing; `cursor` is where the stream is followed from now."""
@@ -558,7 +558,7 @@ class Session:
     def drained(self) -> Effects:
         """The time for that is over."""
         self._closed = True
-        return [Close(drain_close, "draining")]
+        return [Close(DRAIN_CLOSE, "draining")]
 
     def _close_if_idle(self) -> Effects:
         if not self._draining or self._closed:

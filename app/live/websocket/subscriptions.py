@@ -9,16 +9,16 @@ from typing import Final
 
 from msgspec import UNSET
 
-from app.live.in_flight import Consumer, released_only_ms
+from app.live.in_flight import RELEASED_ONLY_MS, Consumer
 from app.live.websocket import frames
 from app.live.websocket.effects import Ref
 from engine import ids
 from engine.commands import Command, Cursor, DescribeGroup, EnsureGroup, XGroupCreateConsumer, XReadGroup
 
-consume_credit_default: Final = 100
+CONSUME_CREDIT_DEFAULT: Final = 100
 # A frame's bytes: what one reader that stalls may cost, and what others wait for while it is written.
-page_bytes_max: Final = 256 << 10
-read_wait_ms: Final = 60_000
+PAGE_BYTES_MAX: Final = 256 << 10
+READ_WAIT_MS: Final = 60_000
 
 
 class Subscription:
@@ -81,14 +81,14 @@ class Working(Subscription):
     )
 
     def __init__(self, key: int, frame: frames.Consume, batch_max: int) -> None:
-        credit = consume_credit_default if frame.credit is UNSET else frame.credit
+        credit = CONSUME_CREDIT_DEFAULT if frame.credit is UNSET else frame.credit
         super().__init__(key, frame.sub, credit, batch_max)
         self.stream = frames.name(frame.stream, "stream name")
         self.group = frames.name(frame.group, "group name")
         self.consumer = frames.name(frame.consumer, "consumer name")
         self.noack = frame.noack is True
         idle_ms = frame.claim_min_idle_ms
-        self.claim_min_idle_ms = released_only_ms if idle_ms is UNSET else idle_ms
+        self.claim_min_idle_ms = RELEASED_ONLY_MS if idle_ms is UNSET else idle_ms
         self.held: dict[int, None] = {}
         self.history: int | None = None if self.noack else ids.ID_MIN
         self.owned = False
@@ -121,11 +121,11 @@ class Working(Subscription):
             consumer=self.consumer,
             streams=[(self.stream, Cursor.NEW if self.history is None else self.history)],
             count=self.room,
-            block_ms=None if history else read_wait_ms,
+            block_ms=None if history else READ_WAIT_MS,
             noack=self.noack,
             claim_min_idle_ms=None if history else self.claim_min_idle_ms,
             claims_own=False,
-            bytes_max=page_bytes_max,
+            bytes_max=PAGE_BYTES_MAX,
         )
 
     def release(self, entry_ids: Iterable[int]) -> None:
