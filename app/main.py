@@ -54,7 +54,7 @@ ROUTES: Final[Sequence[Route | Operation]] = [
     *docs.routes.all,
     *console.routes.all,
     *health.routes.all,
-    *commands.routes.all,
+    *commands.router.operations,
     *streams.routes.all,
     *entries.routes.all,
     *tail.routes.all,

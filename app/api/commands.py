@@ -1,19 +1,22 @@
-"""The command door: Redis commands as JSON lists; one, several, or several as one turn."""
+"""The command API: Redis commands as JSON lists; one, several, or several as one turn."""
 
-from typing import Final
+from typing import Annotated, Any, ClassVar, Final
+
+from fastapi import Depends, Header
 
 from app.auth import Access
 from app.errors import CODES
-from app.http import query
-from app.http.calls import Answer, Call
-from app.http.routing import Routes
-from app.redis import Request, executor
+from app.http.binder import Body, CallParameter, call_of
+from app.http.calls import Answer
+from app.http.media import JSON
+from app.http.models import Base64Flag, ResponseModel, absent
+from app.http.operations import Router
+from app.redis import Request, bodies, executor
+from app.redis.bodies import Encoding
 from app.redis.executor import Parsed
-from app.wire import commands as wire
-from app.wire.commands import Encoding
 from engine import EngineError
 
-routes: Final = Routes()
+router: Final = Router("commands")
 
 # Words may be two bytes long and cost a microsecond each: larger bodies are parsed in a thread.
 _INLINE_BYTES_MAX: Final = 64 << 10
@@ -21,63 +24,130 @@ _INLINE_BYTES_MAX: Final = 64 << 10
 # What is not about the command but about the gateway keeps its status; the rest is 400 with Redis's sentence.
 _GATEWAY_STATUSES: Final = frozenset({401, 413, 429, 503, 507})
 
+# A string, number or boolean, without a union: generated clients take the value instead of a wrapper.
+_SCALAR: Final = {"not": {"type": ["null", "array", "object"]}}
+_WORDS: Final = "a command's words"
 
-def _encoding(call: Call) -> Encoding:
-    query.parse(call.query, ())
+UpstashEncoding = Annotated[
+    Base64Flag | None,
+    Header(alias="Upstash-Encoding", description="`base64`: strings of the answer are base64"),
+]
+WeirEncoding = Annotated[
+    Base64Flag | None,
+    Header(alias="Weir-Encoding", description="`base64`: strings of arguments and answer are base64"),
+]
+
+
+class Outcome(ResponseModel):
+    """What became of a command: `result` in the shapes of RESP2, or `error`, Redis's sentence."""
+
+    result: Any = absent()
+    error: str = absent()
+
+
+class _CommandBody(Body):
+    """One command: a list of words."""
+
+    content: ClassVar = {JSON: {"schema": {"type": "array", "items": _SCALAR, "description": _WORDS}}}
+
+    async def read(self, encoded: Encoding) -> Request:
+        """The command. Raises `malformed_json`, EngineError."""
+        limits = self.call.gateway.command_limits
+
+        def parse(body: bytes) -> Request:
+            return executor.parsed(bodies.one(body, encoded, limits.words_max), limits)
+
+        return await self.call.read(parse, _INLINE_BYTES_MAX)
+
+
+class _CommandsBody(Body):
+    """A list of commands."""
+
+    # A word that is none is answered as its command's error.
+    content: ClassVar = {
+        JSON: {
+            "schema": {"type": "array", "items": {"type": "array", "items": {}, "description": _WORDS}},
+        }
+    }
+
+    async def read_each(self, encoded: Encoding) -> list[tuple[Parsed, int]]:
+        """The commands, each with its number of words. Raises `malformed_json`, `too_many_entries`."""
+        limits, most = self.call.gateway.command_limits, self.call.gateway.settings.pipeline_commands_max
+
+        def parse(body: bytes) -> list[tuple[Parsed, int]]:
+            return executor.each_parsed(bodies.many(body, encoded, most, limits.words_max), limits)
+
+        return await self.call.read(parse, _INLINE_BYTES_MAX)
+
+    async def read_together(self, encoded: Encoding) -> list[Parsed]:
+        """The commands of a transaction. Raises the same, and EXECABORT."""
+        limits, settings = self.call.gateway.command_limits, self.call.gateway.settings
+
+        def parse(body: bytes) -> list[Parsed]:
+            rows = bodies.many(body, encoded, settings.pipeline_commands_max, limits.words_max)
+            bodies.check_number(rows, settings.transaction_commands_max)
+            return executor.together_parsed(rows, limits)
+
+        return await self.call.read(parse, _INLINE_BYTES_MAX)
+
+
+CommandBody = Annotated[_CommandBody, Depends(call_of)]
+CommandsBody = Annotated[_CommandsBody, Depends(call_of)]
+
+
+def _encoding(call: CallParameter, *, upstash: bool | None, weir: bool | None) -> Encoding:
     # Whatever the type, it is read as JSON; but not compressed, in parts, or in another charset.
     _ = call.media_type
-    return wire.encoding(call.headers.get(b"upstash-encoding"), call.headers.get(b"weir-encoding"))
+    return Encoding(arguments=bool(weir), reply=bool(weir or upstash))
 
 
 def _refused(refusal: EngineError, encoded: Encoding) -> Answer:
     if CODES[refusal.code].status in _GATEWAY_STATUSES:
         raise refusal
-    return Answer(400, wire.outcome(refusal, encoded))
+    return Answer(400, bodies.outcome(refusal, encoded))
 
 
-@routes.post("/v1/commands", Access.PER_COMMAND, "runCommand", hot=True)
-async def run_command(call: Call) -> Answer:
+@router.post("/v1/commands", Access.PER_COMMAND, model=Outcome, refused=Outcome, fast=True)
+async def run_command(
+    call: CallParameter,
+    given: CommandBody,
+    upstash_encoding: UpstashEncoding = None,
+    weir_encoding: WeirEncoding = None,
+) -> Answer:
     """Run one Redis command."""
-    encoded, limits = _encoding(call), call.gateway.command_limits
-
-    def read(body: bytes) -> Request:
-        return executor.parsed(wire.one(body, encoded, limits.words_max), limits)
-
+    encoded = _encoding(call, upstash=upstash_encoding, weir=weir_encoding)
     try:
-        request = await call.read(read, _INLINE_BYTES_MAX)
-        return Answer(200, await executor.run(call, request, encoded))
+        return Answer(200, await executor.run(call, await given.read(encoded), encoded))
     except EngineError as refusal:
         return _refused(refusal, encoded)
 
 
-@routes.post("/v1/commands/pipeline", Access.PER_COMMAND, "runPipeline", hot=True)
-async def run_pipeline(call: Call) -> Answer:
+@router.post("/v1/commands/pipeline", Access.PER_COMMAND, model=list[Outcome], refused=Outcome, fast=True)
+async def run_pipeline(
+    call: CallParameter,
+    given: CommandsBody,
+    upstash_encoding: UpstashEncoding = None,
+    weir_encoding: WeirEncoding = None,
+) -> Answer:
     """Run Redis commands one after the other; one that fails does not stop the others."""
-    encoded, limits = _encoding(call), call.gateway.command_limits
-    most = call.gateway.settings.pipeline_commands_max
-
-    def read(body: bytes) -> list[tuple[Parsed, int]]:
-        return executor.each_parsed(wire.many(body, encoded, most, limits.words_max), limits)
-
-    requests = await call.read(read, _INLINE_BYTES_MAX)
-    return Answer(200, wire.outcomes(await executor.run_each(call, requests, encoded)))
+    encoded = _encoding(call, upstash=upstash_encoding, weir=weir_encoding)
+    requests = await given.read_each(encoded)
+    return Answer(200, bodies.outcomes(await executor.run_each(call, requests, encoded)))
 
 
-@routes.post("/v1/commands/multi-exec", Access.PER_COMMAND, "runTransaction", hot=True)
-async def run_transaction(call: Call) -> Answer:
+@router.post("/v1/commands/multi-exec", Access.PER_COMMAND, model=list[Outcome], refused=Outcome, fast=True)
+async def run_transaction(
+    call: CallParameter,
+    given: CommandsBody,
+    upstash_encoding: UpstashEncoding = None,
+    weir_encoding: WeirEncoding = None,
+) -> Answer:
     """Run Redis commands as one turn: nothing between them, one reading of the clock, one frame in the
     log.
     """
-    encoded, limits = _encoding(call), call.gateway.command_limits
-    settings = call.gateway.settings
-
-    def read(body: bytes) -> list[Parsed]:
-        rows = wire.many(body, encoded, settings.pipeline_commands_max, limits.words_max)
-        wire.check_number(rows, settings.transaction_commands_max)
-        return executor.together_parsed(rows, limits)
-
+    encoded = _encoding(call, upstash=upstash_encoding, weir=weir_encoding)
     try:
-        requests = await call.read(read, _INLINE_BYTES_MAX)
-        return Answer(200, wire.outcomes(await executor.run_together(call, requests, encoded)))
+        requests = await given.read_together(encoded)
+        return Answer(200, bodies.outcomes(await executor.run_together(call, requests, encoded)))
     except EngineError as refusal:
         return _refused(refusal, encoded)

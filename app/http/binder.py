@@ -10,10 +10,20 @@ construct that is unknown here fails when the application is made.
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, Final, NotRequired, Required, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    NotRequired,
+    Required,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from fastapi import Depends, Request, params
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from app.errors import CODES, Place, Refusal, step
@@ -24,6 +34,8 @@ from app.http.strict_json import Number, Object
 from app.settings import Settings
 
 _EMPTY: Final = inspect.Parameter.empty
+# Values come by the names of parameters, whatever they are called in the request.
+_BY_PARAMETER: Final = ConfigDict(validate_by_name=True, validate_by_alias=False, loc_by_alias=False)
 # Longer ones are no whole numbers that anything here takes; as floats they cost nothing.
 _DIGITS_MAX: Final = 20
 _PLACES_MAX: Final = 20
@@ -37,16 +49,34 @@ def call_of(request: Request) -> Call:
 CallParameter = Annotated[Call, Depends(call_of)]
 
 
-class Binder:
-    """The arguments of one endpoint, out of calls. `path_names` are the parameters of its path."""
+class Body:
+    """A body that its own type reads, once the endpoint asks for it: `Annotated[MyBody, Depends(call_of)]`.
 
-    def __init__(self, endpoint: Callable[..., Any], path_names: frozenset[str]) -> None:
+    `content` describes it, by media type.
+    """
+
+    content: ClassVar[Mapping[str, Any]]
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+
+class Binder:
+    """The arguments of one endpoint, out of calls. `path_names` are the parameters of its path; an operation
+    that is `lenient` takes any query.
+    """
+
+    def __init__(
+        self, endpoint: Callable[..., Any], path_names: frozenset[str], *, lenient: bool = False
+    ) -> None:
+        self._lenient = lenient
         self._call: str | None = None
         self._path: list[str] = []
         self._query: dict[str, str] = {}  # name in the request -> parameter
         self._headers: list[tuple[bytes, str]] = []
         self._places: dict[str, tuple[str, str]] = {}  # parameter -> kind and name of its place
         self._body: tuple[str, type[BaseModel], object] | None = None
+        self._own_body: tuple[str, type[Body]] | None = None
         text: dict[str, Any] = {}
         hints = get_type_hints(endpoint, include_extras=True)
         for name, parameter in inspect.signature(endpoint).parameters.items():
@@ -56,6 +86,8 @@ class Binder:
                 self._call = name
             elif isinstance(base, type) and issubclass(base, BaseModel):
                 self._body = name, base, parameter.default
+            elif isinstance(base, type) and issubclass(base, Body):
+                self._own_body = name, base
             else:
                 presence = Required if parameter.default is _EMPTY else NotRequired
                 text[name] = presence[hints[name]]
@@ -63,10 +95,12 @@ class Binder:
         self._known = tuple(self._query)
         # What is absent keeps the endpoint's default.
         kind = TypedDict("Text", text)  # type: ignore[misc]  # made of the signature
+        kind.__pydantic_config__ = _BY_PARAMETER  # type: ignore[attr-defined]  # as Pydantic has it
         self._text = TypeAdapter(kind).validator.validate_python if text else None
         # For the document.
         self.has_text = bool(self._query or self._headers)
-        self.has_body = self._body is not None
+        self.has_body = self._body is not None or self._own_body is not None
+        self.content = self._own_body[1].content if self._own_body else None
 
     def _place(self, name: str, mark: object, path_names: frozenset[str]) -> tuple[str, str]:
         if name in path_names:
@@ -85,13 +119,16 @@ class Binder:
     async def bind(self, call: Call) -> dict[str, Any]:
         """The arguments. Raises the refusal of the first part that is wrong: query, headers, body."""
         settings = call.gateway.settings
-        given = query.parse(call.query, self._known)
+        given = {} if self._lenient else query.parse(call.query, self._known)
         arguments = self._bind_text(call, given, Context(settings, is_text=True)) if self._text else {}
         if self._body is not None:
             name, model, default = self._body
             members.check_is_json(call.media_type.name)
             reader = partial(_read_body, model=model, default=default, settings=settings)
             arguments[name] = await call.read(reader)
+        if self._own_body is not None:
+            name, own = self._own_body
+            arguments[name] = own(call)
         if self._call is not None:
             arguments[self._call] = call
         return arguments

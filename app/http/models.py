@@ -141,7 +141,15 @@ def _flag(value: object, info: ValidationInfo) -> bool:
     return found
 
 
+def _base64(value: object, info: ValidationInfo) -> bool:
+    if not isinstance(value, str) or value.lower() != "base64":
+        raise wrong("the only encoding is base64")
+    return True
+
+
 Flag = Annotated[bool, _Type(_flag, type="boolean")]
+Base64Flag = Annotated[bool, _Type(_base64, type="string", enum=["base64"])]
+"""Of headers that name an encoding: true."""
 Count = Annotated[int, Whole()]
 Milliseconds = Annotated[int, Whole()]
 """Of answers and of bodies."""

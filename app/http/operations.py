@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.auth import Rule
+from app.auth import Access, Rule
 from app.http.binder import Binder, Endpoint
 from app.http.calls import Answer, Call
 from app.openapi.responses import refusals
@@ -23,6 +23,7 @@ Json = dict[str, Any]
 
 _PREFER_DURABILITY: Final = "`durability=fsync`: the answer leaves when the change is on disk"
 _DURABILITY: Final = "`fsync`: the change is on disk; `os`: the operating system has it"
+_PATH_NAME: Final = re.compile(r"\{(\w+)")
 _ENTRY_ID: Final = re.compile(r"/entries/\{id\}")
 
 
@@ -35,9 +36,10 @@ class Options(TypedDict, total=False):
     `prefer`: what else Prefer may say. `fast`: it is served on the fast path too. `hidden`: not described.
     `offers` are the media types of its answers where server-sent events are among them.
     `body` replaces the description of the request's body, `answers` that of the successful answer.
+    `refused` is the shape of some answers with status 400 beside the problem.
     """
 
-    model: type[BaseModel] | None
+    model: type[Any] | None
     status: int
     also: Mapping[int, str]
     refusals: Sequence[str]
@@ -49,6 +51,7 @@ class Options(TypedDict, total=False):
     headers: Mapping[str, str]
     body: Json
     answers: Json
+    refused: type[BaseModel]
 
 
 class Operation(APIRoute):
@@ -65,8 +68,9 @@ class Operation(APIRoute):
         self.hot = options.get("fast", False)
         self.hidden = options.get("hidden", False)
         self.offers = options.get("offers", ())
-        names = re.findall(r"\{(\w+)\}", path)
-        self.binder = Binder(endpoint, frozenset(names))
+        names = frozenset(_PATH_NAME.findall(path))
+        # Browsers and probes add parameters of their own to pages that are open to all.
+        self.binder = Binder(endpoint, names, lenient=rule is Access.OPEN)
         summary, _, description = (endpoint.__doc__ or "").strip().partition("\n\n")
         super().__init__(
             # `…/entries/delete` is a call of its own, whatever the method: no entry has this ID.
@@ -81,8 +85,8 @@ class Operation(APIRoute):
             response_model=options.get("model"),
             response_description="Done",
             include_in_schema=not self.hidden,
-            responses=_responses(tag, options, has_text=self.binder.has_text, has_body=self.binder.has_body),
-            openapi_extra=_extra(options),
+            responses=_responses(rule, options, self.binder),
+            openapi_extra=_extra(options, self.binder.content),
         )
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -142,7 +146,7 @@ def _camel(name: str) -> str:
     return first + "".join(map(str.title, rest))
 
 
-def _extra(options: Options) -> Json:
+def _extra(options: Options, content: Mapping[str, Any] | None) -> Json:
     prefer = [options["prefer"]] if "prefer" in options else []
     if options.get("writes"):
         prefer.append(_PREFER_DURABILITY)
@@ -152,12 +156,14 @@ def _extra(options: Options) -> Json:
         extra["parameters"] = [
             {"name": "Prefer", "in": "header", "description": "; ".join(prefer), "schema": schema}
         ]
+    if content is not None:
+        extra["requestBody"] = {"required": True, "content": dict(content)}
     if "body" in options:
         extra["requestBody"] = options["body"]
     return extra
 
 
-def _responses(tag: str, options: Options, *, has_text: bool, has_body: bool) -> dict[int | str, Json]:
+def _responses(rule: Rule, options: Options, binder: Binder) -> dict[int | str, Json]:
     headers = dict(options.get("headers", {}))
     if options.get("writes"):
         headers["Weir-Durability"] = _DURABILITY
@@ -172,9 +178,11 @@ def _responses(tag: str, options: Options, *, has_text: bool, has_body: bool) ->
         also[status] = {**done, "description": words} | ({"model": model} if model is not None else {})
     codes = refusals(
         options.get("refusals", ()),
-        is_open=tag == "gateway",
-        has_text=has_text or "prefer" in options or bool(options.get("writes")),
-        has_body=has_body or "body" in options,
+        is_open=rule is Access.OPEN,
+        has_text=binder.has_text or "prefer" in options or bool(options.get("writes")),
+        has_body=binder.has_body or "body" in options,
         writes=options.get("writes", False),
     )
+    if "refused" in options:
+        codes[400]["model"] = options["refused"]
     return {options.get("status", 200): done, **also, **codes}

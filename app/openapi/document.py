@@ -56,7 +56,6 @@ _NAME_SCHEMA: Final = {
     "pattern": f"^{schemas.NOT_DOTS}{schemas.NAME_CHARACTERS}+$",
 }
 _ID_SCHEMA: Final = {"type": "string", "format": "entry-id", "pattern": "^[0-9]{1,20}(-[0-9]{1,20})?$"}
-_BASE64_SCHEMA: Final = {"type": "string", "enum": ["base64"]}
 _FORM_SCHEMA: Final = {
     "type": "object",
     "minProperties": 1,
@@ -81,8 +80,6 @@ _HEADER_SCHEMAS: Final[Mapping[str, Json]] = {
     },
     "Weir-Epoch": _NUMBER_SCHEMA,
     "Weir-Chunk": _NUMBER_SCHEMA,
-    "Upstash-Encoding": _BASE64_SCHEMA,
-    "Weir-Encoding": _BASE64_SCHEMA,
 }
 # Members and parameters whose limit is a setting: the document tells what this gateway is set to.
 _SET_LIMITS: Final = (
@@ -241,16 +238,6 @@ def _in_header(name: str, words: str) -> Json:
 
 
 def _request_body(told: Operation) -> Json | None:
-    if told.tag == "commands":
-        schema: Json = {
-            "type": "array",
-            # In a list, a word that is none is answered as its command's error.
-            "items": {} if told.answers_many else schemas.SCALAR,
-            "description": "a command's words",
-        }
-        if told.answers_many:
-            schema = {"type": "array", "items": schema}
-        return {"required": True, "content": {JSON: {"schema": schema}}}
     if told.body is None:
         return None
     content: Json = {JSON: {"schema": _ref(told.body)}}
@@ -276,14 +263,13 @@ def _answer(told: Operation, status: int, words: str) -> Json:
         }
     if status != 204:
         # Some answers are never JSON.
-        content = {} if told.answer is None and told.media else {JSON: {"schema": _answer_schema(told)}}
+        content = (
+            {}
+            if told.answer is None and told.media
+            else {JSON: {"schema": {} if told.answer is None else _ref(told.answer)}}
+        )
         answer["content"] = {**content, **told.media}
     return answer
-
-
-def _answer_schema(told: Operation) -> Json:
-    one = {} if told.answer is None else _ref(told.answer)
-    return {"type": "array", "items": one} if told.answers_many else one
 
 
 def _show(described: Json) -> None:
@@ -292,6 +278,7 @@ def _show(described: Json) -> None:
     done = min(status for status in described["responses"] if status.startswith("2"))
     for status, answer in described["responses"].items():
         for media, kind in answer.get("content", {}).items():
+            kind["schema"].pop("title", None)
             found = {
                 key: _with_summary(example)
                 for key, example in examples.items()
@@ -307,7 +294,7 @@ def _show(described: Json) -> None:
     if "requestBody" in described and bodies:
         described["requestBody"]["content"][JSON]["examples"] = bodies
     for parameter in described.get("parameters", ()):
-        parameter["schema"].pop("title", None)
+        parameter["schema"] = _without_null(parameter["schema"])
         name = parameter["name"]
         values = {
             key: {"value": example.given[name]} for key, example in examples.items() if name in example.given
@@ -320,22 +307,26 @@ def _show(described: Json) -> None:
             parameter.setdefault("description", _NAMES[name]["description"])
 
 
+def _without_null(schema: Json) -> Json:
+    """The schema of a parameter, which is there or is not, and is never null."""
+    schema.pop("title", None)
+    kinds = [one for one in schema.pop("anyOf", ()) if one != {"type": "null"}]
+    assert len(kinds) <= 1, "no parameter is a union"
+    return {**kinds[0], **schema} if kinds else schema
+
+
 def _with_summary(example: Example) -> Json:
     return {"summary": example.summary, "value": example.answer}
 
 
 def _refusals(told: Operation) -> dict[int | str, Json]:
-    refused = responses.refusals(
+    return responses.refusals(
         told.refusals,
         is_open=told.tag in _ALWAYS_OPEN,
         has_text=bool(told.query or told.headers),
-        has_body=told.body is not None or told.tag == "commands",
+        has_body=told.body is not None,
         writes=told.writes,
     )
-    if told.tag == "commands":
-        # A command that is refused is answered as the SDKs expect it, and so are their mistakes.
-        refused[400]["content"][JSON] = {"schema": _ref(schemas.Outcome)}
-    return refused
 
 
 def _ref(kind: type[msgspec.Struct]) -> dict[str, Any]:

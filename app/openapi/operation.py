@@ -32,7 +32,6 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """`query` are schemas, each with a description, by parameter name; `headers` their descriptions.
 
     `also` are further statuses of success with the same answer; `media` further media types of the answer.
-    `answers_many`: the answer is a list of what `answer` is.
     `writes` adds what every call that changes something may be refused with and answers with.
     """
 
@@ -40,7 +39,6 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     also: Mapping[int, str] = {}
     answer: type[msgspec.Struct] | None = None
-    answers_many: bool = False
     body: type[msgspec.Struct] | None = None
     body_required: bool = True
     query: Mapping[str, Json] = {}

@@ -1,4 +1,4 @@
-"""What there is to say of the operations on streams and entries, on the gateway, and of the command door.
+"""What there is to say of the operations on streams and entries, and on the gateway.
 
 Knows: their parameters, bodies, answers, refusals and examples. Must never know: how anything is served.
 """
@@ -23,10 +23,6 @@ from app.openapi.operation import (
 )
 from app.openapi.operation import entry_id as an_id
 
-_ENCODINGS: Final = {
-    "Upstash-Encoding": "`base64`: strings of the answer are base64",
-    "Weir-Encoding": "`base64`: strings of arguments and answer are base64",
-}
 _REFS: Final = word(
     "what becomes of references to them in pending lists: they stay, go too, or forbid the removal",
     ("keep", "delete", "acked"),
@@ -99,13 +95,6 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         tag="gateway",
         answer=schemas.BackupState,
         refusals=_CLOSED,
-    ),
-    "runCommand": Operation(tag="commands", answer=schemas.Outcome, headers=_ENCODINGS),
-    "runPipeline": Operation(
-        tag="commands", answer=schemas.Outcome, answers_many=True, headers=_ENCODINGS
-    ),
-    "runTransaction": Operation(
-        tag="commands", answer=schemas.Outcome, answers_many=True, headers=_ENCODINGS
     ),
     "listStreams": Operation(
         tag="streams",

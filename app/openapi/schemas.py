@@ -163,13 +163,6 @@ class Deliveries(Struct, omit_defaults=True):
     gap: Gap | UnsetType = UNSET
 
 
-class Outcome(Struct, omit_defaults=True):
-    """What became of a command: `result` in the shapes of RESP2, or `error`, Redis's sentence."""
-
-    result: Any = UNSET
-    error: str | UnsetType = UNSET
-
-
 class About(Struct):
     """What this is, and where the rest is."""
 

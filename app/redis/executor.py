@@ -16,9 +16,8 @@ import msgspec
 from app import redis
 from app.auth import Action
 from app.http.calls import Call
-from app.redis import Limits, Request
-from app.wire import commands as wire
-from app.wire.commands import Encoding, Words
+from app.redis import Limits, Request, bodies
+from app.redis.bodies import Encoding, Words
 from engine import EngineError, errors
 from engine.commands import Command
 from engine.replies import Listing, Reply
@@ -80,7 +79,7 @@ async def run_unblocked(call: Call, body: bytes, room: int) -> bytes:
     has at most `room` bytes. Raises EngineError, `forbidden`.
     """
     limits, encoded = call.gateway.command_limits, Encoding()
-    request = parsed(wire.one(body, encoded, limits.words_max), limits)
+    request = parsed(bodies.one(body, encoded, limits.words_max), limits)
     _authorise(call, request)
     if getattr(request.command, "block_ms", None) is not None:
         assert request.command is not None, "it has an attribute"
@@ -216,11 +215,11 @@ async def _outcome(
     call: Call, request: Parsed, block_ms_max: int, room: int, name: str, encoded: Encoding
 ) -> bytes:
     if isinstance(request, EngineError):
-        return wire.outcome(request, encoded)
+        return bodies.outcome(request, encoded)
     try:
         return await _run(call, request.bounded(block_ms_max), room, name, encoded)
     except EngineError as refusal:
-        return wire.outcome(refusal, encoded)
+        return bodies.outcome(refusal, encoded)
 
 
 async def _run(call: Call, request: Request, room: int, name: str, encoded: Encoding) -> bytes:
@@ -266,13 +265,13 @@ async def _shaped(
     encoded: Encoding,
 ) -> bytes:
     if isinstance(request, EngineError):
-        return wire.outcome(request, encoded)
+        return bodies.outcome(request, encoded)
     if request.command is None:
         return _immediate(call, request, encoded)
     try:
         return await _written(call, request, next(replies), room, name, encoded)
     except EngineError as refusal:
-        return wire.outcome(refusal, encoded)
+        return bodies.outcome(refusal, encoded)
 
 
 async def _written(
@@ -284,7 +283,7 @@ async def _written(
     )
     written = await asyncio.to_thread(write) if _is_laborious(reply) else write()
     redis.check_written(request, len(written), room, name)
-    return wire.result(written)
+    return bodies.result(written)
 
 
 def _is_laborious(reply: Reply | EngineError) -> bool:
@@ -297,4 +296,4 @@ def _is_laborious(reply: Reply | EngineError) -> bool:
 
 
 def _immediate(call: Call, request: Request, encoded: Encoding) -> bytes:
-    return wire.outcome(request.immediate(call.gateway.clock.wall_ms() * 1000), encoded)
+    return bodies.outcome(request.immediate(call.gateway.clock.wall_ms() * 1000), encoded)

@@ -13,9 +13,10 @@ from app.errors import Refusal
 from app.http import entry_bodies, members
 from app.http.entry_bodies import EntryLimits
 from app.http.media import MediaType
+from app.redis import bodies
+from app.redis.bodies import Encoding
 from app.settings import Settings
-from app.wire import commands, many
-from app.wire.commands import Encoding
+from app.wire import many
 from engine import EngineError
 
 SET = Settings()
@@ -51,11 +52,11 @@ def plain(body: bytes) -> Callable[[], object]:
 
 
 def one(body: bytes) -> Callable[[], object]:
-    return lambda: commands.one(body, Encoding(), WORDS)
+    return lambda: bodies.one(body, Encoding(), WORDS)
 
 
 def several(body: bytes) -> Callable[[], object]:
-    return lambda: commands.many(body, Encoding(), SET.pipeline_commands_max, WORDS)
+    return lambda: bodies.many(body, Encoding(), SET.pipeline_commands_max, WORDS)
 
 
 NUMBERS = b",".join(b'"f%d":%d' % (n, n) for n in range(70))

@@ -8,10 +8,9 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from app import redis
 from app.errors import Refusal, invalid
 from app.http import strict_json
-from app.redis import Resp
+from app.redis.resp import Resp, arguments, load, to_json
 from engine import EngineError, errors
 
 # What is a little beyond a limit is read, and refused in the words of what it is.
@@ -25,14 +24,6 @@ class Encoding(msgspec.Struct, frozen=True):
 
     arguments: bool = False
     reply: bool = False
-
-
-def encoding(upstash: bytes | None, weir: bytes | None) -> Encoding:
-    """What the headers Upstash-Encoding and Weir-Encoding ask for, None for one that is not there."""
-    for name, value in (("Upstash-Encoding", upstash), ("Weir-Encoding", weir)):
-        if value is not None and value.lower() != b"base64":
-            raise invalid(name, "the only encoding is base64")
-    return Encoding(arguments=bool(weir), reply=bool(weir or upstash))
 
 
 Words = Sequence[bytes]
@@ -72,7 +63,7 @@ def _load(body: bytes, most: int) -> object:
     if strict_json.exceeds(body, most):
         raise Refusal("body_too_large", f"the body has more than {most} values")
     try:
-        return redis.load(body)
+        return load(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise strict_json.malformed(str(error)) from None
     except RecursionError:
@@ -87,7 +78,7 @@ def _words(row: object, encoded: Encoding, words_max: int) -> Words:
             f"ERR too many arguments: a command has at most {words_max} words (ids_max, entry_fields_max, "
             "request_streams_max); use several commands"
         )
-    return redis.arguments(row, base64=encoded.arguments)
+    return arguments(row, base64=encoded.arguments)
 
 
 def _words_or_refusal(row: object, encoded: Encoding, words_max: int) -> Words | EngineError:
@@ -115,4 +106,4 @@ def outcomes(found: Sequence[bytes]) -> bytes:
 def _outcome(found: Outcome, encoded: Encoding) -> dict[str, object]:
     if isinstance(found, EngineError):
         return {"error": found.redis}
-    return {"result": redis.to_json(found, base64=encoded.reply)}
+    return {"result": to_json(found, base64=encoded.reply)}
