@@ -57,7 +57,7 @@ ROUTES: Final[Sequence[Route | Operation]] = [
     *commands.router.operations,
     *streams.routes.all,
     *entries.routes.all,
-    *tail.routes.all,
+    *tail.operations,
     *multi_stream.routes.all,
     *plan.router.operations,
     *groups.router.operations,

@@ -1,74 +1,128 @@
 """Live tails: server-sent events of one stream, of several, and of a consumer of a group."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+from fastapi import Header, Query
 
 from app.api import group_calls
 from app.auth import Access, Action
-from app.errors import Refusal
-from app.http import media
+from app.errors import Refusal, invalid
+from app.http import media, query
+from app.http.binder import CallParameter
 from app.http.calls import Answer, Call
-from app.http.routing import Routes
-from app.live.in_flight import RELEASED_ONLY_MS
-from app.live.sse import cursors as wire
+from app.http.models import (
+    INTEGER_MAX,
+    ConsumerName,
+    FieldNames,
+    GroupName,
+    Start,
+    StreamName,
+    StreamNames,
+    Whole,
+)
+from app.http.operations import Operation, Router
+from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN, RELEASED_ONLY_MS
 from app.live.sse.consumers import Asked, Consuming
-from app.live.sse.cursors import Wanted
+from app.live.sse.cursors import Wanted, composed, mark_of
 from app.live.sse.tails import Events, Following
-from app.wire import read as reading
-from engine.commands import DescribeGroup, XRead
+from app.openapi.operation import EVENTS
+from app.wire.read import gap_refused
+from engine.commands import Cursor, DescribeGroup, XRead
 from engine.replies import StreamsRead
 
-routes: Final = Routes()
+_ENTRIES: Final = Router("entries")
+_MANY: Final = Router("many")
+_GROUPS: Final = Router("groups")
 
-_EVENTS: Final = (media.EVENTS,)
-_CONSUMER_STREAM: Final = "/v1/streams/{stream}/groups/{group}/consumers/{consumer}/stream"
+IN_FLIGHT_DEFAULT: Final = 100
+# Each entry of several streams carries the cursor of all.
+STREAMS_MAX: Final = 100
+_OFFERS: Final = (media.EVENTS,)
+_ANSWERS: Final = {"content": EVENTS}
+_REFUSALS: Final = ("malformed_id", "gap", "too_many_waiters", "not_acceptable")
+
+_Last = Annotated[
+    Annotated[int, Whole(1, "count_max")] | None,
+    Query(description="begin this many entries back; not with `after`"),
+]
+_OnGap = Annotated[
+    Literal["report", "fail"],
+    Query(description="`fail`: 410, or an `error` event, where entries were lost"),
+]
+_Fields = Annotated[FieldNames | None, Query(description="only these fields, names between commas")]
+_LastEventId = Annotated[
+    str | None,
+    Header(
+        alias="Last-Event-ID",
+        description="the last `id` received: goes on after it, whatever the query says",
+    ),
+]
 
 
-@routes.get("/v1/streams/{stream}/tail", Action.READ, "tailStream", offers=_EVENTS)
-async def tail_stream(call: Call) -> Answer:
-    """Follow a stream: what comes after a cursor, then what is new, as server-sent events."""
-    media.accepted(call.headers.get(b"accept", b""), _EVENTS)
-    return await events(call)
+@_ENTRIES.get("/v1/streams/{stream}/tail", Action.READ, offers=_OFFERS, answers=_ANSWERS, refusals=_REFUSALS)
+async def tail_stream(
+    call: CallParameter,
+    stream: StreamName,
+    after: Annotated[
+        Start | None, Query(description="a cursor: an ID, `0` or `$` (what is new, the default)")
+    ] = None,
+    last: _Last = None,
+    on_gap: _OnGap = "report",
+    fields: _Fields = None,
+    last_event_id: _LastEventId = None,
+) -> Answer:
+    """Follow a stream: what comes after a cursor, then what is new, as server-sent events.
+
+    The entries behind the cursor, `caught_up`, then each entry as it comes. The first line is the cursor as
+    an `id`, so that coming back misses nothing. docs/sse.md has whole conversations.
+    """
+    _check(call, last, after)
+    cursor = Cursor.LATEST if after is None else after
+    if last_event_id and last_event_id.strip():
+        cursor, last = query.entry_id(last_event_id.strip(), "Last-Event-ID"), None
+    return await _follow(call, Wanted((stream,), (cursor,), "", last, on_gap == "fail", fields))
 
 
-async def events(call: Call) -> Answer:
-    """The same, also for those who ask the entries themselves for events."""
-    wanted = wire.parse(call.names["stream"], call.query, _last_event_id(call), _count_max(call))
-    return await _follow(call, wanted)
+@_MANY.get("/v1/tail", Access.PER_STREAM, offers=_OFFERS, answers=_ANSWERS, refusals=_REFUSALS)
+async def tail_streams(
+    call: CallParameter,
+    stream: Annotated[
+        list[str], StreamNames(STREAMS_MAX), Query(description="a stream's name, given once for each")
+    ],
+    after: Annotated[
+        str | None,
+        Query(description="a cursor that a tail of these streams gave; or `0`, `$` or an ID, for each"),
+    ] = None,
+    last: _Last = None,
+    on_gap: _OnGap = "report",
+    fields: _Fields = None,
+    last_event_id: _LastEventId = None,
+) -> Answer:
+    """Follow several streams as server-sent events, with one cursor for all.
+
+    As `tailStream`, of several streams: each entry and each `gap` has a member `stream`, and an `id` is an
+    opaque cursor of all of them.
+    """
+    _check(call, last, after)
+    cursors = _cursors(stream, "$" if after is None else after)
+    if last_event_id and last_event_id.strip():
+        cursors, last = composed(stream, last_event_id.strip(), "Last-Event-ID"), None
+    for name in stream:
+        call.require(Action.READ, name)
+    return await _follow(call, Wanted(stream, cursors, mark_of(stream), last, on_gap == "fail", fields))
 
 
-@routes.get("/v1/tail", Access.PER_STREAM, "tailStreams", offers=_EVENTS)
-async def tail_streams(call: Call) -> Answer:
-    """Follow several streams as server-sent events, with one cursor for all."""
-    media.accepted(call.headers.get(b"accept", b""), _EVENTS)
-    wanted = wire.parse_several(call.query, _last_event_id(call), _count_max(call))
-    for stream in wanted.streams:
-        call.require(Action.READ, stream)
-    return await _follow(call, wanted)
+def _check(call: Call, last: int | None, after: object) -> None:
+    media.accepted(call.headers.get(b"accept", b""), _OFFERS)
+    if last is not None and after is not None:
+        raise invalid("last", "it does not go with after")
 
 
-@routes.get(_CONSUMER_STREAM, Action.CONSUME, "consumeGroup", offers=_EVENTS)
-async def consume_group(call: Call) -> Answer:
-    """Read as a consumer as server-sent events: what it holds, what was given back, what is new."""
-    if not call.asks_for_events(_EVENTS):
-        # It takes entries from the group: nothing that a page embeds, an image for one, may ask for that.
-        raise Refusal("not_acceptable", f"a consumer's entries need the header Accept: {media.EVENTS}")
-    in_flight_max, claim_ms = wire.parse_consuming(call.query, _count_max(call))
-    asked = Asked(
-        stream=call.names["stream"],
-        group=call.names["group"],
-        consumer=call.names["consumer"],
-        in_flight_max=in_flight_max,
-        claim_min_idle_ms=RELEASED_ONLY_MS if claim_ms is None else claim_ms,
-    )
-    await group_calls.look(call, DescribeGroup(stream=asked.stream, group=asked.group))
-    gateway = call.gateway
-    gateway.follow()
-    try:
-        source = None if call.scope["method"] == "HEAD" else await Consuming.begin(gateway, asked)
-    except BaseException:
-        gateway.unfollow()
-        raise
-    return Events(gateway, source, call.request_id)
+def _cursors(streams: Sequence[str], text: str) -> Sequence[int | Cursor]:
+    if "." in text:
+        return composed(streams, text, "after")
+    return [Cursor.LATEST if text == "$" else query.entry_id(text, "after")] * len(streams)
 
 
 async def _follow(call: Call, wanted: Wanted) -> Answer:
@@ -79,7 +133,7 @@ async def _follow(call: Call, wanted: Wanted) -> Answer:
         assert isinstance(found, StreamsRead), "that is what XREAD answers"
         for one in found.streams:
             if one.gap is not None:
-                raise reading.gap_refused(one.gap)
+                raise gap_refused(one.gap)
     gateway.follow()
     try:
         source = None
@@ -91,9 +145,61 @@ async def _follow(call: Call, wanted: Wanted) -> Answer:
     return Events(gateway, source, call.request_id)
 
 
-def _last_event_id(call: Call) -> bytes:
-    return call.headers.get(b"last-event-id", b"").strip()
+@_GROUPS.get(
+    "/v1/streams/{stream}/groups/{group}/consumers/{consumer}/stream",
+    Action.CONSUME,
+    offers=_OFFERS,
+    answers=_ANSWERS,
+    refusals=("no_stream", "no_group", "too_many_waiters", "not_acceptable"),
+)
+async def consume_group(
+    call: CallParameter,
+    stream: StreamName,
+    group: GroupName,
+    consumer: ConsumerName,
+    max_in_flight: Annotated[
+        Annotated[int, Whole(1, "count_max")] | None,
+        Query(description="maximum number of entries sent and not acknowledged, 100 by default"),
+    ] = None,
+    claim_min_idle_ms: Annotated[
+        Annotated[int, Whole(CLAIM_MIN_IDLE_MS_MIN, INTEGER_MAX)] | None,
+        Query(
+            description="also take over what others have held for this many milliseconds, more than the work "
+            "on any entry takes"
+        ),
+    ] = None,
+) -> Answer:
+    """Read as a consumer as server-sent events: what it holds, what was given back, what is new.
+
+    First what the consumer holds and has not acknowledged, then what was given back, and new entries as they
+    come. Acknowledge by `ackEntries`, which makes room for more. A second connection of the same consumer
+    ends the first (`end` with the reason `replaced`). It needs `Accept: text/event-stream`, which browsers do
+    not send for images and links.
+    """
+    if not call.asks_for_events(_OFFERS):
+        # It takes entries from the group: nothing that a page embeds, an image for one, may ask for that.
+        raise Refusal("not_acceptable", f"a consumer's entries need the header Accept: {media.EVENTS}")
+    await group_calls.look(call, DescribeGroup(stream=stream, group=group))
+    asked = Asked(
+        stream=stream,
+        group=group,
+        consumer=consumer,
+        in_flight_max=max_in_flight or min(IN_FLIGHT_DEFAULT, call.gateway.settings.count_max),
+        claim_min_idle_ms=RELEASED_ONLY_MS if claim_min_idle_ms is None else claim_min_idle_ms,
+    )
+    gateway = call.gateway
+    gateway.follow()
+    try:
+        source = None if call.scope["method"] == "HEAD" else await Consuming.begin(gateway, asked)
+    except BaseException:
+        gateway.unfollow()
+        raise
+    return Events(gateway, source, call.request_id)
 
 
-def _count_max(call: Call) -> int:
-    return call.gateway.settings.count_max
+operations: Final[list[Operation]] = [*_ENTRIES.operations, *_MANY.operations, *_GROUPS.operations]
+
+
+async def events(call: Call) -> Answer:
+    """`tail_stream` for a call of the entries themselves that asks for events."""
+    return await operations[0].handler(call)

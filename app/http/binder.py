@@ -8,7 +8,7 @@ construct that is unknown here fails when the application is made.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import (
     Annotated,
@@ -73,6 +73,7 @@ class Binder:
         self._call: str | None = None
         self._path: list[str] = []
         self._query: dict[str, str] = {}  # name in the request -> parameter
+        self._repeated: str | None = None  # the one name in the query that may be given more than once
         self._headers: list[tuple[bytes, str]] = []
         self._places: dict[str, tuple[str, str]] = {}  # parameter -> kind and name of its place
         self._body: tuple[str, type[BaseModel], object] | None = None
@@ -92,6 +93,9 @@ class Binder:
                 presence = Required if parameter.default is _EMPTY else NotRequired
                 text[name] = presence[hints[name]]
                 self._places[name] = self._place(name, mark, path_names)
+                if get_origin(base) is list:
+                    assert self._repeated is None, "one parameter of an operation may be repeated"
+                    self._repeated = self._places[name][1]
         self._known = tuple(self._query)
         # What is absent keeps the endpoint's default.
         kind = TypedDict("Text", text)  # type: ignore[misc]  # made of the signature
@@ -119,7 +123,7 @@ class Binder:
     async def bind(self, call: Call) -> dict[str, Any]:
         """The arguments. Raises the refusal of the first part that is wrong: query, headers, body."""
         settings = call.gateway.settings
-        given = {} if self._lenient else query.parse(call.query, self._known)
+        given = {} if self._lenient else self._parse(call.query)
         arguments = self._bind_text(call, given, Context(settings, is_text=True)) if self._text else {}
         if self._body is not None:
             name, model, default = self._body
@@ -133,8 +137,16 @@ class Binder:
             arguments[self._call] = call
         return arguments
 
-    def _bind_text(self, call: Call, given: Mapping[str, str], context: Context) -> dict[str, Any]:
-        text = {name: call.names[name] for name in self._path}
+    def _parse(self, text: bytes) -> Mapping[str, str | Sequence[str]]:
+        if self._repeated is None:
+            return query.parse(text, self._known)
+        given, repeated = query.parse_repeated(text, self._known, self._repeated)
+        return {**given, self._repeated: repeated}
+
+    def _bind_text(
+        self, call: Call, given: Mapping[str, str | Sequence[str]], context: Context
+    ) -> dict[str, Any]:
+        text: dict[str, str | Sequence[str]] = {name: call.names[name] for name in self._path}
         for alias, value in given.items():
             text[self._query[alias]] = value
         for header, name in self._headers:

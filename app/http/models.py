@@ -12,7 +12,7 @@ list's item, or the name of an object's member, which Pydantic does not know.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from app import names
 from app.errors import Refusal
-from app.http import query
+from app.http import projection, query
 from app.settings import Settings
 from engine import EngineError, ids
 from engine.commands import Cursor
@@ -155,6 +155,19 @@ Milliseconds = Annotated[int, Whole()]
 """Of answers and of bodies."""
 
 
+def _field_names(value: object, info: ValidationInfo) -> Sequence[str]:
+    if not isinstance(value, str):
+        raise wrong("it is the names of fields between commas")
+    try:
+        return projection.parse(value) or ()
+    except Refusal as refusal:
+        raise wrong(refusal.places[0].detail) from None
+
+
+FieldNames = Annotated[Sequence[str], _Type(_field_names, type="string", pattern="^[^,]+(,[^,]+)*$")]
+"""`a,b`: names of fields between commas, each once."""
+
+
 # ---- names and IDs
 
 
@@ -183,6 +196,22 @@ class _Name(_Type):
 StreamName = Annotated[str, _Name("stream name", "orders")]
 GroupName = Annotated[str, _Name("group name", "billing")]
 ConsumerName = Annotated[str, _Name("consumer name", "worker-1")]
+
+
+class StreamNames(_Type):
+    """A list of at least one stream name and at most `most`, each once."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            self._names, type="array", minItems=1, maxItems=most, uniqueItems=True, items=_NAME_SCHEMA
+        )
+        self.most = most
+
+    def _names(self, value: object, info: ValidationInfo) -> list[str]:
+        names = [_checked_name(one, "stream name") for one in value] if isinstance(value, list) else []
+        if not 1 <= len(names) <= self.most or len({*names}) < len(names):
+            raise wrong(f"it is given once for each stream, for 1 to {self.most} of them")
+        return names
 
 
 def _id(value: object, at: int | str | None = None) -> int:

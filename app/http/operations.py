@@ -11,7 +11,7 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from app.auth import Access, Rule
 from app.http.binder import Binder, Endpoint
@@ -84,6 +84,8 @@ class Operation(APIRoute):
             status_code=options.get("status", 200),
             response_model=options.get("model"),
             response_description="Done",
+            # The one has a body of JSON, the other none but what `answers` says.
+            response_class=Response if options.get("model") is None else JSONResponse,
             include_in_schema=not self.hidden,
             responses=_responses(rule, options, self.binder),
             openapi_extra=_extra(options, self.binder.content),

@@ -60,13 +60,6 @@ _LINES: Final = {
 
 _COLUMNS: Final = {COLUMNS: {"schema": {"$ref": "#/components/schemas/Columns"}}}
 
-_TAIL: Final[Mapping[str, Json]] = {
-    "last": number("from so many entries back; not with `after`", least=1, maximum=10_000),
-    "on_gap": word("`fail`: 410, or an `error` event, where entries were lost", ("report", "fail"), "report"),
-    "fields": text("only these fields, names between commas", pattern="^[^,]+(,[^,]+)*$"),
-}
-_LAST_EVENT_ID: Final = "the last `id` that came: goes on behind it, whatever the query says"
-
 _CLOSED: Final = ("unauthenticated", "forbidden", "starting", "draining")
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
@@ -196,41 +189,6 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             "entry_too_large", "too_many_entries", "idempotency_mismatch",
         ),
         writes=True,
-    ),
-    "tailStream": Operation(
-        tag="entries",
-        query={"after": cursor("a cursor: an ID, `0` or `$` (what is new, the default)"), **_TAIL},
-        headers={"Last-Event-ID": _LAST_EVENT_ID},
-        media=EVENTS,
-        description=(
-            "Server-sent events: the entries behind the cursor, `caught_up`, then each entry as it comes. "
-            "The first line is the cursor as an `id`, so that coming back misses nothing. docs/sse.md has "
-            "whole conversations."
-        ),
-        refusals=("malformed_id", "gap", "too_many_waiters", "not_acceptable"),
-    ),
-    "tailStreams": Operation(
-        tag="many",
-        query={
-            "stream": {
-                "type": "array",
-                "items": {"type": "string", "minLength": 1, "maxLength": 512},
-                "minItems": 1,
-                "maxItems": 100,
-                "uniqueItems": True,
-                "required": True,
-                "description": "a stream's name, given once for each",
-            },
-            "after": text("a cursor that a tail of these streams gave; or `0`, `$` or an ID, for each"),
-            **_TAIL,
-        },
-        headers={"Last-Event-ID": _LAST_EVENT_ID},
-        media=EVENTS,
-        description=(
-            "As `tailStream`, of several streams: each entry and each `gap` has a member `stream`, and an "
-            "`id` is an opaque cursor of all of them."
-        ),
-        refusals=("malformed_id", "gap", "too_many_waiters", "not_acceptable"),
     ),
     "readEntries": Operation(
         tag="entries",

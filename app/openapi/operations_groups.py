@@ -6,10 +6,9 @@ Knows: their parameters, bodies, answers, refusals and examples. Must never know
 from collections.abc import Mapping
 from typing import Final
 
-from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN
 from app.openapi import schemas
 from app.openapi import schemas_groups as shapes
-from app.openapi.operation import EVENTS, WRITES, Json, Operation, bound, number, text
+from app.openapi.operation import WRITES, Json, Operation, bound, number, text
 from app.openapi.schemas import NAME_CHARACTERS, NOT_DOTS
 
 _PAGE: Final[Mapping[str, Json]] = {
@@ -69,28 +68,6 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             "With `after` the consumer reads again what it holds: begin with `0`, go on with `next`. "
             "With `claim_min_idle_ms` it first gets what was given back or held for so long."
         ),
-    ),
-    "consumeGroup": Operation(
-        tag="groups",
-        query={
-            "max_in_flight": number(
-                "at most so many entries sent and not acknowledged, 100 by default", least=1, maximum=10_000
-            ),
-            "claim_min_idle_ms": number(
-                "also take over what others have held for so many milliseconds, "
-                "more than any entry takes to be worked on",
-                least=CLAIM_MIN_IDLE_MS_MIN,
-                maximum=(1 << 53) - 1,
-            ),
-        },
-        media=EVENTS,
-        description=(
-            "Server-sent events: first what the consumer holds and has not acknowledged, then what was given "
-            "back, and new entries as they come. Acknowledge by `ackEntries`, which makes room for more. A "
-            "second connection of the same consumer ends the first (`end` with the reason `replaced`). "
-            "It needs `Accept: text/event-stream`, which browsers do not send for images and links."
-        ),
-        refusals=(*_NO_GROUP, "too_many_waiters", "not_acceptable"),
     ),
     "redriveDeadLetters": Operation(
         tag="groups",

@@ -1,7 +1,7 @@
-"""Tails on the wire: what GET …/tail may be asked, the cursor of several streams, entries as events.
+"""Tails as clients see them: the cursor of several streams, entries as events.
 
-Knows: parameters, `Last-Event-ID`, the forms of entries and of the events around them.
-Must never know: sockets, where entries come from.
+Knows: the form of a cursor, of an entry's event and of the events around it.
+Must never know: sockets, parameters, where entries come from.
 
 The cursor of several streams is one ID for each, in the order of the request, behind a mark that tells these
 streams from others: `1c2d3e4f.1526919030474-55~0-0`. For clients it is opaque.
@@ -14,25 +14,15 @@ from typing import Final
 
 import msgspec
 
-from app import names
-from app.errors import Refusal, invalid, problem
+from app.errors import Refusal, problem
 from app.http import projection, query
-from app.http.query import Parameters
 from app.live.feeds import Gap, Page
-from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN
 from app.live.sse import events
-from app.wire.read import cursor as cursor_of
-from app.wire.read import fails_on_gap, gap_members, gap_text
+from app.wire.read import gap_members, gap_text
 from engine import entries, ids
 from engine.commands import Cursor
 from engine.replies import Gap as EngineGap
 
-PARAMETERS: Final = ("after", "last", "on_gap", "fields")
-STREAM: Final = "stream"
-CONSUMING: Final = ("max_in_flight", "claim_min_idle_ms")
-IN_FLIGHT_DEFAULT: Final = 100
-# Each entry of several streams carries the cursor of all.
-STREAMS_MAX: Final = 100
 _MARK_BYTES: Final = 4
 
 
@@ -58,56 +48,6 @@ class Wanted(msgspec.Struct, frozen=True):
         """Where a client goes on."""
         texts = "~".join(map(ids.text, cursors))
         return f"{self.mark}.{texts}".encode() if self.mark else texts.encode()
-
-
-def parse(stream: str, query_string: bytes, last_event_id: bytes, count_max: int) -> Wanted:
-    """What GET /v1/streams/{stream}/tail asks for. `Last-Event-ID` wins over everything that says where."""
-    given = query.parse(query_string, PARAMETERS)
-    wanted = _wanted((stream,), "", given, count_max)
-    if last_event_id:
-        cursor = query.entry_id(last_event_id.decode("latin-1"), "Last-Event-ID")
-        return msgspec.structs.replace(wanted, after=(cursor,), last=None)
-    return msgspec.structs.replace(wanted, after=(cursor_of(given.get("after", "$"), "after"),))
-
-
-def parse_several(query_string: bytes, last_event_id: bytes, count_max: int) -> Wanted:
-    """What GET /v1/tail asks for: `stream` once for each; `after` is a cursor of all, or one ID for each."""
-    given, repeated = query.parse_repeated(query_string, (*PARAMETERS, STREAM), STREAM)
-    streams = [names.checked_text(name, "stream name") for name in repeated]
-    if not 1 <= len(streams) <= STREAMS_MAX or len({*streams}) < len(streams):
-        raise invalid(STREAM, f"it is given once for each stream, for 1 to {STREAMS_MAX} of them")
-    wanted = _wanted(streams, mark_of(streams), given, count_max)
-    if last_event_id:
-        after = composed(streams, last_event_id.decode("latin-1"), "Last-Event-ID")
-        return msgspec.structs.replace(wanted, after=after, last=None)
-    text = given.get("after", "$")
-    if "." in text:
-        return msgspec.structs.replace(wanted, after=composed(streams, text, "after"))
-    return msgspec.structs.replace(wanted, after=[cursor_of(text, "after")] * len(streams))
-
-
-def parse_consuming(query_string: bytes, count_max: int) -> tuple[int, int | None]:
-    """What GET …/consumers/{consumer}/stream asks for: how many entries may be in flight, and after how much
-    idling others' entries are taken over, None for never.
-    """
-    given = query.parse(query_string, CONSUMING)
-    default = min(IN_FLIGHT_DEFAULT, count_max)
-    most = query.integer(given, "max_in_flight", least=1, most=count_max, default=default)
-    assert most is not None, "it has a default"
-    return most, query.integer(given, "claim_min_idle_ms", least=CLAIM_MIN_IDLE_MS_MIN, most=(1 << 53) - 1)
-
-
-def _wanted(streams: Sequence[str], mark: str, given: Parameters, count_max: int) -> Wanted:
-    if "last" in given and "after" in given:
-        raise invalid("last", "it does not go with after")
-    return Wanted(
-        streams,
-        (),
-        mark,
-        query.integer(given, "last", least=1, most=count_max),
-        fails_on_gap(given),
-        projection.parse(given.get("fields")),
-    )
 
 
 # ---- cursors
