@@ -1,116 +1,132 @@
 /*
- * The page put together: one connection, one clock, one place at a time.
+ * The entry point: puts the page together around one connection, one timer and one address.
  *
- * Knows: what belongs where, how often is asked, which key does what. Must never know: frames, shapes of answers.
+ * Knows: which part goes where, how often to poll, which key does what. Must never know: frames, the form of responses.
  */
 
+import { VIEWS, parseAddress } from "./shared/address.js";
 import * as api from "./shared/api.js";
 import { Catalogue } from "./shared/catalogue.js";
-import { write } from "./shared/dom.js";
-import { Overview } from "./overview/overview.js";
-import { VIEWS, here } from "./shared/address.js";
-import { separator } from "./shared/separator.js";
 import { Connection } from "./shared/connection.js";
-import { StreamPage } from "./stream/stream_page.js";
-import { Streams } from "./shell/stream_list.js";
-import { Tail } from "./live/tail.js";
-import { Top } from "./shell/header.js";
+import { setText } from "./shared/dom.js";
+import { makeSeparator } from "./shared/separator.js";
 import { loadSetting, saveSetting } from "./shared/storage.js";
+import { Tail } from "./live/tail.js";
+import { Overview } from "./overview/overview.js";
+import { Header } from "./shell/header.js";
+import { StreamList } from "./shell/stream_list.js";
+import { StreamPage } from "./stream/stream_page.js";
 
 const POLL_MS = 2_000;
 const TICK_MS = 1_000;
 const CLOCK_MS = 20_000;
-const WATCH_MS = 500;
+const CLOCK_READINGS = 5;
+const CONNECTION_TICK_MS = 500;
 const LIST_PX_MIN = 220;
-// What the stream keeps beside the list.
+// The width that the list leaves to the stream.
 const STREAM_PX_MIN = 420;
 
 /** @param {string} id */
-const element = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+const findElement = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 const connection = new Connection(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/ws`);
-const top = new Top(element("top"), connection);
+const header = new Header(findElement("header"), connection);
 const catalogue = new Catalogue();
-const streams = new Streams(element("streams"), catalogue);
+const listElement = findElement("streams");
+const streamList = new StreamList(listElement, catalogue);
 const page = new StreamPage(new Tail(connection));
 const overview = new Overview(catalogue);
-element("main").append(overview.element, page.element);
-element("streams").append(separator({
+findElement("main").append(overview.element, page.element);
+listElement.append(makeSeparator({
   label: "Width of the list of streams",
   minPx: LIST_PX_MIN,
   maxPx: () => Math.max(LIST_PX_MIN, document.documentElement.clientWidth - STREAM_PX_MIN),
-  width: () => element("streams").offsetWidth,
+  width: () => listElement.offsetWidth,
   resize: (px) => {
-    setListWidth(px === null ? "" : String(px));
-    saveSetting("list", px === null ? "" : String(px));
+    const text = px === null ? "" : String(px);
+    setListWidth(text);
+    saveSetting("list", text);
   },
 }));
 
-/** @param {string} px "" for the sheet's own */
+/** @param {string} px "" for the default of the style sheet */
 function setListWidth(px) {
-  element("streams").parentElement?.style.setProperty("--list", /^\d+$/.test(px) ? `${px}px` : "");
+  listElement.parentElement?.style.setProperty("--list", /^\d+$/.test(px) ? `${px}px` : "");
+}
+
+/** Show or hide the list of streams in a narrow window; a wide one always shows it. @param {boolean} isOpen */
+function setListOpen(isOpen) {
+  listElement.classList.toggle("open", isOpen);
+  header.list.setAttribute("aria-expanded", String(isOpen));
 }
 
 function show() {
-  const place = here(location.hash);
-  const isNone = place.stream === "";
-  overview.element.hidden = !isNone;
-  streams.select(place.stream, place.view);
-  if (isNone) {
+  const address = parseAddress(location.hash);
+  const isOverview = address.stream === "";
+  overview.element.hidden = !isOverview;
+  streamList.select(address.stream, address.view);
+  setListOpen(isOverview);
+  if (isOverview) {
     page.close();
     overview.refresh().catch(() => undefined);
-  } else page.open(place);
+  } else page.open(address);
 }
 
-// One round at a time: a slow gateway is asked no oftener than it answers.
-let polling = false;
+// One round at a time, so that a slow gateway gets no more requests than it can handle.
+let isPolling = false;
 async function poll() {
-  if (polling || document.hidden) return;
-  polling = true;
+  if (isPolling || document.hidden) return;
+  isPolling = true;
   await Promise.allSettled([catalogue.refresh(), page.name === "" ? overview.refresh() : page.refresh()]);
-  polling = false;
+  isPolling = false;
 }
 
-async function setClock() {
-  for (let i = 0; i < 5; i += 1) {
+async function readClock() {
+  for (let i = 0; i < CLOCK_READINGS; i += 1) {
     const sentMs = Date.now();
-    const gatewayMs = await api.time();
-    page.measures.clock(gatewayMs, sentMs, Date.now());
+    const gatewayMs = await api.getTime();
+    page.measures.setClock(gatewayMs, sentMs, Date.now());
   }
 }
 
 /** @type {Record<string, () => void>} */
-const KEYS = {
+const SHORTCUTS = {
   "/": () => page.live.filter.focus(),
-  " ": () => page.live.toggle(),
+  " ": () => page.live.togglePause(),
   g: () => page.live.jump.focus(),
-  l: () => page.live.toNow(),
-  s: () => streams.search.focus(),
+  l: () => page.live.goLive(),
+  s: () => {
+    setListOpen(true);
+    streamList.search.focus();
+  },
   e: () => page.live.grid.element.focus(),
-  t: () => top.nextTheme(),
-  "?": () => top.showKeys(),
+  t: () => header.nextTheme(),
+  "?": () => header.showShortcuts(),
 };
-const LIVE_KEYS = new Set(["/", " ", "g", "l", "e"]);
+const LIVE_SHORTCUTS = new Set(["/", " ", "g", "l", "e"]);
 
 document.addEventListener("keydown", (event) => {
   const target = /** @type {HTMLElement} */ (event.target);
-  if (event.key === "Escape" && !document.querySelector("dialog[open]")) page.inspector.close();
-  if (!top.keysOn || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const isDialogOpen = document.querySelector("dialog[open]") !== null;
+  if (event.key === "Escape" && !isDialogOpen) page.inspector.close();
+  if (!header.hasShortcuts || event.ctrlKey || event.metaKey || event.altKey || isDialogOpen) return;
   if (target.closest("input, textarea, select, [contenteditable]")) return;
-  // Space presses what has the focus.
+  // Space presses a focused button.
   if (event.key === " " && target.closest("button, a, summary")) return;
-  const isLive = page.name !== "" && page.view === "live";
+  const key = event.key.toLowerCase();
   const view = VIEWS[Number(event.key) - 1];
-  const does = view !== undefined && page.name !== "" ? () => page.go(view) : KEYS[event.key.toLowerCase()];
-  if (does === undefined || (LIVE_KEYS.has(event.key.toLowerCase()) && !isLive)) return;
+  const action = view !== undefined && page.name !== "" ? () => page.openView(view) : SHORTCUTS[key];
+  const isLive = page.name !== "" && page.view === "live";
+  if (action === undefined || (LIVE_SHORTCUTS.has(key) && !isLive)) return;
   event.preventDefault();
-  does();
+  action();
 });
 
-element("skip").addEventListener("click", () => element("main").focus());
+findElement("skip").addEventListener("click", () => findElement("main").focus());
 window.addEventListener("hashchange", show);
-page.addEventListener("changed", () => catalogue.refresh(true).catch(() => undefined));
-top.addEventListener("theme", () => {
+page.addEventListener("change", () => catalogue.refresh(true).catch(() => undefined));
+header.addEventListener("list", () => setListOpen(!listElement.classList.contains("open")));
+header.addEventListener("theme", () => {
   page.restyle();
   overview.restyle();
 });
@@ -128,11 +144,11 @@ connection.open();
 show();
 poll();
 setInterval(poll, POLL_MS);
-setInterval(() => connection.watch(), WATCH_MS);
+setInterval(() => connection.tick(), CONNECTION_TICK_MS);
 setInterval(() => {
   page.tick();
   overview.tick();
 }, TICK_MS);
-setClock().catch(() => undefined);
-setInterval(() => setClock().catch(() => undefined), CLOCK_MS);
-api.version().then(({ version }) => write(top.version, version)).catch(() => undefined);
+readClock().catch(() => undefined);
+setInterval(() => readClock().catch(() => undefined), CLOCK_MS);
+api.getVersion().then(({ version }) => setText(header.version, version)).catch(() => undefined);

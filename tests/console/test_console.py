@@ -69,7 +69,7 @@ async def test_a_filter_shows_what_is_wanted(page: Page, gateway: Gateway) -> No
         await wanted.fill(text)
         await expect(rows(page)).to_have_count(count)
     await wanted.fill("city:linz")
-    await expect(page.get_by_text("No entry that is kept here matches")).to_be_visible()
+    await expect(page.get_by_text("No loaded entry matches")).to_be_visible()
     await gateway.publish("filter", {"city": "Linz", "t": "1"}, {"city": "Graz", "t": "1"})
     await expect(rows(page)).to_have_count(1)
 
@@ -93,7 +93,7 @@ async def test_a_reader_jumps_into_the_past_and_comes_back(page: Page, gateway: 
     await place.fill("1h")
     await place.press("Enter")
     await expect(rows(page, "n0000")).to_be_in_viewport()
-    await page.get_by_role("button", name="Go to now").click()
+    await page.get_by_role("button", name="Go to newest").click()
     await expect(page.locator(".state")).to_have_text("Live")
     await expect(rows(page, "n1499")).to_be_visible()
 
@@ -107,16 +107,16 @@ async def test_scrolling_away_from_the_end_holds_the_list(page: Page, gateway: G
     await expect(page.locator(".state")).to_contain_text("Paused at")
     sight = await rows(page).nth(12).inner_text()
     await gateway.publish("scroll", *({"n": f"n{n:04}"} for n in range(300, 1_300)))
-    await expect(page.locator(".status")).to_contain_text("new entries here, more wait")
+    await expect(page.locator(".status")).to_contain_text("new entries, more wait")
     assert await rows(page).nth(12).inner_text() == sight
     await page.get_by_role("button", name="Columns", exact=True).click()
     await page.get_by_role("checkbox", name="m").uncheck()
     await page.keyboard.press("Escape")
     await expect(page.locator(".grid-head .cell")).to_have_text(["ID", "Time", "n", "Other fields"])
-    await page.get_by_role("button", name="Go to now").click()
+    await page.get_by_role("button", name="Go to newest").click()
     await expect(rows(page, "n1299")).to_be_in_viewport()
     await page.get_by_role("grid").press("Home")
-    await expect(rows(page, "was skipped")).to_be_in_viewport()
+    await expect(rows(page, "were skipped")).to_be_in_viewport()
 
 
 async def test_one_connection_follows_whatever_is_looked_at(page: Page, gateway: Gateway) -> None:
@@ -188,15 +188,15 @@ async def test_pending_entries_are_worked_off(page: Page, gateway: Gateway) -> N
 
     await pending.get_by_label(f"Choose {ids[1]}").check()
     await pending.get_by_role("button", name="Claim…").click()
-    await page.get_by_label("For consumer").fill("bert")
+    await page.get_by_role("dialog").get_by_label("Consumer").fill("bert")
     await page.get_by_role("button", name="Claim", exact=True).click()
     await expect(pending.get_by_role("row", name=ids[1])).to_have_text(re.compile(r"bert.*2$"))
 
     await pending.get_by_label(f"Choose {ids[2]}").check()
-    await pending.get_by_role("button", name="Give back").click()
-    await expect(pending.get_by_role("row", name=ids[2])).to_contain_text("nobody")
+    await pending.get_by_role("button", name="Release").click()
+    await expect(pending.get_by_role("row", name=ids[2])).to_contain_text("–")
 
-    await pending.get_by_label("Of consumer").select_option("bert")
+    await pending.get_by_label("Consumer", exact=True).select_option("bert")
     await expect(pending.get_by_role("row")).to_have_count(2)
     await pending.get_by_role("button", name=ids[1], exact=True).click()
     await expect(page.get_by_role("complementary", name="Entry")).to_contain_text(ids[1])
@@ -214,7 +214,7 @@ async def test_a_policy_is_set_and_a_hopeless_entry_put_away(page: Page, gateway
     await expect(detail).to_contain_text("No dead-letter stream.")
     await page.get_by_label(f"Choose {ids[0]}").check()
     await page.get_by_role("button", name="Dead letter…").press("Enter")
-    await expect(page.get_by_role("dialog", name="No stream for dead letters")).to_be_visible()
+    await expect(page.get_by_role("dialog", name="No dead-letter stream")).to_be_visible()
     await page.keyboard.press("Escape")
     await expect(page.get_by_role("button", name="Dead letter…")).to_be_focused()
 
@@ -232,7 +232,7 @@ async def test_a_policy_is_set_and_a_hopeless_entry_put_away(page: Page, gateway
     assert [str(group[name]) for name in ("ack_timeout_ms", "consumer_timeout_ms")] == ["60000", "1800500"]
 
     await page.get_by_role("button", name="Dead letter…").press("Enter")
-    await page.get_by_label("Why").fill("no such town")
+    await page.get_by_label("Reason").fill("no such town")
     await page.keyboard.press("Enter")
     await expect(page.locator(".toast").last).to_contain_text("Moved 1 entry to policy-dead")
     (letter,) = (await gateway.call("GET", "policy-dead/entries"))["entries"]
@@ -247,7 +247,7 @@ async def test_a_policy_is_set_and_a_hopeless_entry_put_away(page: Page, gateway
     await page.get_by_role("button", name="Limits…").click()
     await page.get_by_label("Maximum age in seconds").fill("3600")
     await page.get_by_role("button", name="Set limits").click()
-    await expect(page.locator(".figures")).to_contain_text("keeps for 1 h")
+    await expect(page.locator(".figures")).to_contain_text("keeps at most 1 h")
 
 
 async def test_streams_and_groups_are_made_trimmed_and_deleted(page: Page, gateway: Gateway) -> None:
@@ -267,14 +267,14 @@ async def test_streams_and_groups_are_made_trimmed_and_deleted(page: Page, gatew
     await page.get_by_label("Value").fill("blue")
     await page.get_by_label("Value").press("Control+Enter")
     await expect(page.locator(".toast").last).to_contain_text("Published")
-    await page.get_by_label("One JSON object a line").fill('{"colour": "red"}\n{"colour": "green"}')
+    await page.get_by_label("One JSON object per line").fill('{"colour": "red"}\n{"colour": "green"}')
     await page.get_by_role("button", name="Publish lines").click()
     await expect(page.locator(".toast").last).to_contain_text("Published 2 entries")
     await page.get_by_role("tab", name="Live").click()
     await expect(rows(page, "green")).to_be_visible()
 
     await page.get_by_role("button", name="Trim…").click()
-    await page.get_by_label("Number, ID or seconds").fill("1")
+    await page.get_by_label("Number, ID or age in seconds").fill("1")
     await expect(page.get_by_text("This removes 2 entries.")).to_be_visible()
     await page.get_by_role("button", name="Trim", exact=True).click()
     await expect(page.locator(".toast").last).to_contain_text("Removed 2 entries")
@@ -297,9 +297,9 @@ async def test_streams_and_groups_are_made_trimmed_and_deleted(page: Page, gatew
     await page.get_by_role("button", name="Delete stream…").click()
     delete = page.get_by_role("button", name="Delete stream", exact=True)
     await expect(delete).to_be_disabled()
-    await page.get_by_label("Type made here to go on").fill("made here")
+    await page.get_by_label("Type made here to confirm").fill("made here")
     await delete.click()
-    await expect(page.get_by_text("This stream does not exist now")).to_be_visible()
+    await expect(page.get_by_text("This stream does not exist.")).to_be_visible()
 
 
 async def test_charts_tell_rate_lag_and_latency(page: Page, gateway: Gateway) -> None:
@@ -346,7 +346,7 @@ async def test_the_keyboard_reaches_everything(page: Page, gateway: Gateway) -> 
     await page.keyboard.press("ArrowRight")
     await expect(page.get_by_role("tab", name="Publish")).to_be_focused()
     await page.keyboard.press("?")
-    await expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    await expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     await page.keyboard.press("Escape")
     await expect(page.get_by_role("tab", name="Publish")).to_be_focused()
 

@@ -35,7 +35,7 @@ async def test_it_keeps_up_with_two_thousand_entries_a_second(page: Page, gatewa
     sent = 0
     for _ in range(12):
         await gateway.publish("fast", *map(_entry, range(sent, sent := sent + 1_000)))
-    await expect(page.locator(".status")).to_contain_text("10,000 rows kept")
+    await expect(page.locator(".status")).to_contain_text("10,000 rows loaded")
     await expect(page.locator(".plot canvas")).to_have_count(3)
     heap, nodes = await page.evaluate(HEAP), await page.evaluate(NODES)
     sent = await _publish(gateway, sent, seconds)
@@ -78,10 +78,10 @@ async def test_a_restart_is_told_and_costs_nothing(page: Page, restarted: Gatewa
         else asyncio.to_thread(restarted.server.stop)
     )
     connection = page.get_by_role("group", name="Connection")
-    await expect(connection).to_contain_text(re.compile(r"Not connected since [\d:]+: .*next try in"))
+    await expect(connection).to_contain_text(re.compile(r"Not connected since [\d:]+: .*next attempt in"))
     since = (re.search(r"[\d:]{8}", await connection.inner_text()) or [""])[0]
     await expect(page.locator(".state")).to_have_text("Not connected")
-    await expect(connection).to_contain_text(re.compile("trying|next try in 2 s"))
+    await expect(connection).to_contain_text(re.compile("reconnecting|next attempt in 2 s"))
     await expect(connection).to_contain_text(f"Not connected since {since}: ")
     await asyncio.to_thread(restarted.server.start)
     # Before the page is back.
@@ -89,6 +89,6 @@ async def test_a_restart_is_told_and_costs_nothing(page: Page, restarted: Gatewa
     await expect(connection).to_contain_text("Connected since")
     await restarted.publish("survive", {"n": "finally"})
     await expect(rows(page, "finally")).to_have_count(1)
-    await expect(rows(page, "Connected again after")).to_have_count(1)
+    await expect(rows(page, "Reconnected after")).to_have_count(1)
     texts = await rows(page).locator(".cell:nth-child(3)").all_inner_texts()
     assert [text for text in texts if text] == ["before", *(f"meanwhile {n}" for n in range(20)), "finally"]

@@ -100,7 +100,7 @@ async def test_prefixes_fold_and_any_part_of_a_name_finds(page: Page, gateway: G
     await search.fill("NORTHERN sent:2")
     await expect(listed(page)).to_have_text([f"{WAREHOUSES}:sent:{n}" for n in ("2", "20", "21")])
     await search.fill("nothing like it")
-    await expect(page.get_by_text("No stream has this in its name.")).to_be_visible()
+    await expect(page.get_by_text("No stream name matches.")).to_be_visible()
 
 
 async def test_the_overview_tells_how_the_gateway_is(page: Page, gateway: Gateway) -> None:
@@ -109,10 +109,10 @@ async def test_the_overview_tells_how_the_gateway_is(page: Page, gateway: Gatewa
         await gateway.call("PUT", f"{name}/groups/team", {"start": "0"})
         await gateway.publish(name, *({"n": str(n)} for n in range(count)))
     await page.goto(f"{gateway.server.url}/console")
-    for card in ("Streams", "Entries in memory", "Memory", "Log", "Connections", "Version", "Up for"):
+    for card in ("Streams", "Entries in memory", "Memory", "Log", "Connections", "Version", "Uptime"):
         figure = page.locator(".card").filter(has=page.get_by_text(card, exact=True)).locator("dd")
         await expect(figure).to_have_text(re.compile(r"\d"))
-    behind = page.get_by_role("region", name="Furthest behind").get_by_role("row")
+    behind = page.get_by_role("region", name="Highest lag").get_by_role("row")
     await expect(behind.nth(1)).to_have_text(re.compile(r"team\s*lag-much\s*30\s*0\s*0"))
     await expect(behind.nth(2)).to_have_text(re.compile(r"team\s*lag-some\s*20\s*0\s*0"))
     busy = page.get_by_role("region", name="Busiest streams")
@@ -125,7 +125,7 @@ async def test_the_overview_tells_how_the_gateway_is(page: Page, gateway: Gatewa
     await behind.nth(1).get_by_role("link", name="team").click()
     await expect(page.get_by_role("region", name="Group", exact=True)).to_be_visible()
     await expect(page.get_by_role("region", name="Lag of each group over time")).to_contain_text("team 30")
-    await page.get_by_role("link", name="Weir console, start").click()
+    await page.get_by_role("link", name="Weir console, overview").click()
     await expect(page.get_by_role("heading", level=1, name="Overview")).to_be_visible()
 
 
@@ -160,15 +160,15 @@ async def test_dead_letters_say_why_and_go_back(page: Page, gateway: Gateway) ->
     await expect(letters_shown.get_by_role("row")).to_have_count(7)
     await line.get_by_role("checkbox").check()
     await letters_shown.get_by_role("button", name="Redrive chosen…").click()
-    await expect(page.get_by_text("This puts back 1 dead letter.")).to_be_visible()
+    await expect(page.get_by_text("This redrives 1 dead letter.")).to_be_visible()
     await page.get_by_role("button", name="Redrive", exact=True).click()
-    await expect(page.locator(".toast").last).to_contain_text("Put back 1 entry")
+    await expect(page.locator(".toast").last).to_contain_text("Redrove 1 entry")
     await expect(letters_shown.get_by_role("row")).to_have_count(6)
     await letters_shown.get_by_role("button", name="Redrive all…").click()
     await page.get_by_label("Only with this reason").fill("no such town")
-    await expect(page.get_by_text("This puts back 3 dead letters.")).to_be_visible()
+    await expect(page.get_by_text("This redrives 3 dead letters.")).to_be_visible()
     await page.get_by_role("button", name="Redrive", exact=True).click()
-    await expect(page.locator(".toast").last).to_contain_text("Put back 3 entries")
+    await expect(page.locator(".toast").last).to_contain_text("Redrove 3 entries")
     await expect(letters_shown.get_by_role("row")).to_have_count(3)
     ends = {one["filter"]["end"] for one in asked if "filter" in one}
     assert len(ends) == 1
@@ -234,7 +234,7 @@ async def test_bytes_are_published_again_as_bytes(page: Page, gateway: Gateway) 
     await expect(page.get_by_text("are base64")).to_be_visible()
     await page.get_by_role("button", name="Publish", exact=True).click()
     await expect(page.locator(".toast").last).to_contain_text("Published")
-    await page.get_by_role("button", name="Begin anew").click()
+    await page.get_by_role("button", name="Start with text").click()
     await page.get_by_label("Field name").fill("raw")
     await page.get_by_label("Value").fill("AP8QSA==")
     await page.get_by_label("Value").press("Control+Enter")
@@ -252,7 +252,7 @@ async def test_ages_are_in_seconds(page: Page, gateway: Gateway) -> None:
     await page.get_by_role("button", name="Trim…").click()
     await page.get_by_label("Keep").select_option("older")
     for seconds, count in (("100000", "0 entries"), ("60", "1 entry")):
-        await page.get_by_label("Number, ID or seconds").fill(seconds)
+        await page.get_by_label("Number, ID or age in seconds").fill(seconds)
         await expect(page.get_by_text(f"This removes {count}.")).to_be_visible()
     await page.get_by_role("button", name="Cancel").click()
     await expect(rows(page)).to_have_count(1)
@@ -366,7 +366,7 @@ async def test_after_a_jump_the_keyboard_goes_on_from_there(page: Page, gateway:
     await expect(chosen).to_contain_text("n0599")
     await expect(chosen).to_be_in_viewport()
 
-    await page.get_by_role("button", name="Go to now").click()
+    await page.get_by_role("button", name="Go to newest").click()
     await grid.hover()
     await page.mouse.wheel(0, -2_600)
     await expect(page.locator(".state")).to_contain_text("Paused at")
@@ -383,6 +383,28 @@ async def test_after_a_jump_the_keyboard_goes_on_from_there(page: Page, gateway:
         seen = await page.locator(".row:visible").evaluate_all(first)
         await grid.press(key)
         await expect(chosen).to_have_text(seen)
+
+
+async def test_a_narrow_window_shows_the_list_on_request(page: Page, gateway: Gateway) -> None:
+    """Above the overview it is open; a stream has the window to itself until the reader asks for the list."""
+    await gateway.publish("slim", {"n": "1"})
+    await page.set_viewport_size({"width": 390, "height": 844})
+    streams = page.get_by_role("navigation", name="Streams")
+    toggle = page.get_by_role("button", name="Streams", exact=True)
+    await page.goto(f"{gateway.server.url}/console#/")
+    await expect(streams).to_be_visible()
+    await opened(page, gateway, "slim")
+    await expect(streams).to_be_hidden()
+    await expect(toggle).to_have_attribute("aria-expanded", "false")
+    await toggle.press("Enter")
+    await expect(streams).to_be_visible()
+    await toggle.press("Enter")
+    await expect(streams).to_be_hidden()
+    await page.keyboard.press("s")
+    await expect(page.get_by_role("searchbox", name="Find streams")).to_be_focused()
+    await page.set_viewport_size({"width": 901, "height": 844})
+    await expect(toggle).to_be_hidden()
+    await expect(streams).to_be_visible()
 
 
 async def test_columns_are_resized(page: Page, gateway: Gateway) -> None:
@@ -421,14 +443,14 @@ async def test_what_is_done_to_pending_entries_is_what_was_chosen(page: Page, ga
         "() => /[1-9][.0-9]* s/.test(document.querySelector('.pending tbody').textContent)"
     )
     # Five hundred milliseconds have gone by, five hundred seconds have not.
-    await pending.get_by_label("Idle at least, in seconds").fill("500")
+    await pending.get_by_label("Minimum idle time in seconds").fill("500")
     await expect(lines).to_have_count(1)
-    await pending.get_by_label("Idle at least, in seconds").fill("")
+    await pending.get_by_label("Minimum idle time in seconds").fill("")
     await expect(lines).to_have_count(5)
     await pending.get_by_label(f"Choose {ids[0]}").check()
     await pending.get_by_role("button", name="Claim…").click()
-    await page.get_by_label("For consumer").fill("bert")
-    await page.get_by_label("Only if idle").fill("500")
+    await page.get_by_role("dialog").get_by_label("Consumer").fill("bert")
+    await page.get_by_role("dialog").get_by_label("Minimum idle time").fill("500")
     await page.get_by_role("button", name="Claim", exact=True).click()
     await expect(page.locator(".toast").last).to_contain_text("bert claimed 0 entries")
 
@@ -452,8 +474,6 @@ async def test_a_long_list_and_the_overview_are_accessible(page: Page, gateway: 
         assert await page.evaluate(OUT_OF_REACH) == []
         await page.evaluate(AXE.read_text())
         await check_access(page)
-        await page.get_by_role("link", name="Weir console, start").click()
-        await expect(page.get_by_role("region", name="Furthest behind").get_by_role("row")).not_to_have_count(
-            0
-        )
+        await page.get_by_role("link", name="Weir console, overview").click()
+        await expect(page.get_by_role("region", name="Highest lag").get_by_role("row")).not_to_have_count(0)
         await check_access(page)

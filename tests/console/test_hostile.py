@@ -164,10 +164,10 @@ async def test_reasons_of_dead_letters_are_shown_as_text(page: Page, gateway: Ga
     shown = page.get_by_role("region", name="Dead letters")
     await expect(shown.locator(".reason")).to_have_text(reasons[::-1])
     await shown.get_by_role("button", name="Redrive all…").click()
-    await expect(page.get_by_text("This puts back 20 dead letters.")).to_be_visible()
+    await expect(page.get_by_text("This redrives 20 dead letters.")).to_be_visible()
     assert await page.evaluate(UNKNOWN, list(KNOWN)) == []
     await page.keyboard.press("Escape")
-    await page.get_by_role("link", name="Weir console, start").click()
+    await page.get_by_role("link", name="Weir console, overview").click()
     await expect(page.get_by_role("region", name="Largest streams").get_by_role("link")).not_to_have_count(0)
     await _check(page, before, links=0)
 

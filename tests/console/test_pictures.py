@@ -46,8 +46,8 @@ async def test_the_pictures_show_what_there_is(page: Page, gateway: Gateway, tmp
     await opened(page, gateway, "orders", "groups/billing")
     await page.get_by_role("region", name="Pending entries").get_by_role("checkbox").nth(2).check()
     await page.screenshot(path=folder / f"{NAMES[2]}.png")
-    await page.get_by_role("link", name="Weir console, start").click()
-    await expect(page.get_by_role("region", name="Furthest behind").get_by_role("row")).not_to_have_count(0)
+    await page.get_by_role("link", name="Weir console, overview").click()
+    await expect(page.get_by_role("region", name="Highest lag").get_by_role("row")).not_to_have_count(0)
     await page.screenshot(path=folder / f"{NAMES[3]}.png")
     document = (DOCS / "console.md").read_text()
     for name in NAMES:

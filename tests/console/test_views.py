@@ -64,7 +64,7 @@ async def _fill(gateway: Gateway) -> None:
 
 async def _overview(page: Page, gateway: Gateway) -> None:
     await page.goto(f"{gateway.server.url}/console#/")
-    await expect(page.get_by_role("region", name="Furthest behind").get_by_role("row")).not_to_have_count(0)
+    await expect(page.get_by_role("region", name="Highest lag").get_by_role("row")).not_to_have_count(0)
 
 
 async def _live(page: Page, gateway: Gateway) -> None:

@@ -1,55 +1,58 @@
 /*
- * The groups of a stream, and one of them from near: consumers, and what was delivered and is not done.
+ * The groups of a stream, and one of them in detail: policy, consumers, pending entries, dead letters.
  *
- * Knows: groups and what can be done with them. Must never know: the socket, live entries.
+ * Knows: groups and the actions on them. Must never know: the WebSocket, live entries.
  */
 
+import { formatAddress } from "../shared/address.js";
+import { attempt } from "../shared/announce.js";
 import * as api from "../shared/api.js";
-import { act } from "../shared/announce.js";
-import { DeadLetters } from "./dead_letter_list.js";
 import { ask } from "../shared/dialogs.js";
-import { button, fill, h, reconcile, write } from "../shared/dom.js";
-import { count, duration } from "../shared/format.js";
+import { button, fill, h, makeHead, makeTable, reconcile, setText } from "../shared/dom.js";
+import { formatCount, formatDuration } from "../shared/format.js";
+import { DeadLetterList } from "./dead_letter_list.js";
 import { PendingList } from "./pending_list.js";
-import { href } from "../shared/address.js";
 import { describePolicy, parsePolicy, policyFields } from "./policy.js";
 
 /** @typedef {import("../shared/api.js").Group} Group */
 /** @typedef {import("../shared/api.js").Consumer} Consumer */
 
-/** Fires `inspect` with a stream and an ID, `changed` when something was done. */
-export class Groups extends EventTarget {
-  /** @param {Element} lagChart shown beside the groups */
+/** Fires `inspect` with stream and ID, `change` after an action. */
+export class GroupView extends EventTarget {
+  /** @param {Element} lagChart shown below the list of groups */
   constructor(lagChart) {
     super();
     this.stream = "";
-    this.group = "";
-    /** @type {Group | null} the group in sight */
-    this.now = null;
+    /** The name in the address, "" for none. */
+    this.name = "";
+    /** @type {Group | null} */
+    this.group = null;
     /** @type {Map<string, any>} */
-    this.keptGroups = new Map();
+    this.groupsByName = new Map();
     /** @type {Map<string, any>} */
-    this.keptConsumers = new Map();
+    this.consumersByName = new Map();
     this.groupRows = h("tbody");
     this.consumerRows = h("tbody");
-    this.empty = h("p.empty", { hidden: true }, "No group reads this stream yet.");
+    this.empty = h("p.empty", { hidden: true }, "This stream has no groups yet.");
     this.pending = new PendingList();
-    this.deadLetters = new DeadLetters();
+    this.deadLetters = new DeadLetterList();
     for (const list of [this.pending, this.deadLetters]) {
       list.addEventListener("inspect", (event) => this.dispatchEvent(new CustomEvent("inspect", { detail: /** @type {CustomEvent} */ (event).detail })));
-      list.addEventListener("changed", () => this.changed());
+      list.addEventListener("change", () => this.finishAction());
     }
     this.title = h("h2.small");
     this.policy = h("p.muted");
+    const groupHeads = ["Group", "Lag", "Pending", "Consumers", "Last delivered"].map((label, index) => makeHead(label, index > 0 && index < 4));
+    const consumerHeads = ["Consumer", "Pending", "Idle", "Last delivery", ""].map((label, index) => makeHead(label, index > 0));
     this.detail = h(
       "section.detail",
       { hidden: true, "aria-label": "Group" },
       h("div.bar", {}, this.title,
-        button("Policy…", () => this.change()),
+        button("Policy…", () => this.changePolicy()),
         button("Move…", () => this.move()),
-        button("Delete group…", () => this.remove(), {}, "button.button.danger-quiet")),
+        button("Delete group…", () => this.deleteGroup(), {}, "button.button.danger-quiet")),
       this.policy,
-      table("Consumers", ["Consumer", "Pending", "Idle", "Last delivery", ""], this.consumerRows),
+      makeTable("Consumers", consumerHeads, this.consumerRows),
       this.pending.element,
       this.deadLetters.element,
     );
@@ -57,181 +60,176 @@ export class Groups extends EventTarget {
       "div.groups",
       {},
       h("section", { "aria-label": "Groups" },
-        h("div.bar", {}, h("h2.small", {}, "Groups"), button("New group", () => this.create())),
-        table("Groups", ["Group", "Lag", "Pending", "Consumers", "Last delivered"], this.groupRows),
+        h("div.bar", {}, h("h2.small", {}, "Groups"), button("New group", () => this.createGroup())),
+        makeTable("Groups", groupHeads, this.groupRows),
         this.empty,
         lagChart),
       this.detail,
     );
   }
 
-  /** @param {string} stream @param {string} group */
-  open(stream, group) {
-    if (stream !== this.stream) fill(this.groupRows);
-    if (stream !== this.stream || group !== this.group) {
-      this.keptConsumers.clear();
-      fill(this.consumerRows);
-      this.deadLetters.open(stream, group, "");
+  /** @param {string} stream @param {string} name */
+  open(stream, name) {
+    if (stream !== this.stream) {
+      this.groupsByName.clear();
+      fill(this.groupRows);
     }
-    if (stream !== this.stream) this.keptGroups.clear();
+    if (stream !== this.stream || name !== this.name) {
+      this.consumersByName.clear();
+      fill(this.consumerRows);
+      this.deadLetters.open(stream, name, "");
+    }
     this.stream = stream;
-    this.group = group;
-    this.detail.hidden = group === "";
-    write(this.title, group);
-    this.pending.open(stream, group);
+    this.name = name;
+    this.detail.hidden = name === "";
+    setText(this.title, name);
+    this.pending.open(stream, name);
   }
 
-  /** @param {Group[]} groups what the stream has now */
+  /** @param {Group[]} groups of the stream */
   show(groups) {
     this.empty.hidden = groups.length > 0;
-    reconcile(this.groupRows, this.keptGroups, groups.map((group) => [group.name, group]), (group) => this.groupRow(group));
-    const now = groups.find(({ name }) => name === this.group);
-    this.detail.hidden = now === undefined;
-    if (now === undefined) return;
-    this.now = now;
-    this.pending.letters = now.dead_letter?.stream ?? "";
-    this.deadLetters.open(this.stream, this.group, this.pending.letters);
-    write(this.policy, describePolicy(now));
+    reconcile(this.groupRows, this.groupsByName, groups.map((group) => [group.name, group]), (group) => this.makeGroupRow(group));
+    const group = groups.find(({ name }) => name === this.name);
+    this.detail.hidden = group === undefined;
+    if (group === undefined) return;
+    this.group = group;
+    this.pending.deadLetterStream = group.dead_letter?.stream ?? "";
+    this.deadLetters.open(this.stream, this.name, this.pending.deadLetterStream);
+    setText(this.policy, describePolicy(group));
   }
 
-  /** @param {Group} made */
-  groupRow({ name }) {
-    const link = h("a", { href: href(this.stream, "groups", name), title: name }, h("bdi", {}, name));
+  /** @param {Group} group */
+  makeGroupRow({ name }) {
+    const link = h("a", { href: formatAddress(this.stream, "groups", name), title: name }, h("bdi", {}, name));
     const cells = [1, 2, 3].map(() => h("td.number"));
     const last = h("td.id");
     const update = (/** @type {Group} */ group) => {
-      if (group.name === this.group) link.setAttribute("aria-current", "true");
+      if (group.name === this.name) link.setAttribute("aria-current", "true");
       else link.removeAttribute("aria-current");
-      for (const [place, value] of [group.lag, group.pending, group.consumers].entries()) {
-        write(cells[place], value === null ? "unknown" : count(value));
+      for (const [index, value] of [group.lag, group.pending, group.consumers].entries()) {
+        setText(cells[index], value === null ? "unknown" : formatCount(value));
       }
       cells[0].classList.toggle("behind", (group.lag ?? 0) > 0);
-      write(last, group.last_delivered_id);
+      setText(last, group.last_delivered_id);
     };
     return { element: h("tr", {}, h("th", { scope: "row" }, link), ...cells, last), update };
   }
 
-  /** Ask for the consumers and the pending entries of the group in sight. */
+  /** Read the consumers, the pending entries and the dead letters of the open group. */
   async refresh() {
-    if (this.group === "") return;
-    const { stream, group } = this;
-    const { consumers } = await api.consumers(stream, group);
-    if (stream !== this.stream || group !== this.group) return;
-    reconcile(this.consumerRows, this.keptConsumers, consumers.map((one) => [one.name, one]), (one) => this.consumerRow(one));
-    this.pending.consumers = consumers.map(({ name }) => name);
+    if (this.name === "") return;
+    const { stream, name } = this;
+    const { consumers } = await api.listConsumers(stream, name);
+    if (stream !== this.stream || name !== this.name) return;
+    reconcile(this.consumerRows, this.consumersByName, consumers.map((consumer) => [consumer.name, consumer]), (consumer) => this.makeConsumerRow(consumer));
+    this.pending.consumers = consumers.map((consumer) => consumer.name);
     await Promise.allSettled([this.pending.refresh(), this.deadLetters.refresh()]);
   }
 
-  /** @param {Consumer} made */
-  consumerRow({ name }) {
+  /** @param {Consumer} consumer */
+  makeConsumerRow({ name }) {
     const cells = [1, 2, 3].map(() => h("td.number"));
-    const update = (/** @type {Consumer} */ one) => {
-      write(cells[0], count(one.pending));
-      write(cells[1], duration(one.idle_ms));
-      write(cells[2], one.inactive_ms === null ? "never" : `${duration(one.inactive_ms)} ago`);
+    const update = (/** @type {Consumer} */ consumer) => {
+      setText(cells[0], formatCount(consumer.pending));
+      setText(cells[1], formatDuration(consumer.idle_ms));
+      setText(cells[2], consumer.inactive_ms === null ? "never" : `${formatDuration(consumer.inactive_ms)} ago`);
     };
     const remove = button("Remove…", () => this.removeConsumer(name), { "aria-label": `Remove ${name}` }, "button.plain.tiny");
-    return { element: h("tr", {}, h("th", { scope: "row", title: name }, h("bdi", {}, name)), ...cells, h("td", {}, remove)), update };
+    return { element: h("tr", {}, h("th", { scope: "row", title: name }, h("bdi", {}, name)), ...cells, h("td.number", {}, remove)), update };
   }
 
-  changed() {
-    this.dispatchEvent(new Event("changed"));
+  finishAction() {
+    this.dispatchEvent(new Event("change"));
   }
 
-  async create() {
-    const wanted = await ask({
+  async createGroup() {
+    const values = await ask({
       title: `New group of ${this.stream}`,
       fields: [
         { name: "name", label: "Name", required: true },
-        { name: "start", label: "Begins with", options: [["$", "what is published from now on"], ["0", "the oldest entry"]] },
-        { name: "id", label: "or after this ID", hint: "empty: as chosen above" },
+        { name: "start", label: "Start with", options: [["$", "new entries"], ["0", "the oldest entry"]] },
+        { name: "id", label: "Start after this ID", hint: "Leave empty to use the choice above." },
       ],
-      go: "Create group",
+      submit: "Create group",
       work: async ({ name = "", id, start }) => {
         await api.createGroup(this.stream, { name, start: id || start || "$" });
         return `Created the group ${name}`;
       },
     });
-    if (wanted === null) return;
-    location.hash = href(this.stream, "groups", wanted.name);
-    this.changed();
+    if (values === null) return;
+    location.hash = formatAddress(this.stream, "groups", values.name);
+    this.finishAction();
   }
 
-  async change() {
-    if (this.now === null) return;
-    const { name } = this.now;
-    const wanted = await ask({
+  async changePolicy() {
+    if (this.group === null) return;
+    const { name } = this.group;
+    const values = await ask({
       title: `Policy of ${name}`,
-      text: "What becomes of entries that were delivered and are not acknowledged.",
-      fields: policyFields(this.now),
-      go: "Set policy",
-      work: async (values) => {
-        await api.changePolicy(this.stream, name, parsePolicy(values));
-        return `The policy of ${name} is set`;
+      text: "The policy applies to entries that were delivered and are not acknowledged.",
+      fields: policyFields(this.group),
+      submit: "Set policy",
+      work: async (input) => {
+        await api.changePolicy(this.stream, name, parsePolicy(input));
+        return `Policy of ${name} set`;
       },
     });
-    if (wanted !== null) this.changed();
+    if (values !== null) this.finishAction();
   }
 
   async move() {
-    const wanted = await ask({
-      title: `Move ${this.group}`,
-      text: "What comes after this ID is delivered next; what is pending stays so.",
-      fields: [{ name: "id", label: "Last delivered ID", required: true, hint: "0 for all, $ for none of what is there" }],
-      go: "Move group",
+    const values = await ask({
+      title: `Move ${this.name}`,
+      text: "The group continues after this ID. Pending entries stay pending.",
+      fields: [{ name: "id", label: "Last delivered ID", required: true, hint: "0 delivers all entries, $ only new ones." }],
+      submit: "Move group",
       work: async ({ id = "" }) => {
-        await api.moveGroup(this.stream, this.group, id);
-        return `Moved ${this.group}`;
+        await api.moveGroup(this.stream, this.name, id);
+        return `Moved ${this.name}`;
       },
     });
-    if (wanted !== null) this.changed();
+    if (values !== null) this.finishAction();
   }
 
-  async remove() {
-    const sure = await ask({
-      title: `Delete the group ${this.group}?`,
-      text: "Its consumers, its position and what is pending with them go; the entries stay.",
-      go: "Delete group",
+  async deleteGroup() {
+    const values = await ask({
+      title: `Delete the group ${this.name}?`,
+      text: "This deletes its consumers, its position and its list of pending entries. The entries stay in the stream.",
+      submit: "Delete group",
       dangerous: true,
-      typed: this.group,
+      confirm: this.name,
     });
-    if (sure === null) return;
-    if (await act(() => api.deleteGroup(this.stream, this.group, true), () => `Deleted the group ${this.group}`)) {
-      location.hash = href(this.stream, "groups");
-      this.changed();
+    if (values === null) return;
+    if (await attempt(() => api.deleteGroup(this.stream, this.name, true), () => `Deleted the group ${this.name}`)) {
+      location.hash = formatAddress(this.stream, "groups");
+      this.finishAction();
     }
   }
 
   /** @param {string} name */
   async removeConsumer(name) {
-    const others = this.pending.consumers.filter((one) => one !== name);
-    const wanted = await ask({
+    const others = this.pending.consumers.filter((consumer) => consumer !== name);
+    const values = await ask({
       title: `Remove ${name}?`,
       fields: [
         {
           name: "pending",
-          label: "What is pending with it",
+          label: "Its pending entries",
           options: [
-            ["refuse", "must be none, or it stays"],
-            ["drop", "is dropped, as if acknowledged"],
-            .../** @type {[string, string][]} */ (others.map((one) => [`transfer:${one}`, `goes to ${one}`])),
+            ["refuse", "keep the consumer if it has any"],
+            ["drop", "drop them, as if acknowledged"],
+            .../** @type {[string, string][]} */ (others.map((consumer) => [`transfer:${consumer}`, `transfer them to ${consumer}`])),
           ],
         },
       ],
-      go: "Remove consumer",
+      submit: "Remove consumer",
       dangerous: true,
       work: async ({ pending = "refuse" }) => {
-        await api.deleteConsumer(this.stream, this.group, name, pending);
+        await api.deleteConsumer(this.stream, this.name, name, pending);
         return `Removed ${name}`;
       },
     });
-    if (wanted !== null) this.changed();
+    if (values !== null) this.finishAction();
   }
-}
-
-/** @param {string} caption @param {string[]} heads @param {Element} body */
-export function table(caption, heads, body) {
-  const cells = heads.map((head, place) =>
-    head === "" ? h("td") : h(place > 0 && place < 4 ? "th.number" : "th", { scope: "col" }, head));
-  return h("div.sideways", {}, h("table.list", {}, h("caption.unseen", {}, caption), h("thead", {}, h("tr", {}, ...cells)), body));
 }

@@ -1,22 +1,24 @@
 /*
- * What a group was given and has not acknowledged: who has it, for how long, how often; and what can be done about it.
+ * The pending entries of a group: consumer, idle time, deliveries; and the actions on chosen ones.
  *
  * Knows: pending entries. Must never know: how a group is found.
  */
 
+import { attempt } from "../shared/announce.js";
 import * as api from "../shared/api.js";
-import { act } from "../shared/announce.js";
 import { ask, show } from "../shared/dialogs.js";
-import { button, fill, h, reconcile, write } from "../shared/dom.js";
-import { count, duration, plural } from "../shared/format.js";
+import { button, fill, h, makeHead, makeTable, reconcile, setText } from "../shared/dom.js";
+import { parseMs } from "../shared/fields.js";
+import { countEntries, formatCount, formatDuration } from "../shared/format.js";
+import { Selection } from "./selection.js";
 
 /** @typedef {import("../shared/api.js").Pending} Pending */
 
 const PAGE_COUNT = 100;
-// All that are shown can be chosen, and one call claims, gives back or deletes no more.
+// All shown entries can be chosen, and one request takes no more.
 const SHOWN_MAX = 500;
 
-/** Fires `inspect` with a stream and an ID, `changed` when something was done. */
+/** Fires `inspect` with stream and ID, `change` after an action. */
 export class PendingList extends EventTarget {
   constructor() {
     super();
@@ -24,41 +26,41 @@ export class PendingList extends EventTarget {
     this.group = "";
     /** @type {string[]} */
     this.consumers = [];
-    // Where the group's dead letters go, "" for nowhere.
-    this.letters = "";
+    // "" if the group has none.
+    this.deadLetterStream = "";
     /** @type {Pending[]} */
     this.entries = [];
-    /** @type {Set<string>} */
-    this.chosen = new Set();
+    this.selection = new Selection();
     /** @type {Map<string, any>} */
-    this.kept = new Map();
-    this.limit = PAGE_COUNT;
-    this.all = h("input", { type: "checkbox", "aria-label": "Choose all that are shown", onchange: () => this.chooseAll() });
+    this.rowsById = new Map();
+    this.shownMax = PAGE_COUNT;
+    this.refreshCount = 0;
+    this.chooseAllBox = h("input", { type: "checkbox", "aria-label": "Choose all shown entries", onchange: () => this.chooseAll() });
     this.rows = h("tbody");
-    this.consumer = h("select", { "aria-label": "Of consumer", onchange: () => this.refresh() }, h("option", { value: "" }, "all consumers"));
-    this.idle = h("input", { type: "number", min: 0, placeholder: "idle at least (s)", "aria-label": "Idle at least, in seconds", oninput: () => this.refresh() });
-    this.told = h("span.muted");
+    this.consumer = h("select", { "aria-label": "Consumer", onchange: () => this.refresh() }, h("option", { value: "" }, "all consumers"));
+    this.idle = h("input", { type: "number", min: 0, placeholder: "min. idle (s)", "aria-label": "Minimum idle time in seconds", oninput: () => this.refresh() });
+    this.summary = h("span.muted");
     this.more = button("Show more", () => {
-      this.limit = Math.min(SHOWN_MAX, this.limit + PAGE_COUNT);
+      this.shownMax = Math.min(SHOWN_MAX, this.shownMax + PAGE_COUNT);
       this.refresh();
     }, { hidden: true });
-    this.acts = [
-      button("Acknowledge", () => this.ack()),
+    this.actions = [
+      button("Acknowledge", () => this.acknowledge()),
       button("Claim…", () => this.claim()),
-      button("Give back", () => this.giveBack()),
-      button("Dead letter…", () => this.bury()),
-      button("Delete…", () => this.remove(), {}, "button.button.danger-quiet"),
+      button("Release", () => this.release(), { title: "Return the entries to the group for any consumer" }),
+      button("Dead letter…", () => this.deadLetter()),
+      button("Delete…", () => this.deleteEntries(), {}, "button.button.danger-quiet"),
     ];
-    const heads = ["ID", "Consumer", "Idle", "Deliveries"].map((head, place) => h(place > 1 ? "th.number" : "th", { scope: "col" }, head));
+    const heads = [h("td", {}, this.chooseAllBox), makeHead("ID"), makeHead("Consumer"), makeHead("Idle", true), makeHead("Deliveries", true)];
     this.element = h(
       "section.pending",
       { "aria-label": "Pending entries" },
-      h("div.bar", {}, h("h2.small", {}, "Pending"), this.told, this.consumer, this.idle),
-      h("div.bar", { role: "toolbar", "aria-label": "With the chosen entries" }, ...this.acts),
-      h("div.sideways", {}, h("table.list", {}, h("caption.unseen", {}, "Pending entries"), h("thead", {}, h("tr", {}, h("td", {}, this.all), ...heads)), this.rows)),
+      h("div.bar", {}, h("h2.small", {}, "Pending"), this.summary, this.consumer, this.idle),
+      h("div.bar", { role: "toolbar", "aria-label": "Actions on chosen entries" }, ...this.actions),
+      makeTable("Pending entries", heads, this.rows),
       this.more,
     );
-    this.asked = 0;
+    this.selection.addEventListener("change", () => this.update());
   }
 
   /** @param {string} stream @param {string} group */
@@ -66,132 +68,126 @@ export class PendingList extends EventTarget {
     if (stream === this.stream && group === this.group) return;
     this.stream = stream;
     this.group = group;
-    this.chosen.clear();
-    this.kept.clear();
+    this.rowsById.clear();
     this.consumers = [];
-    this.limit = PAGE_COUNT;
+    this.shownMax = PAGE_COUNT;
     fill(this.rows);
     this.draw([], false);
   }
 
   async refresh() {
     const { stream, group } = this;
-    this.asked += 1;
-    const mine = this.asked;
+    this.refreshCount += 1;
+    const current = this.refreshCount;
+    this.drawConsumers();
+    const page = await api.listPending(stream, group, { count: this.shownMax, consumer: this.consumer.value, min_idle_ms: parseMs(this.idle.value) ?? 0 });
+    if (current === this.refreshCount && stream === this.stream && group === this.group) this.draw(page.pending, page.more);
+  }
+
+  drawConsumers() {
     const names = ["", ...this.consumers];
-    if (names.join("\n") !== [...this.consumer.options].map((option) => option.value).join("\n")) {
-      const chosen = this.consumer.value;
-      fill(this.consumer, ...names.map((name) => h("option", { value: name }, name === "" ? "all consumers" : name)));
-      this.consumer.value = names.includes(chosen) ? chosen : "";
-    }
-    const idleMs = Math.round(Number(this.idle.value || 0) * 1000);
-    const page = await api.pending(stream, group, { count: this.limit, consumer: this.consumer.value, min_idle_ms: idleMs });
-    if (mine === this.asked && stream === this.stream && group === this.group) this.draw(page.pending, page.more);
+    if (names.join("\n") === [...this.consumer.options].map((option) => option.value).join("\n")) return;
+    const chosen = this.consumer.value;
+    fill(this.consumer, ...names.map((name) => h("option", { value: name }, name === "" ? "all consumers" : name)));
+    this.consumer.value = names.includes(chosen) ? chosen : "";
   }
 
   /** @param {Pending[]} entries @param {boolean} more */
   draw(entries, more) {
     this.entries = entries;
-    const there = new Set(entries.map(({ id }) => id));
-    for (const id of this.chosen) if (!there.has(id)) this.chosen.delete(id);
-    reconcile(this.rows, this.kept, entries.map((one) => [one.id, one]), (one) => this.row(one));
-    this.more.hidden = !more || this.limit >= SHOWN_MAX;
-    this.tell(more);
+    this.selection.retain(entries);
+    reconcile(this.rows, this.rowsById, entries.map((entry) => [entry.id, entry]), (entry) => this.makeRow(entry));
+    this.more.hidden = !more || this.shownMax >= SHOWN_MAX;
+    this.update(more);
   }
 
   /** @param {boolean} [more] */
-  tell(more = !this.more.hidden) {
-    const shown = this.entries.length === 0 ? "nothing" : `${count(this.entries.length)}${more ? " and more" : ""}`;
-    write(this.told, this.chosen.size === 0 ? shown : `${shown}, ${count(this.chosen.size)} chosen`);
-    for (const act of this.acts) act.disabled = this.chosen.size === 0;
-    this.all.checked = this.entries.length > 0 && this.chosen.size === this.entries.length;
+  update(more = !this.more.hidden) {
+    const shown = this.entries.length === 0 ? "none" : `${formatCount(this.entries.length)}${more ? " and more" : ""}`;
+    setText(this.summary, this.selection.size === 0 ? shown : `${shown}, ${formatCount(this.selection.size)} chosen`);
+    for (const action of this.actions) action.disabled = this.selection.size === 0;
+    this.chooseAllBox.checked = this.entries.length > 0 && this.selection.size === this.entries.length;
   }
 
-  /** @param {Pending} made */
-  row({ id }) {
-    const box = h("input", {
-      type: "checkbox",
-      "aria-label": `Choose ${id}`,
-      onchange: () => {
-        if (box.checked) this.chosen.add(id);
-        else this.chosen.delete(id);
-        this.tell();
-      },
-    });
-    const look = button(id, () => this.dispatchEvent(new CustomEvent("inspect", { detail: { stream: this.stream, id } })), { title: "Look at the entry" }, "button.link.id");
-    const owner = h("bdi");
+  /** @param {Pending} entry */
+  makeRow({ id }) {
+    const box = this.selection.makeBox(id);
+    const inspect = () => this.dispatchEvent(new CustomEvent("inspect", { detail: { stream: this.stream, id } }));
+    const consumer = h("bdi");
     const cells = [h("td.number"), h("td.number")];
-    const update = (/** @type {Pending} */ one) => {
-      box.checked = this.chosen.has(id);
-      write(owner, one.consumer ?? "nobody");
-      write(cells[0], duration(one.idle_ms));
-      write(cells[1], count(one.delivery_count));
+    const update = (/** @type {Pending} */ entry) => {
+      box.checked = this.selection.ids.has(id);
+      setText(consumer, entry.consumer ?? "–");
+      consumer.title = entry.consumer === null ? "Released: it goes to the next consumer that reads" : "";
+      setText(cells[0], formatDuration(entry.idle_ms));
+      setText(cells[1], formatCount(entry.delivery_count));
     };
-    return { element: h("tr", {}, h("td", {}, box), h("th", { scope: "row" }, look), h("td", {}, owner), ...cells), update };
+    const link = button(id, inspect, { title: "Show the entry" }, "button.link.id");
+    return { element: h("tr", {}, h("td", {}, box), h("th", { scope: "row" }, link), h("td", {}, consumer), ...cells), update };
   }
 
   chooseAll() {
-    this.chosen = new Set(this.all.checked ? this.entries.map(({ id }) => id) : []);
+    this.selection.replace(this.chooseAllBox.checked ? this.entries : []);
     this.draw(this.entries, !this.more.hidden);
   }
 
-  /** @template T @param {(ids: string[]) => Promise<T>} work @param {(found: T) => string} told */
-  async act(work, told) {
-    const ids = [...this.chosen];
+  /** Run an action on the chosen entries. @template T @param {(ids: string[]) => Promise<T>} action
+   * @param {(result: T) => string} describe */
+  async run(action, describe) {
+    const ids = [...this.selection.ids];
     if (ids.length === 0) return;
-    if (await act(() => work(ids), told)) this.chosen.clear();
+    if (await attempt(() => action(ids), describe)) this.selection.replace([]);
     await this.refresh();
-    this.dispatchEvent(new Event("changed"));
+    this.dispatchEvent(new Event("change"));
   }
 
-  ack() {
-    return this.act((ids) => api.ack(this.stream, this.group, ids), (found) => `Acknowledged ${plural(found.acknowledged, "entry", "entries")}`);
+  acknowledge() {
+    return this.run((ids) => api.acknowledge(this.stream, this.group, ids), (result) => `Acknowledged ${countEntries(result.acknowledged)}`);
   }
 
-  giveBack() {
-    return this.act((ids) => api.nack(this.stream, this.group, ids, "fail"), (found) => `Gave back ${plural(found.released, "entry", "entries")}`);
+  release() {
+    return this.run((ids) => api.release(this.stream, this.group, ids), (result) => `Released ${countEntries(result.released)}`);
   }
 
-  async bury() {
-    if (this.letters === "") {
-      return show("No stream for dead letters", h("p", {}, `First say where they go: Policy… of the group ${this.group}.`));
+  async deadLetter() {
+    if (this.deadLetterStream === "") {
+      return show("No dead-letter stream", h("p", {}, `Set a dead-letter stream first, under Policy… of the group ${this.group}.`));
     }
-    const wanted = await ask({
-      title: `Move ${plural(this.chosen.size, "entry", "entries")} to ${this.letters}`,
-      text: "They are acknowledged here, and nobody is given them again.",
-      fields: [{ name: "reason", label: "Why", hint: "stands with each of them there" }],
-      go: "Move to dead letters",
+    const values = await ask({
+      title: `Move ${countEntries(this.selection.size)} to ${this.deadLetterStream}`,
+      text: "The group acknowledges them and does not deliver them again.",
+      fields: [{ name: "reason", label: "Reason", hint: "Stored with each dead letter." }],
+      submit: "Move to dead letters",
       dangerous: true,
     });
-    if (wanted === null) return;
-    const reason = wanted.reason || undefined;
-    await this.act((ids) => api.bury(this.stream, this.group, ids, reason), (found) => `Moved ${plural(found.ids.length, "entry", "entries")} to ${found.stream}`);
+    if (values === null) return;
+    const reason = values.reason || undefined;
+    await this.run((ids) => api.deadLetter(this.stream, this.group, ids, reason), (result) => `Moved ${countEntries(result.ids.length)} to ${result.stream}`);
   }
 
   async claim() {
-    const wanted = await ask({
-      title: `Claim ${plural(this.chosen.size, "entry", "entries")}`,
-      text: "They become this consumer's, and their delivery counts rise by one.",
+    const values = await ask({
+      title: `Claim ${countEntries(this.selection.size)}`,
+      text: "This assigns them to another consumer and counts as a delivery.",
       fields: [
-        { name: "consumer", label: "For consumer", required: true, list: this.consumers },
-        { name: "idle", label: "Only if idle for so many seconds", type: "number", min: 0, value: "0", hint: "so that nothing is taken from whoever has just begun" },
+        { name: "consumer", label: "Consumer", required: true, list: this.consumers },
+        { name: "idle", label: "Minimum idle time in seconds", type: "number", min: 0, value: "0", hint: "Skips entries that a consumer has just received." },
       ],
-      go: "Claim",
+      submit: "Claim",
     });
-    if (wanted === null) return;
-    const consumer = wanted.consumer ?? "";
-    const idleMs = Math.round(Number(wanted.idle || 0) * 1000);
-    await this.act((ids) => api.claim(this.stream, this.group, ids, consumer, idleMs), (found) => `${consumer} claimed ${plural(found.entries.length, "entry", "entries")}`);
+    if (values === null) return;
+    const { consumer = "", idle } = values;
+    await this.run((ids) => api.claim(this.stream, this.group, ids, consumer, parseMs(idle) ?? 0), (result) => `${consumer} claimed ${countEntries(result.entries.length)}`);
   }
 
-  async remove() {
-    const sure = await ask({
-      title: `Delete ${plural(this.chosen.size, "entry", "entries")} of ${this.stream}?`,
-      text: "They leave the stream for all readers; in this list their IDs stay until they are acknowledged.",
-      go: "Delete entries",
+  async deleteEntries() {
+    const values = await ask({
+      title: `Delete ${countEntries(this.selection.size)} of ${this.stream}?`,
+      text: "This removes them from the stream for all readers. Their IDs stay pending until they are acknowledged.",
+      submit: "Delete entries",
       dangerous: true,
     });
-    if (sure === null) return;
-    await this.act((ids) => api.deleteEntries(this.stream, ids), (found) => `Deleted ${plural(found.deleted, "entry", "entries")}`);
+    if (values === null) return;
+    await this.run((ids) => api.deleteEntries(this.stream, ids), (result) => `Deleted ${countEntries(result.deleted)}`);
   }
 }

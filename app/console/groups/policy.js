@@ -4,8 +4,8 @@
  * Knows: the members of a policy. Must never know: elements, which group it is.
  */
 
-import { numberText, parseMs, parseNumber, secondsText } from "../shared/fields.js";
-import { duration, plural } from "../shared/format.js";
+import { formatNumber, formatSeconds, parseMs, parseNumber } from "../shared/fields.js";
+import { formatDuration, pluralize } from "../shared/format.js";
 
 /** @typedef {import("../shared/api.js").Policy} Policy */
 
@@ -13,15 +13,15 @@ import { duration, plural } from "../shared/format.js";
 export function describePolicy({ dead_letter: deadLetter, ack_timeout_ms: ackMs, consumer_timeout_ms: consumerMs }) {
   return [
     deadLetter === null ? "No dead-letter stream." : describeDeadLetters(deadLetter),
-    ackMs === null ? "" : `An entry that is not acknowledged within ${duration(ackMs)} goes to another consumer.`,
-    consumerMs === null ? "" : `Consumers that are inactive for ${duration(consumerMs)} are removed.`,
+    ackMs === null ? "" : `An entry that is not acknowledged within ${formatDuration(ackMs)} goes to another consumer.`,
+    consumerMs === null ? "" : `Consumers that are inactive for ${formatDuration(consumerMs)} are removed.`,
   ].filter((sentence) => sentence !== "").join(" ");
 }
 
 /** @param {{stream: string, max_deliveries: number | null}} deadLetter */
 function describeDeadLetters({ stream, max_deliveries: deliveries }) {
   if (deliveries === null) return `Dead letters are moved to ${stream} by hand only.`;
-  return `After ${plural(deliveries, "delivery", "deliveries")} an entry moves to ${stream}.`;
+  return `After ${pluralize(deliveries, "delivery", "deliveries")} an entry moves to ${stream}.`;
 }
 
 /** @param {Policy} policy @returns {import("../shared/dialogs.js").Field[]} */
@@ -33,7 +33,7 @@ export function policyFields({ dead_letter: deadLetter, ack_timeout_ms: ackMs, c
       label: "Maximum deliveries",
       type: "number",
       min: 1,
-      value: numberText(deadLetter?.max_deliveries ?? null),
+      value: formatNumber(deadLetter?.max_deliveries ?? null),
       hint: "After this many, an entry becomes a dead letter. Leave empty to move entries by hand only.",
     },
     {
@@ -41,7 +41,7 @@ export function policyFields({ dead_letter: deadLetter, ack_timeout_ms: ackMs, c
       label: "Acknowledgement timeout in seconds",
       type: "number",
       min: 0,
-      value: secondsText(ackMs),
+      value: formatSeconds(ackMs),
       hint: "Then the entry goes to another consumer. Make it longer than the slowest job. Leave empty for none.",
     },
     {
@@ -49,7 +49,7 @@ export function policyFields({ dead_letter: deadLetter, ack_timeout_ms: ackMs, c
       label: "Consumer timeout in seconds",
       type: "number",
       min: 0,
-      value: secondsText(consumerMs),
+      value: formatSeconds(consumerMs),
       hint: "Then an inactive consumer is removed and its entries are released. Leave empty for none.",
     },
   ];

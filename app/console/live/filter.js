@@ -1,11 +1,13 @@
 /*
- * What a reader wants to see: words into a test of entries.
+ * The filter language: a text becomes a test of entries.
  *
- * Knows: the little language below. Must never know: elements, where entries come from.
+ * Knows: the language below. Must never know: elements, where entries come from.
  *
- *   word            in a name, in a value or in the ID, whatever the case     "two words"   one piece
- *   field:word      in the value of that field                                field=value   exactly this value
- *   field>10        as numbers; also <, >=, <=                                -anything     not that
+ *   word          a name, a value or the ID contains it, ignoring case     "two words"   contains the phrase
+ *   field:word    the value of the field contains it                       field=value   the value is exactly this
+ *   field>10      compared as numbers; also <, >=, <=                      -term         the term does not match
+ *
+ * All terms must match.
  */
 
 import { pairsOf } from "../shared/entry.js";
@@ -15,37 +17,36 @@ import { pairsOf } from "../shared/entry.js";
 
 const TERM = /(-?)(?:([^\s":=<>]+)(>=|<=|[:=<>]))?("[^"]*"?|\S+)?/gy;
 
-/** @param {string} text @returns {Test | null} null where everything is wanted */
-export function parse(text) {
+/** @param {string} text @returns {Test | null} null if every entry matches */
+export function parseFilter(text) {
   /** @type {Test[]} */
   const tests = [];
   for (const word of text.trim().split(/\s+(?=(?:[^"]*"[^"]*")*[^"]*$)/)) {
     TERM.lastIndex = 0;
-    const found = TERM.exec(word);
-    const [, minus = "", field, operator, quoted = ""] = found ?? [];
+    const [, minus = "", field, operator, quoted = ""] = TERM.exec(word) ?? [];
     const wanted = quoted.replace(/^"([^"]*)"?$/, "$1");
     if (wanted === "" && operator === undefined) continue;
-    const test = field === undefined || operator === undefined ? anywhere(wanted) : ofField(field, operator, wanted);
+    const test = field === undefined || operator === undefined ? matchAnywhere(wanted) : matchField(field, operator, wanted);
     tests.push(minus === "" ? test : (entry) => !test(entry));
   }
   return tests.length === 0 ? null : (entry) => tests.every((test) => test(entry));
 }
 
 /** @param {string} wanted @returns {Test} */
-function anywhere(wanted) {
-  const low = wanted.toLowerCase();
+function matchAnywhere(wanted) {
+  const lower = wanted.toLowerCase();
   return (entry) =>
-    entry.id.includes(low) ||
-    pairsOf(entry).some(([name, value]) => name.toLowerCase().includes(low) || value.toLowerCase().includes(low));
+    entry.id.includes(lower) ||
+    pairsOf(entry).some(([name, value]) => name.toLowerCase().includes(lower) || value.toLowerCase().includes(lower));
 }
 
 /** @param {string} field @param {string} operator @param {string} wanted @returns {Test} */
-function ofField(field, operator, wanted) {
-  const low = wanted.toLowerCase();
+function matchField(field, operator, wanted) {
+  const lower = wanted.toLowerCase();
   const number = Number(wanted);
   /** @type {Record<string, (value: string) => boolean>} */
   const tests = {
-    ":": (value) => value.toLowerCase().includes(low),
+    ":": (value) => value.toLowerCase().includes(lower),
     "=": (value) => value === wanted,
     ">": (value) => Number(value) > number,
     "<": (value) => Number(value) < number,

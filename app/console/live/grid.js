@@ -1,31 +1,34 @@
 /*
- * A virtual list: as many elements as are in sight, however many rows there are.
+ * A virtual list: elements for the visible rows only, for any number of rows.
  *
- * Knows: scrolling, selection, the keyboard, what a screen reader is told of a grid. Must never know: the socket,
- * where rows come from. Rows are put in as text.
+ * Knows: scrolling, selection, the keyboard, the ARIA roles of a grid. Must never know: the WebSocket, where rows come
+ * from. The content of a row is set as text.
  *
- * An element is kept and written anew rather than made: at 2 000 entries a second nothing is created, and nothing is
- * left behind.
+ * Elements are reused: at 2 000 entries per second none is created, and none leaks.
  */
 
-import { clock } from "../shared/format.js";
-import { fill, h, write } from "../shared/dom.js";
-import { separator } from "../shared/separator.js";
+import { fill, h, setText } from "../shared/dom.js";
+import { formatTime } from "../shared/format.js";
+import { makeSeparator } from "../shared/separator.js";
 
 /** @typedef {import("./rows.js").Row} Row */
 /** @typedef {import("./rows.js").Rows} Rows */
+/** @typedef {{element: any, cells: any[]}} RowElement */
 
-export const ROW_PX = 26;
+const ROW_PX = 26;
 const COLUMN_PX_MIN = 48;
 const COLUMN_PX_MAX = 1_200;
 const COLUMN_STEP_PX = 48;
+// Rows with an element above and below the visible ones.
 const OVERSCAN = 6;
-// Longer values are read in the inspector.
+// The columns before and after those of the fields.
+const LEADING_COLUMNS = 2;
+// The inspector shows longer values.
 const CELL_CHARS_MAX = 240;
-// Closer than this to the end means: at the end.
+// Closer than this to an end counts as at the end.
 const END_PX = ROW_PX * 1.5;
 
-/** Fires `open` with a row, `left` when the reader scrolls away from the end, `start` and `end` when one is reached. */
+/** Fires `open` with a row, `leave` when the reader scrolls away from the end, `start` and `end` when one is reached. */
 export class Grid extends EventTarget {
   /** @param {string} label */
   constructor(label) {
@@ -34,36 +37,39 @@ export class Grid extends EventTarget {
     this.rows = null;
     /** @type {string[]} */
     this.columns = [];
-    /** Counted from the first row there ever was, so that it stays while rows go at the front. */
-    this.selected = -1;
-    this.sticky = true;
-    this.expected = Number.NaN;
-    /** @type {{element: any, cells: any[]}[]} */
+    /** The number of the selected row among all rows ever, so that it stays when rows leave or enter at the front.
+     * @type {number | null} */
+    this.selected = null;
+    /** Whether the end stays in sight as rows are added. */
+    this.followsEnd = true;
+    /** Where our own scrolling ended, to tell it from the reader's. */
+    this.expectedTop = Number.NaN;
+    /** The elements of rows. @type {RowElement[]} */
     this.pool = [];
     this.head = h("div.grid-head", { role: "row", "aria-rowindex": 1 });
     this.space = h("div.grid-space", { role: "presentation" });
     this.window = h("div.grid-window", { role: "rowgroup" });
     this.space.append(this.window);
-    // What scrolls is what has the focus: the keys of the grid and those of the browser move the same thing.
+    // The element that scrolls also has the focus, so that the keys of the grid and of the browser move the same rows.
     this.element = h("div.grid", {
       role: "grid",
       tabindex: 0,
       "aria-label": label,
-      onscroll: () => this.scrolled(),
-      onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event),
+      onscroll: () => this.handleScroll(),
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this.handleKey(event),
     }, h("div.grid-top", { role: "rowgroup" }, this.head), this.space);
-    /** Widths that were chosen, by column. @type {Map<string, number>} */
+    /** Chosen widths by column key. @type {Map<string, number>} */
     this.widths = new Map();
-    this.serial = Math.random().toString(36).slice(2, 8);
-    this.seenPx = 0;
-    new ResizeObserver(() => this.resized()).observe(this.element);
+    this.idPrefix = Math.random().toString(36).slice(2, 8);
+    this.lastHeight = 0;
+    new ResizeObserver(() => this.handleResize()).observe(this.element);
   }
 
-  /** The selected row stays in sight where it was. */
-  resized() {
+  /** A selected row that was in sight stays in sight. */
+  handleResize() {
     const top = this.selectedIndex * ROW_PX - this.element.scrollTop;
-    if (top >= 0 && top < this.seenPx) this.reveal(this.selectedIndex);
-    this.seenPx = this.height;
+    if (top >= 0 && top < this.lastHeight) this.reveal(this.selectedIndex);
+    this.lastHeight = this.height;
     this.draw();
   }
 
@@ -77,158 +83,165 @@ export class Grid extends EventTarget {
   /** @param {Rows} rows */
   show(rows) {
     this.rows = rows;
-    this.selected = -1;
-    this.sticky = true;
+    this.selected = null;
+    this.followsEnd = true;
     this.draw();
   }
 
-  /** @param {string[]} columns the fields that have one */
+  /** @param {string[]} columns the names of the fields with a column */
   setColumns(columns) {
     if (columns.join("\n") === this.columns.join("\n") && this.head.childElementCount > 0) return;
     this.columns = columns;
-    const names = this.names;
-    fill(this.head, ...names.map((name, place) => h("div.cell", { role: "columnheader", title: name, "aria-label": name }, h("span.label", {}, name), this.divider(name, place))));
-    this.layOut();
+    const names = this.columnNames;
+    fill(this.head, ...names.map((name, index) => h("div.cell", { role: "columnheader", title: name, "aria-label": name }, h("span.label", {}, name), this.makeDivider(name, index))));
+    this.applyWidths();
     this.element.setAttribute("aria-colcount", String(names.length));
     for (const { element } of this.pool) element.remove();
     this.pool = [];
     this.draw();
   }
 
-  get names() {
+  get columnNames() {
     return ["ID", "Time", ...this.columns, "Other fields"];
   }
 
-  /** The key of a column includes its place, since a field may be called `ID`. @param {number} place */
-  keyOf(place) {
-    return place < 2 || place === this.columns.length + 2 ? `${place < 2 ? place : "rest"}` : `field ${this.columns[place - 2]}`;
+  /** A key is no bare name, because a field may be called `ID`. @param {number} index */
+  columnKey(index) {
+    const field = this.columns[index - LEADING_COLUMNS];
+    if (field !== undefined) return `field ${field}`;
+    return index < LEADING_COLUMNS ? `leading ${index}` : "other";
   }
 
-  /** @param {string} name @param {number} place */
-  divider(name, place) {
-    return separator({
+  /** @param {string} name @param {number} index */
+  makeDivider(name, index) {
+    return makeSeparator({
       label: `Width of ${name}`,
       minPx: COLUMN_PX_MIN,
       maxPx: () => COLUMN_PX_MAX,
-      width: () => this.widthOf(place),
-      resize: (px) => this.resize(place, px),
-      // By keyboard columns are resized in the menu of columns: a stop for each would be in the way.
+      width: () => this.widthOf(index),
+      resize: (px) => this.resizeColumn(index, px),
+      // With the keyboard, the menu of columns resizes them; a tab stop per column would be in the way.
       tabindex: -1,
     });
   }
 
-  /** @param {number} place */
-  widthOf(place) {
-    return Math.round(this.head.children[place]?.getBoundingClientRect().width ?? COLUMN_PX_MIN);
+  /** @param {number} index */
+  widthOf(index) {
+    return Math.round(this.head.children[index]?.getBoundingClientRect().width ?? COLUMN_PX_MIN);
   }
 
-  /** @param {number} place @param {number | null} px null: as it was made */
-  resize(place, px) {
-    if (px === null) this.widths.delete(this.keyOf(place));
-    else this.widths.set(this.keyOf(place), px);
-    this.layOut();
+  /** @param {number} index @param {number | null} px null resets the width */
+  resizeColumn(index, px) {
+    if (px === null) this.widths.delete(this.columnKey(index));
+    else this.widths.set(this.columnKey(index), px);
+    this.applyWidths();
   }
 
   /** Make the column of a field wider or narrower by a step. @param {string} field @param {number} steps */
   widen(field, steps) {
-    const place = this.columns.indexOf(field) + 2;
-    if (place >= 2) this.resize(place, Math.max(COLUMN_PX_MIN, Math.min(COLUMN_PX_MAX, this.widthOf(place) + steps * COLUMN_STEP_PX)));
+    const index = this.columns.indexOf(field) + LEADING_COLUMNS;
+    if (index < LEADING_COLUMNS) return;
+    this.resizeColumn(index, Math.max(COLUMN_PX_MIN, Math.min(COLUMN_PX_MAX, this.widthOf(index) + steps * COLUMN_STEP_PX)));
   }
 
-  /** Widths for all rows, in one place. */
-  layOut() {
+  /** Set the widths of all rows through two CSS variables. */
+  applyWidths() {
     const fields = this.columns.map(() => ["6rem", "minmax(6rem, 1fr)"]);
-    const made = [["12.5rem", "12.5rem"], ["8.5rem", "8.5rem"], ...fields, ["7rem", `minmax(7rem, ${fields.length === 0 ? 1 : 1.2}fr)`]];
-    const tracks = made.map(([least, track], place) => {
-      const px = this.widths.get(this.keyOf(place));
+    const defaults = [["12.5rem", "12.5rem"], ["8.5rem", "8.5rem"], ...fields, ["7rem", `minmax(7rem, ${fields.length === 0 ? 1 : 1.2}fr)`]];
+    const tracks = defaults.map(([least, track], index) => {
+      const px = this.widths.get(this.columnKey(index));
       return px === undefined ? { least, track } : { least: `${px}px`, track: `${px}px` };
     });
-    // Narrower than this it scrolls sideways: the padding on both sides, and each column's least.
+    // The narrowest grid that does not scroll sideways: the padding on both sides and the minimum of each column.
     this.element.style.setProperty("--grid-min", `calc(32px + ${tracks.map(({ least }) => least).join(" + ")})`);
     this.element.style.setProperty("--columns", tracks.map(({ track }) => track).join(" "));
   }
 
-  /** The height in which rows are seen. */
+  /** The height of the visible rows in pixels. */
   get height() {
     return this.element.clientHeight - this.head.offsetHeight;
   }
 
-  /** How many rows fit. */
-  get room() {
+  /** How many rows have an element. */
+  get capacity() {
     return Math.ceil(this.height / ROW_PX) + 2 * OVERSCAN;
   }
 
-  /** Rows went in before the others: what is in sight stays there. @param {number} count */
-  shifted(count) {
-    if (this.sticky) return;
+  /** Keep the visible rows in place after rows were inserted at the front. @param {number} count */
+  shiftBy(count) {
+    if (this.followsEnd) return;
     this.space.style.height = `${(this.rows?.length ?? 0) * ROW_PX}px`;
     this.scrollTo(this.element.scrollTop + count * ROW_PX);
   }
 
-  /** @param {number} top our own scrolling is not the reader's */
+  /** Scroll without an event for the reader's scrolling. @param {number} top */
   scrollTo(top) {
     this.element.scrollTop = top;
-    this.expected = this.element.scrollTop;
+    this.expectedTop = this.element.scrollTop;
   }
 
-  toEnd() {
-    this.sticky = true;
-    this.selected = -1;
+  followEnd() {
+    this.followsEnd = true;
+    this.selected = null;
     this.draw();
+  }
+
+  selectNone() {
+    this.selected = null;
   }
 
   draw() {
     const length = this.rows?.length ?? 0;
     this.space.style.height = `${length * ROW_PX}px`;
-    if (this.sticky) this.scrollTo(length * ROW_PX);
+    if (this.followsEnd) this.scrollTo(length * ROW_PX);
     const first = Math.max(0, Math.floor(this.element.scrollTop / ROW_PX) - OVERSCAN);
-    const last = Math.min(length, first + this.room);
+    const last = Math.min(length, first + this.capacity);
     this.window.style.transform = `translateY(${first * ROW_PX}px)`;
-    while (this.pool.length < last - first) this.grow();
-    for (const [place, slot] of this.pool.entries()) {
-      const row = this.rows?.at(first + place);
-      const hidden = row === undefined || first + place >= last;
+    while (this.pool.length < last - first) this.addElement();
+    for (const [offset, slot] of this.pool.entries()) {
+      const row = this.rows?.at(first + offset);
+      const hidden = row === undefined || first + offset >= last;
       if (slot.element.hidden !== hidden) slot.element.hidden = hidden;
-      if (!hidden && row !== undefined) this.write(slot, row, first + place);
+      if (!hidden && row !== undefined) this.drawRow(slot, row, first + offset);
     }
     this.element.setAttribute("aria-rowcount", String(length + 1));
-    this.mark();
+    this.markSelected();
   }
 
-  grow() {
-    const cells = [...this.columns, "", "", ""].map(() => h("div.cell", { role: "gridcell" }));
-    const element = h("div.row", { role: "row", id: `row-${this.serial}-${this.pool.length}` }, ...cells);
-    const slot = { element, cells, index: -1 };
+  addElement() {
+    const cells = this.columnNames.map(() => h("div.cell", { role: "gridcell" }));
+    const element = h("div.row", { role: "row", id: `row-${this.idPrefix}-${this.pool.length}` }, ...cells);
+    const slot = { element, cells };
     element.addEventListener("click", () => this.select(Number(element.dataset.index), true));
     this.pool.push(slot);
     this.window.append(element);
   }
 
-  /** @param {{element: any, cells: any[]}} slot @param {Row} row @param {number} index */
-  write(slot, row, index) {
+  /** @param {RowElement} slot @param {Row} row @param {number} index */
+  drawRow(slot, row, index) {
     const { element, cells } = slot;
     element.dataset.index = String(index);
     element.setAttribute("aria-rowindex", String(index + 2));
-    const kind = row.kind === "notice" ? `row notice ${row.tone}` : row.entry.fields === null ? "row gone" : "row";
-    if (element.className !== kind) element.className = kind;
+    const className = row.kind === "notice" ? `row notice ${row.tone}` : row.entry.fields === null ? "row deleted" : "row";
+    if (element.className !== className) element.className = className;
     if (row.kind === "notice") {
-      write(cells[0], row.text);
+      setText(cells[0], row.text);
       cells[0].setAttribute("aria-colspan", String(cells.length));
-      for (const cell of cells.slice(1)) write(cell, "");
+      for (const cell of cells.slice(1)) setText(cell, "");
       return;
     }
     cells[0].removeAttribute("aria-colspan");
     const fields = row.entry.fields ?? {};
-    write(cells[0], row.id);
-    write(cells[1], clock(row.ms));
-    for (const [place, name] of this.columns.entries()) {
-      write(cells[place + 2], Object.hasOwn(fields, name) ? cut(fields[name] ?? "") : "");
+    setText(cells[0], row.id);
+    setText(cells[1], formatTime(row.ms));
+    for (const [index, name] of this.columns.entries()) {
+      setText(cells[index + LEADING_COLUMNS], Object.hasOwn(fields, name) ? truncate(fields[name] ?? "") : "");
     }
-    write(cells[cells.length - 1], this.rest(row, fields));
+    setText(cells[cells.length - 1], this.formatOtherFields(row, fields));
   }
 
   /** @param {import("./rows.js").EntryRow} row @param {Record<string, string>} fields */
-  rest(row, fields) {
+  formatOtherFields(row, fields) {
     if (row.entry.fields === null) return "deleted";
     let text = "";
     for (const name of Object.keys(fields)) {
@@ -236,19 +249,19 @@ export class Grid extends EventTarget {
       text += `${text === "" ? "" : "  "}${name}=${fields[name] ?? ""}`;
       if (text.length > CELL_CHARS_MAX) break;
     }
-    return cut(text);
+    return truncate(text);
   }
 
-  scrolled() {
+  handleScroll() {
     const { scrollTop, scrollHeight, clientHeight } = this.element;
-    if (Math.abs(scrollTop - this.expected) <= 1) {
-      this.expected = Number.NaN;
+    if (Math.abs(scrollTop - this.expectedTop) <= 1) {
+      this.expectedTop = Number.NaN;
       return;
     }
     const atEnd = scrollHeight - scrollTop - clientHeight < END_PX;
-    if (this.sticky && !atEnd) {
-      this.sticky = false;
-      this.dispatchEvent(new Event("left"));
+    if (this.followsEnd && !atEnd) {
+      this.followsEnd = false;
+      this.dispatchEvent(new Event("leave"));
     }
     if (scrollTop < END_PX) this.dispatchEvent(new Event("start"));
     if (atEnd) this.dispatchEvent(new Event("end"));
@@ -260,9 +273,9 @@ export class Grid extends EventTarget {
     const length = this.rows?.length ?? 0;
     if (length === 0 || this.rows === null) return;
     const wanted = Math.max(0, Math.min(length - 1, index));
-    if (this.sticky) {
-      this.sticky = false;
-      this.dispatchEvent(new Event("left"));
+    if (this.followsEnd) {
+      this.followsEnd = false;
+      this.dispatchEvent(new Event("leave"));
     }
     this.selected = wanted + this.rows.dropped;
     this.reveal(wanted);
@@ -271,52 +284,53 @@ export class Grid extends EventTarget {
     if (opens && row) this.dispatchEvent(new CustomEvent("open", { detail: row }));
   }
 
-  /** Where the selected row is now, -1 if it is none of those that are kept. */
+  /** The index of the selected row, -1 if none is selected or the row has left. */
   get selectedIndex() {
-    const index = this.rows === null || this.selected < 0 ? -1 : this.selected - this.rows.dropped;
-    return index < (this.rows?.length ?? 0) ? index : -1;
+    if (this.rows === null || this.selected === null || this.selected < 0) return -1;
+    const index = this.selected - this.rows.dropped;
+    return index < this.rows.length ? Math.max(-1, index) : -1;
   }
 
-  mark() {
+  markSelected() {
     const wanted = String(this.selectedIndex);
     let active = "";
     for (const { element } of this.pool) {
-      const is = !element.hidden && element.dataset.index === wanted;
-      if (is) active = element.id;
-      if (is !== (element.getAttribute("aria-selected") === "true")) element.setAttribute("aria-selected", String(is));
+      const isSelected = !element.hidden && element.dataset.index === wanted;
+      if (isSelected) active = element.id;
+      if (isSelected !== (element.getAttribute("aria-selected") === "true")) element.setAttribute("aria-selected", String(isSelected));
     }
     if (active === "") this.element.removeAttribute("aria-activedescendant");
     else this.element.setAttribute("aria-activedescendant", active);
   }
 
   /** @param {KeyboardEvent} event */
-  key(event) {
+  handleKey(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const length = this.rows?.length ?? 0;
-    const at = this.selectedIndex;
+    const selected = this.selectedIndex;
     const page = Math.max(1, Math.floor(this.height / ROW_PX) - 1);
-    // Where nothing is selected, it begins with what is in sight: the newest row of a live list, else the first.
-    const inSight = this.sticky ? length : Math.ceil((this.element.scrollTop - 1) / ROW_PX);
-    const from = at < 0 ? inSight : at;
+    // Without a selection the keys start in sight: after the newest row of a live list, else at the first visible row.
+    const visible = this.followsEnd ? length : Math.ceil((this.element.scrollTop - 1) / ROW_PX);
+    const from = selected < 0 ? visible : selected;
     /** @type {Record<string, () => void>} */
     const moves = {
-      ArrowUp: () => this.select(at < 0 && !this.sticky ? inSight : from - 1, false),
-      ArrowDown: () => this.select(at < 0 ? inSight : from + 1, false),
+      ArrowUp: () => this.select(selected < 0 && !this.followsEnd ? visible : from - 1, false),
+      ArrowDown: () => this.select(selected < 0 ? visible : from + 1, false),
       PageUp: () => this.select(from - page, false),
       PageDown: () => this.select(from + page, false),
       Home: () => this.select(0, false),
       End: () => this.select(length - 1, false),
-      Enter: () => at >= 0 && this.select(at, true),
+      Enter: () => selected >= 0 && this.select(selected, true),
     };
     const move = moves[event.key];
     if (move === undefined) return;
     event.preventDefault();
     move();
-    if (at === 0 && (event.key === "ArrowUp" || event.key === "PageUp")) this.dispatchEvent(new Event("start"));
+    if (selected === 0 && (event.key === "ArrowUp" || event.key === "PageUp")) this.dispatchEvent(new Event("start"));
     if (event.key === "Home") this.dispatchEvent(new Event("start"));
     if (this.selectedIndex === length - 1 && event.key !== "Enter") this.dispatchEvent(new Event("end"));
   }
 }
 
 /** @param {string} text */
-const cut = (text) => (text.length > CELL_CHARS_MAX ? `${text.slice(0, CELL_CHARS_MAX)}…` : text);
+const truncate = (text) => (text.length > CELL_CHARS_MAX ? `${text.slice(0, CELL_CHARS_MAX)}…` : text);

@@ -1,23 +1,25 @@
 /*
- * One entry, whole: every field as it is stored, or all of it as JSON.
+ * The inspector: one entry as a list of fields or as JSON, and the actions on it.
  *
- * Knows: entries and ways to look at a value. Must never know: where the entry was found.
+ * Knows: entries, and how to show a value. Must never know: where the entry was found.
  */
 
+import { attempt, toast } from "../shared/announce.js";
 import * as api from "../shared/api.js";
-import { act, toast } from "../shared/announce.js";
 import { ask } from "../shared/dialogs.js";
 import { button, fill, h } from "../shared/dom.js";
-import { curlPublish, curlRead } from "./export.js";
 import { idMs, pairsOf } from "../shared/entry.js";
-import { bytes, moment } from "../shared/format.js";
+import { formatBytes, formatDateTime, pluralize } from "../shared/format.js";
+import { formatCurlPublish, formatCurlRead } from "./export.js";
 
 /** @typedef {import("../shared/api.js").Entry} Entry */
 
 const VALUE_CHARS_MAX = 64 << 10;
 const HEX_BYTES_MAX = 4 << 10;
+// A longer value scrolls, so it must be reachable with the keyboard.
+const FOCUSABLE_CHARS_MIN = 400;
 
-/** Fires `closed`, `deleted` with stream and ID, `again` with an entry to publish once more. */
+/** Fires `delete` with stream and ID, `copy` with an entry for the publish form. */
 export class Inspector extends EventTarget {
   constructor() {
     super();
@@ -25,13 +27,13 @@ export class Inspector extends EventTarget {
     this.id = "";
     this.stream = "";
     this.asJson = false;
-    /** @type {HTMLElement | null} */
-    this.cameFrom = null;
+    /** Where the focus returns to. @type {HTMLElement | null} */
+    this.opener = null;
   }
 
   /** @param {string} stream @param {Entry} entry */
   open(stream, entry) {
-    if (this.element.hidden) this.cameFrom = /** @type {HTMLElement | null} */ (document.activeElement);
+    if (this.element.hidden) this.opener = /** @type {HTMLElement | null} */ (document.activeElement);
     this.stream = stream;
     this.id = entry.id;
     this.element.hidden = false;
@@ -43,55 +45,54 @@ export class Inspector extends EventTarget {
   draw(entry) {
     const pairs = pairsOf(entry);
     const chars = pairs.reduce((sum, [name, value]) => sum + name.length + value.length, 0);
-    const { origin } = location;
-    const toggle = (/** @type {string} */ label, /** @type {boolean} */ asJson) =>
-      button(label, () => this.turn(entry, asJson), { "aria-pressed": String(this.asJson === asJson) }, "button.button.choice-of");
-    const isGone = entry.fields === null;
-    const inside = this.asJson ? json(entry) : h("dl.fields", {}, ...this.fields(entry, pairs));
+    const header = h("header", {}, h("h2", {}, entry.id), button("Close", () => this.close(), { "aria-label": "Close the entry", title: "Esc" }, "button.plain"));
+    const summary = `${formatDateTime(idMs(entry.id))} · ${pluralize(pairs.length, "field")} · ${formatBytes(chars)}`;
+    const remove = button("Delete…", () => this.deleteEntry(), {}, "button.button.danger-quiet");
+    if (entry.fields === null) {
+      fill(this.element, header, h("p.muted", {}, formatDateTime(idMs(entry.id))), h("p.empty", {}, "This entry was deleted."), h("div.actions.left.wrap", {}, remove));
+      return;
+    }
+    const choose = (/** @type {string} */ label, /** @type {boolean} */ asJson) =>
+      button(label, () => this.setForm(entry, asJson), { "aria-pressed": String(this.asJson === asJson) }, "button.button.choice-of");
     fill(
       this.element,
-      h("header", {}, h("h2", {}, entry.id), button("Close", () => this.close(), { "aria-label": "Close the entry", title: "Escape" }, "button.plain")),
-      h("p.muted", {}, `${moment(idMs(entry.id))} · ${pairs.length} ${pairs.length === 1 ? "field" : "fields"} · ${bytes(chars)}`),
-      isGone ? h("p.empty", {}, "This entry was deleted.") : h("div.bar.forms", { role: "group", "aria-label": "Show as" }, toggle("Fields", false), toggle("JSON", true)),
-      isGone ? null : inside,
-      h("div.actions.left.wrap", {},
-        isGone ? null : button("Copy as JSON", () => copy(JSON.stringify(entry, null, 2))),
-        isGone ? null : button("Copy as curl", () => copy(curlRead(origin, this.stream, entry.id)), { title: "A command that reads this entry" }),
-        isGone ? null : button("Copy as curl to publish", () => copy(curlPublish(origin, this.stream, entry)), { title: "A command that publishes these fields again" }),
-        isGone ? null : button("Publish again…", () => this.dispatchEvent(new CustomEvent("again", { detail: entry }))),
-        button("Delete…", () => this.remove(), {}, "button.button.danger-quiet")),
+      header,
+      h("p.muted", {}, summary),
+      h("div.bar.forms", { role: "group", "aria-label": "Show as" }, choose("Fields", false), choose("JSON", true)),
+      this.asJson ? makeJson(entry) : h("dl.fields", {}, ...pairs.flatMap(([name, value]) => makeField(name, value, entry.encoding))),
+      h("div.actions.left.wrap", {}, ...this.makeCopyActions(entry), remove),
     );
   }
 
+  /** @param {Entry} entry */
+  makeCopyActions(entry) {
+    const { origin } = location;
+    return [
+      button("Copy as JSON", () => copy(JSON.stringify(entry, null, 2))),
+      button("Copy as curl", () => copy(formatCurlRead(origin, this.stream, entry.id)), { title: "A command that reads this entry" }),
+      button("Copy as curl to publish", () => copy(formatCurlPublish(origin, this.stream, entry)), { title: "A command that publishes these fields again" }),
+      button("Publish again…", () => this.dispatchEvent(new CustomEvent("copy", { detail: entry }))),
+    ];
+  }
+
   /** @param {Entry} entry @param {boolean} asJson */
-  turn(entry, asJson) {
+  setForm(entry, asJson) {
     this.asJson = asJson;
     this.draw(entry);
     /** @type {HTMLElement | null} */ (this.element.querySelector('[aria-pressed="true"]'))?.focus();
   }
 
-  /** @param {Entry} entry @param {[string, string][]} pairs */
-  fields(entry, pairs) {
-    return pairs.flatMap(([name, value]) => {
-      const text = entry.encoding === "base64" ? hex(value) : pretty(value);
-      const box = h("pre.value", { tabindex: text.length > 400 ? 0 : null, "aria-label": text.length > 400 ? name : null }, text.slice(0, VALUE_CHARS_MAX));
-      const more = text.length > VALUE_CHARS_MAX ? button(`Show all ${bytes(text.length)}`, () => fill(box, text)) : null;
-      const label = h("dt", {}, h("span.name", {}, name), button("Copy", () => copy(value), { "aria-label": `Copy ${name}` }, "button.plain.tiny"));
-      return [label, h("dd", {}, box, more)];
-    });
-  }
-
-  async remove() {
+  async deleteEntry() {
     const { id, stream } = this;
-    const sure = await ask({
+    const values = await ask({
       title: "Delete this entry?",
-      text: `${id} leaves ${stream} for all readers. Groups that have not acknowledged it keep an ID without an entry.`,
-      go: "Delete entry",
+      text: `This removes ${id} from ${stream} for all readers. A group that has not acknowledged it keeps its ID as pending.`,
+      submit: "Delete entry",
       dangerous: true,
     });
-    if (sure === null) return;
-    if (await act(() => api.deleteEntries(stream, [id]), ({ deleted }) => (deleted ? `Deleted ${id}` : `${id} was gone already`))) {
-      this.dispatchEvent(new CustomEvent("deleted", { detail: { stream, id } }));
+    if (values === null) return;
+    if (await attempt(() => api.deleteEntries(stream, [id]), ({ deleted }) => (deleted ? `Deleted ${id}` : `${id} was already deleted`))) {
+      this.dispatchEvent(new CustomEvent("delete", { detail: { stream, id } }));
       this.close();
     }
   }
@@ -100,20 +101,29 @@ export class Inspector extends EventTarget {
     if (this.element.hidden) return;
     this.element.hidden = true;
     fill(this.element);
-    this.cameFrom?.focus?.({ preventScroll: true });
-    this.dispatchEvent(new Event("closed"));
+    this.opener?.focus?.({ preventScroll: true });
   }
 }
 
-/** The entry as the API gives it. @param {Entry} entry */
-function json(entry) {
-  const text = JSON.stringify(entry, null, 2);
-  const box = h("pre.value.json", { tabindex: 0, "aria-label": "The entry as JSON" }, text.slice(0, VALUE_CHARS_MAX));
-  return h("div.fields", {}, box, text.length > VALUE_CHARS_MAX && button(`Show all ${bytes(text.length)}`, () => fill(box, text)));
+/** @param {string} name @param {string} value @param {string | undefined} encoding */
+function makeField(name, value, encoding) {
+  const text = encoding === "base64" ? formatHex(value) : indentJson(value);
+  const label = h("dt", {}, h("span.name", {}, name), button("Copy", () => copy(value), { "aria-label": `Copy ${name}` }, "button.plain.tiny"));
+  return [label, h("dd", {}, ...makeText(text, name))];
 }
 
-/** JSON in lines, where it is JSON and nothing is changed by that but space. @param {string} value */
-function pretty(value) {
+/** The entry as the API returns it. @param {Entry} entry */
+const makeJson = (entry) => h("div.fields", {}, ...makeText(JSON.stringify(entry, null, 2), "The entry as JSON", ".json"));
+
+/** A text, cut off at a limit with a button for the rest. @param {string} text @param {string} label @param {string} [kind] */
+function makeText(text, label, kind = "") {
+  const isLong = text.length > FOCUSABLE_CHARS_MIN || kind !== "";
+  const box = h(`pre.value${kind}`, isLong ? { tabindex: 0, "aria-label": label } : {}, text.slice(0, VALUE_CHARS_MAX));
+  return [box, text.length > VALUE_CHARS_MAX && button(`Show all ${formatBytes(text.length)}`, () => fill(box, text))];
+}
+
+/** Indent JSON; any other text stays as it is. @param {string} value */
+function indentJson(value) {
   if (!/^\s*[[{]/.test(value) || value.length > VALUE_CHARS_MAX) return value;
   try {
     return JSON.stringify(JSON.parse(value), null, 2);
@@ -123,7 +133,7 @@ function pretty(value) {
 }
 
 /** @param {string} base64 */
-function hex(base64) {
+function formatHex(base64) {
   let raw;
   try {
     raw = atob(base64);
@@ -131,13 +141,13 @@ function hex(base64) {
     return base64;
   }
   const lines = [];
-  for (let at = 0; at < Math.min(raw.length, HEX_BYTES_MAX); at += 16) {
-    const codes = [...raw.slice(at, at + 16)].map((letter) => letter.charCodeAt(0));
+  for (let start = 0; start < Math.min(raw.length, HEX_BYTES_MAX); start += 16) {
+    const codes = [...raw.slice(start, start + 16)].map((char) => char.charCodeAt(0));
     const digits = codes.map((code) => code.toString(16).padStart(2, "0")).join(" ");
-    const letters = codes.map((code) => (code >= 32 && code < 127 ? String.fromCharCode(code) : "·")).join("");
-    lines.push(`${at.toString(16).padStart(6, "0")}  ${digits.padEnd(47)}  ${letters}`);
+    const chars = codes.map((code) => (code >= 32 && code < 127 ? String.fromCharCode(code) : "·")).join("");
+    lines.push(`${start.toString(16).padStart(6, "0")}  ${digits.padEnd(47)}  ${chars}`);
   }
-  if (raw.length > HEX_BYTES_MAX) lines.push(`… ${bytes(raw.length)} in all`);
+  if (raw.length > HEX_BYTES_MAX) lines.push(`… ${formatBytes(raw.length)} in total`);
   return lines.join("\n");
 }
 
@@ -147,7 +157,6 @@ async function copy(text) {
     await navigator.clipboard.writeText(text);
     toast("Copied");
   } catch {
-    toast("The browser allows no copying here: select the text instead", "bad");
+    toast("The browser does not allow copying here. Select the text instead.", "bad");
   }
 }
-

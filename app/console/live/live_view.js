@@ -1,79 +1,81 @@
 /*
- * The live view: a tail, its list, and what a reader does with them: hold, filter, jump, choose columns.
+ * The live view: the rows of a stream, and the controls to pause, filter, jump, choose columns and download.
  *
- * Knows: the controls, and what they say. Must never know: how entries arrive.
+ * Knows: the controls and their labels. Must never know: how entries arrive.
  */
 
-import { arrived, say } from "../shared/announce.js";
-import { button, fill, h, save, write } from "../shared/dom.js";
-import { csv, ndjson } from "./export.js";
+import { say, sayArrivals } from "../shared/announce.js";
+import { button, fill, h, save, setText } from "../shared/dom.js";
 import { idMs, pairsOf } from "../shared/entry.js";
-import { clock, count, duration, plural } from "../shared/format.js";
-import { parse } from "./filter.js";
-import { parseJump } from "./jump.js";
+import { countEntries, formatCount, formatDuration, formatTime, pluralize } from "../shared/format.js";
+import { formatCsv, formatNdjson } from "./export.js";
+import { parseFilter } from "./filter.js";
 import { Grid } from "./grid.js";
+import { parseJump } from "./jump.js";
+import { firstId, lastId } from "./tail.js";
 
 /** @typedef {import("./tail.js").Tail} Tail */
 
 const COLUMNS_SHOWN = 5;
 const COLUMNS_KNOWN_MAX = 64;
-// Further behind than this, going on means reading a lot before the present is reached.
+// The newest rows whose fields are looked at.
+const SAMPLED_ROWS = 50;
+// Further behind than this, it takes long to catch up: the page offers to skip.
 const BEHIND_MS_MAX = 5_000;
+const UPDATE_MS = 500;
 
-export class Live {
+export class LiveView {
   /** @param {Tail} tail @param {(entry: import("../shared/api.js").Entry) => void} inspect */
   constructor(tail, inspect) {
     this.tail = tail;
     this.inspect = inspect;
     this.grid = new Grid("Entries");
-    /** Fields that were seen, in the order in which they were first seen. @type {Map<string, boolean>} */
+    /** The known fields, in order of first appearance, and whether each has a column. @type {Map<string, boolean>} */
     this.fields = new Map();
-    this.chosen = false;
-    this.pause = button("Pause", () => this.toggle(), { "aria-pressed": "false", title: "Space" });
-    this.now = button("Go to now", () => this.toNow(), { hidden: true, title: "L" }, "button.button.primary");
-    this.state = h("span.state", {});
+    this.isColumnChoiceOwn = false;
+    this.pauseButton = button("Pause", () => this.togglePause(), { "aria-pressed": "false", title: "Space" });
+    this.newestButton = button("Go to newest", () => this.goLive(), { hidden: true, title: "L" }, "button.button.primary");
     this.filter = h("input.filter", {
       type: "search", "aria-label": "Filter entries", autocomplete: "off", spellcheck: "false",
       placeholder: "Filter: word, field:word, field>10, -word",
-      oninput: () => this.tail.filter(parse(this.filter.value)),
+      oninput: () => this.tail.filter(parseFilter(this.filter.value)),
     });
     this.jump = h("input.jump", {
       "aria-label": "Jump to a time or an ID", autocomplete: "off", spellcheck: "false",
-      placeholder: "Jump: 12:30, 5m, or an ID",
-      onkeydown: (/** @type {KeyboardEvent} */ event) => event.key === "Enter" && this.go(),
+      placeholder: "Jump: 12:30, 5m, ID",
+      onkeydown: (/** @type {KeyboardEvent} */ event) => event.key === "Enter" && this.goTo(),
       oninput: () => this.jump.setCustomValidity(""),
     });
     this.menu = h("div.menu", { hidden: true, role: "group", "aria-label": "Columns" });
     this.columns = button("Columns", () => this.toggleMenu(), { "aria-expanded": "false" });
-    this.download = h("select.download", { "aria-label": "Download the rows shown", title: "What is kept here and passes the filter", onchange: () => this.keep() },
+    this.downloadSelect = h("select.download", { "aria-label": "Download the rows shown", title: "All loaded rows that match the filter", onchange: () => this.download() },
       ...[["", "Download"], ["ndjson", "as NDJSON"], ["csv", "as CSV"]].map(([value, label]) => h("option", { value }, label)));
     this.empty = h("p.empty.over", { hidden: true });
+    this.state = h("span.state");
     this.status = h("p.status");
     this.element = h(
       "div.live", {},
       h("div.bar", { role: "toolbar", "aria-label": "Live tail" },
-        this.pause, this.now, this.filter, this.jump, h("div.anchor", {}, this.columns, this.menu), this.download),
+        this.pauseButton, this.newestButton, this.filter, this.jump, h("div.anchor", {}, this.columns, this.menu), this.downloadSelect),
       h("div.stage", {}, this.grid.element, this.empty),
       h("div.foot", {}, this.state, this.status),
     );
     this.listen();
-    setInterval(() => this.tell(), 500);
+    setInterval(() => this.update(), UPDATE_MS);
   }
 
   listen() {
     const { tail, grid } = this;
-    tail.addEventListener("rows", (event) => this.drawn(/** @type {CustomEvent} */ (event).detail ?? {}));
-    tail.addEventListener("mode", () => this.tell());
-    tail.addEventListener("arrived", (event) => {
-      const { entries, live } = /** @type {CustomEvent} */ (event).detail;
-      if (live && !document.hidden) arrived(entries.length);
+    tail.addEventListener("rows", (event) => this.draw(/** @type {CustomEvent} */ (event).detail ?? {}));
+    tail.addEventListener("mode", () => this.update());
+    tail.addEventListener("arrival", (event) => {
+      const { entries, isLive } = /** @type {CustomEvent} */ (event).detail;
+      if (isLive && !document.hidden) sayArrivals(entries.length);
     });
-    tail.addEventListener("told", (event) => say(/** @type {CustomEvent} */ (event).detail.text));
-    grid.addEventListener("left", () => this.hold());
-    grid.addEventListener("start", () => tail.older().catch(() => undefined));
-    grid.addEventListener("end", () => {
-      if (tail.mode === "past") tail.newer().catch(() => undefined);
-    });
+    tail.addEventListener("notice", (event) => say(/** @type {CustomEvent} */ (event).detail.text));
+    grid.addEventListener("leave", () => this.pause());
+    grid.addEventListener("start", () => tail.loadOlder().catch(() => undefined));
+    grid.addEventListener("end", () => tail.loadNewer().catch(() => undefined));
     grid.addEventListener("open", (event) => {
       const row = /** @type {CustomEvent} */ (event).detail;
       if (row.kind === "entry") this.inspect(row.entry);
@@ -89,7 +91,7 @@ export class Live {
   /** @param {string} stream */
   open(stream) {
     this.fields.clear();
-    this.chosen = false;
+    this.isColumnChoiceOwn = false;
     this.filter.value = "";
     this.tail.test = null;
     this.grid.setColumns([]);
@@ -98,36 +100,36 @@ export class Live {
   }
 
   /** @param {{before?: number, refiltered?: boolean}} detail */
-  drawn(detail) {
-    this.learn();
-    if (detail.before) this.grid.shifted(detail.before);
-    if (detail.refiltered) this.grid.selected = -1;
-    if (this.tail.mode === "live") this.grid.sticky = true;
+  draw({ before = 0, refiltered = false }) {
+    this.learnFields();
+    if (before > 0) this.grid.shiftBy(before);
+    if (refiltered) this.grid.selectNone();
+    if (this.tail.mode === "live") this.grid.followsEnd = true;
     this.grid.draw();
-    this.tell();
+    this.update();
   }
 
-  /** New fields of the newest entries: the first few get a column, until somebody chooses. */
-  learn() {
+  /** Learn the fields of the newest entries. The first few get a column, until the reader chooses. */
+  learnFields() {
     const { rows } = this.tail;
-    const known = this.fields.size;
-    for (let i = Math.max(0, rows.length - 50); i < rows.length; i += 1) {
+    const knownCount = this.fields.size;
+    for (let i = Math.max(0, rows.length - SAMPLED_ROWS); i < rows.length; i += 1) {
       const row = rows.at(i);
       if (row?.kind !== "entry") continue;
       for (const [name] of pairsOf(row.entry)) {
         if (!this.fields.has(name) && this.fields.size < COLUMNS_KNOWN_MAX) {
-          this.fields.set(name, !this.chosen && this.shownFields().length < COLUMNS_SHOWN);
+          this.fields.set(name, !this.isColumnChoiceOwn && this.shownFields.length < COLUMNS_SHOWN);
         }
       }
     }
-    if (this.fields.size !== known) {
-      this.grid.setColumns(this.shownFields());
+    if (this.fields.size !== knownCount) {
+      this.grid.setColumns(this.shownFields);
       if (!this.menu.hidden) this.drawMenu();
     }
   }
 
-  shownFields() {
-    return [...this.fields].filter(([, shown]) => shown).map(([name]) => name);
+  get shownFields() {
+    return [...this.fields].filter(([, isShown]) => isShown).map(([name]) => name);
   }
 
   toggleMenu() {
@@ -139,117 +141,132 @@ export class Live {
   }
 
   drawMenu() {
-    const lines = [...this.fields].map(([name, shown]) => {
-      const box = h("input", {
-        type: "checkbox",
-        onchange: () => {
-          this.chosen = true;
-          this.fields.set(name, box.checked);
-          this.grid.setColumns(this.shownFields());
-          for (const one of box.closest("div").querySelectorAll("button")) one.disabled = !box.checked;
-        },
-      });
-      box.checked = shown;
-      const resize = (/** @type {string} */ sign, /** @type {string} */ word, /** @type {number} */ steps) =>
-        button(sign, () => this.grid.widen(name, steps), { "aria-label": `${word} ${name}`, title: word, disabled: !shown }, "button.plain.tiny");
-      return h("div.choice", {}, h("label.choice.grow", {}, box, h("bdi", {}, name)), resize("−", "Narrower", -1), resize("+", "Wider", 1));
+    const lines = [...this.fields].map(([name, isShown]) => this.makeMenuLine(name, isShown));
+    fill(this.menu, ...(lines.length === 0 ? [h("span.muted", {}, "No fields yet.")] : lines));
+  }
+
+  /** @param {string} name @param {boolean} isShown */
+  makeMenuLine(name, isShown) {
+    const box = h("input", {
+      type: "checkbox",
+      onchange: () => {
+        this.isColumnChoiceOwn = true;
+        this.fields.set(name, box.checked);
+        this.grid.setColumns(this.shownFields);
+        for (const resize of resizers) resize.disabled = !box.checked;
+      },
     });
-    fill(this.menu, ...(lines.length === 0 ? [h("span.muted", {}, "No field was seen yet.")] : lines));
+    box.checked = isShown;
+    const resizers = /** @type {[string, string, number][]} */ ([["−", "Narrower", -1], ["+", "Wider", 1]]).map(([sign, word, steps]) =>
+      button(sign, () => this.grid.widen(name, steps), { "aria-label": `${word} ${name}`, title: word, disabled: !isShown }, "button.plain.tiny"));
+    return h("div.choice", {}, h("label.choice.grow", {}, box, h("bdi", {}, name)), ...resizers);
   }
 
-  /** Give the reader the entries that are shown, those out of sight too. */
-  keep() {
-    const form = this.download.value;
-    this.download.value = "";
+  /** Save all loaded entries that match the filter. */
+  download() {
+    const format = this.downloadSelect.value;
+    this.downloadSelect.value = "";
+    if (format === "") return;
     const entries = this.tail.shown.entries();
-    const name = `${this.tail.stream.replaceAll(/[^\w.-]+/g, "_")}.${form}`;
-    if (form === "csv") save(name, "text/csv;charset=utf-8", csv(entries));
-    else if (form === "ndjson") save(name, "application/x-ndjson", ndjson(entries));
-    if (form !== "") say(`Downloaded ${plural(entries.length, "entry", "entries")}`);
+    const name = `${this.tail.stream.replaceAll(/[^\w.-]+/g, "_")}.${format}`;
+    if (format === "csv") save(name, "text/csv;charset=utf-8", formatCsv(entries));
+    else save(name, "application/x-ndjson", formatNdjson(entries));
+    say(`Downloaded ${countEntries(entries.length)}`);
   }
 
-  hold() {
+  pause() {
     if (this.tail.mode !== "live") return;
-    this.tail.hold();
-    this.grid.sticky = false;
+    this.tail.pause();
+    this.grid.followsEnd = false;
     say("Paused");
   }
 
-  toggle() {
-    if (this.tail.mode === "live") this.hold();
-    else if (this.tail.mode === "held") {
-      this.grid.toEnd();
-      this.tail.release();
+  togglePause() {
+    if (this.tail.mode === "live") this.pause();
+    else if (this.tail.mode === "paused") {
+      this.grid.followEnd();
+      this.tail.resume();
       say("Live");
-    } else this.toNow();
+    } else this.goLive();
   }
 
-  async toNow() {
+  async goLive() {
     this.grid.show(this.tail.shown);
-    await this.tail.toLive();
+    await this.tail.goLive();
     say("Live, at the newest entries");
   }
 
-  async go() {
+  /** Jump to the time or the ID in the field. */
+  async goTo() {
     const id = parseJump(this.jump.value, Date.now());
     if (id === null) {
-      this.jump.setCustomValidity("A time like 12:30 or 2026-01-31 12:30, a while ago like 5m, or an ID");
+      this.jump.setCustomValidity("Enter a time (12:30 or 2026-01-31 12:30), a time ago (5m, 2h), or an ID.");
       this.jump.reportValidity();
       return;
     }
     this.grid.show(this.tail.shown);
-    this.grid.sticky = false;
+    this.grid.followsEnd = false;
     await this.tail.jump(id);
     this.grid.scrollTo(0);
-    const first = this.tail.span?.first;
-    say(first === undefined ? "Nothing is there" : `At ${first}`);
-    const at = this.tail.shown.findIndex((row) => row.kind === "entry");
-    if (at >= 0) this.grid.select(at, false);
+    const first = firstId(this.tail.rows);
+    say(first === null ? "No entries there" : `At ${first}`);
+    const index = this.tail.shown.findIndex((row) => row.kind === "entry");
+    if (index >= 0) this.grid.select(index, false);
     this.grid.draw();
     this.grid.element.focus({ preventScroll: true });
-    // So that there is something to scroll up to.
-    await this.tail.older().catch(() => undefined);
+    // So that the reader can scroll up.
+    await this.tail.loadOlder().catch(() => undefined);
   }
 
-  /** What it is doing, in words. */
-  tell() {
+  /** Show the current state in words. */
+  update() {
     const { tail } = this;
-    const { phase } = tail.connection.state;
     const behindMs = this.behindMs();
-    /** @type {Record<string, [string, string]>} */
-    const words = {
-      loading: ["wait", "Loading"],
-      live: phase === "open" ? ["live", tail.caughtUp ? "Live" : "Catching up"] : ["away", "Not connected"],
-      held: ["held", `Paused at ${clock(tail.since)}`],
-      past: ["past", "History"],
-    };
-    const [tone, word] = words[tail.mode] ?? ["wait", ""];
+    const isPaused = tail.mode === "paused";
+    const [tone, word] = this.describeMode();
     this.state.className = `state ${tone}`;
-    write(this.state, word);
-    write(this.pause, tail.mode === "live" ? "Pause" : tail.mode === "held" ? "Resume" : "Pause");
-    this.pause.setAttribute("aria-pressed", String(tail.mode === "held"));
-    this.pause.disabled = tail.mode === "past" || tail.mode === "loading";
-    this.now.hidden = !(tail.mode === "past" || tail.mode === "held" || behindMs > BEHIND_MS_MAX);
-    write(this.status, this.sentence(behindMs));
+    setText(this.state, word);
+    setText(this.pauseButton, isPaused ? "Resume" : "Pause");
+    this.pauseButton.setAttribute("aria-pressed", String(isPaused));
+    this.pauseButton.disabled = tail.mode === "history" || tail.mode === "loading";
+    this.newestButton.hidden = !(tail.mode === "history" || isPaused || behindMs > BEHIND_MS_MAX);
+    setText(this.status, this.describeProgress(behindMs));
     this.empty.hidden = tail.shown.length > 0;
-    write(this.empty, tail.error || (tail.rows.length > 0 ? "No entry that is kept here matches the filter." : tail.mode === "loading" ? "" : "Nothing here yet. What is published appears at once."));
+    setText(this.empty, this.describeEmpty());
   }
 
-  /** How long ago the gateway gave the newest entry that is here, where more is waiting. */
+  /** @returns {[string, string]} a class of the style sheet, and words */
+  describeMode() {
+    const { mode, isCaughtUp, pausedAtMs, connection } = this.tail;
+    if (mode === "loading") return ["loading", "Loading"];
+    if (mode === "paused") return ["paused", `Paused at ${formatTime(pausedAtMs)}`];
+    if (mode === "history") return ["history", "History"];
+    if (connection.state.phase !== "open") return ["disconnected", "Not connected"];
+    return ["live", isCaughtUp ? "Live" : "Catching up"];
+  }
+
+  describeEmpty() {
+    const { tail } = this;
+    if (tail.error !== "") return tail.error;
+    if (tail.rows.length > 0) return "No loaded entry matches the filter.";
+    return tail.mode === "loading" ? "" : "No entries yet. New entries appear here.";
+  }
+
+  /** The age of the newest row while more entries wait, 0 otherwise. */
   behindMs() {
-    const last = this.tail.span?.last;
-    return this.tail.mode === "live" && !this.tail.caughtUp && last !== undefined ? Date.now() - idMs(last) : 0;
+    const last = lastId(this.tail.rows);
+    return this.tail.mode === "live" && !this.tail.isCaughtUp && last !== null ? Date.now() - idMs(last) : 0;
   }
 
   /** @param {number} behindMs */
-  sentence(behindMs) {
+  describeProgress(behindMs) {
     const { tail } = this;
-    const kept = tail.test === null ? `${plural(tail.rows.length, "row")} kept` : `${plural(tail.shown.length, "row")} shown`;
-    if (tail.mode === "held") {
-      const more = tail.starved ? " here, more wait in the stream" : "";
-      return `${plural(tail.waiting, "new entry", "new entries")}${more} · ${kept}`;
+    const size = tail.test === null ? `${pluralize(tail.rows.length, "row")} loaded` : `${pluralize(tail.shown.length, "row")} shown`;
+    if (tail.mode === "paused") {
+      const more = tail.isOutOfCredit ? ", more wait in the stream" : "";
+      return `${pluralize(tail.waitingCount, "new entry", "new entries")}${more} · ${size}`;
     }
-    if (tail.mode === "past") return `${kept}${tail.atEnd ? " · the newest is reached" : ""}`;
-    return behindMs > BEHIND_MS_MAX ? `${duration(behindMs)} behind · ${kept}` : `${count(tail.total)} received · ${kept}`;
+    if (tail.mode === "history") return `${size}${tail.atEnd ? " · the newest entry is reached" : ""}`;
+    return behindMs > BEHIND_MS_MAX ? `${formatDuration(behindMs)} behind · ${size}` : `${formatCount(tail.receivedCount)} received · ${size}`;
   }
 }

@@ -1,8 +1,10 @@
 /*
- * The rows that are kept: a ring, bounded in number and in characters, so that a page that runs for weeks does not grow.
+ * The rows in memory: a ring buffer, limited in rows and in characters, so that a page can run for weeks.
  *
- * Knows: rows. Must never know: elements, where they come from.
+ * Knows: rows. Must never know: elements, where rows come from.
  */
+
+import { idMs } from "../shared/entry.js";
 
 /** @typedef {import("../shared/api.js").Entry} Entry */
 /** @typedef {{kind: "entry", id: string, ms: number, entry: Entry, chars: number}} EntryRow */
@@ -13,16 +15,16 @@ export const ROWS_MAX = 10_000;
 export const CHARS_MAX = 32 << 20;
 
 /** @param {Entry} entry @param {number} chars @returns {EntryRow} */
-export const entryRow = (entry, chars) => ({
+export const makeEntryRow = (entry, chars) => ({
   kind: "entry",
   id: entry.id,
-  ms: Number(entry.id.slice(0, entry.id.indexOf("-"))),
+  ms: idMs(entry.id),
   entry,
   chars,
 });
 
 /** @param {"gap" | "info" | "good"} tone @param {string} text @returns {NoticeRow} */
-export const notice = (tone, text) => ({ kind: "notice", tone, text, chars: text.length });
+export const makeNotice = (tone, text) => ({ kind: "notice", tone, text, chars: text.length });
 
 export class Rows {
   /** @param {number} [rowsMax] @param {number} [charsMax] */
@@ -33,7 +35,7 @@ export class Rows {
     this.start = 0;
     this.length = 0;
     this.chars = 0;
-    /** How many have gone at the front since the beginning: row `i` is the `dropped + i`th there ever was. */
+    /** How many rows have left at the front: row `i` has the number `dropped + i` among all rows ever. */
     this.dropped = 0;
   }
 
@@ -42,18 +44,23 @@ export class Rows {
     return i < 0 || i >= this.length ? undefined : this.slots[(this.start + i) % this.slots.length];
   }
 
+  /** A single row fits, even if it is larger than the limit. @param {Row} row */
+  hasRoomFor(row) {
+    return this.length === 0 || (this.length < this.slots.length && this.chars + row.chars <= this.charsMax);
+  }
+
   /** @param {Row} row */
   push(row) {
-    while (this.length === this.slots.length || (this.length > 0 && this.chars + row.chars > this.charsMax)) this.shift();
+    while (!this.hasRoomFor(row)) this.shift();
     this.slots[(this.start + this.length) % this.slots.length] = row;
     this.length += 1;
     this.chars += row.chars;
   }
 
-  /** Rows that come before the others; what then is too much goes at the end. @param {Row[]} rows */
+  /** Insert rows at the front; rows beyond the limits leave at the end. @param {Row[]} rows */
   unshift(rows) {
     for (const row of [...rows].reverse()) {
-      while (this.length === this.slots.length || (this.length > 0 && this.chars + row.chars > this.charsMax)) this.pop();
+      while (!this.hasRoomFor(row)) this.pop();
       this.start = (this.start + this.slots.length - 1) % this.slots.length;
       this.slots[this.start] = row;
       this.length += 1;
@@ -85,14 +92,15 @@ export class Rows {
 
   /** @param {(row: Row) => boolean} test @returns {number} -1 for none */
   findIndex(test) {
-    for (let i = 0; i < this.length; i += 1) {
-      const row = this.at(i);
-      if (row !== undefined && test(row)) return i;
+    let i = 0;
+    for (const row of this) {
+      if (test(row)) return i;
+      i += 1;
     }
     return -1;
   }
 
-  /** The entries among them, without those that were deleted. @returns {Entry[]} */
+  /** The entries among the rows, without deleted ones. @returns {Entry[]} */
   entries() {
     return [...this].flatMap((row) => (row.kind === "entry" && row.entry.fields !== null ? [row.entry] : []));
   }

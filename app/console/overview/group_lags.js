@@ -1,53 +1,54 @@
 /*
- * The groups of all streams, read a few streams at a time: which are furthest behind.
+ * The groups of all streams, read a few streams at a time, and which of them lag most.
  *
  * Knows: groups. Must never know: elements.
  */
 
 import * as api from "../shared/api.js";
 
-/** @typedef {import("../shared/api.js").Group & {stream: string}} GroupOf */
+/** @typedef {import("../shared/api.js").Group & {stream: string}} StreamGroup */
 
-// Streams that are asked in one round, and at once; the next round goes on where this one ends.
+// Streams that one round reads; the next round continues after them.
 const ROUND_STREAMS = 40;
-const AT_ONCE = 4;
+const CONCURRENT_REQUESTS = 4;
+// An unknown lag sorts above no lag and below a lag of one.
+const UNKNOWN_LAG = 0.5;
 
-export class Lags {
+export class GroupLags {
   constructor() {
-    /** @type {Map<string, GroupOf[]>} */
+    /** By stream. @type {Map<string, StreamGroup[]>} */
     this.groups = new Map();
-    this.next = 0;
+    this.nextIndex = 0;
   }
 
-  /** Ask the next few. @param {string[]} streams those that have groups */
+  /** Read the next few streams. @param {string[]} streams those that have groups */
   async refresh(streams) {
-    const there = new Set(streams);
-    for (const name of this.groups.keys()) if (!there.has(name)) this.groups.delete(name);
-    const from = this.next < streams.length ? this.next : 0;
-    const round = streams.slice(from, from + ROUND_STREAMS);
-    this.next = from + round.length;
-    const waiting = [...round];
-    const ask = async () => {
+    const names = new Set(streams);
+    for (const name of this.groups.keys()) if (!names.has(name)) this.groups.delete(name);
+    const start = this.nextIndex < streams.length ? this.nextIndex : 0;
+    const waiting = streams.slice(start, start + ROUND_STREAMS);
+    this.nextIndex = start + waiting.length;
+    const work = async () => {
       for (let name = waiting.shift(); name !== undefined; name = waiting.shift()) await this.read(name);
     };
-    await Promise.all(Array.from({ length: AT_ONCE }, ask));
+    await Promise.all(Array.from({ length: CONCURRENT_REQUESTS }, work));
   }
 
   /** @param {string} stream */
   async read(stream) {
     try {
-      const { groups } = await api.groups(stream);
+      const { groups } = await api.listGroups(stream);
       this.groups.set(stream, groups.map((group) => ({ ...group, stream })));
     } catch (error) {
-      // Deleted meanwhile, or not ours to read; a gateway that is away keeps what was known.
-      if (error instanceof api.Refused && error.status >= 400 && error.status < 500) this.groups.delete(stream);
+      // The stream was deleted or may not be read. If the gateway is away, the last known groups stay.
+      if (error instanceof api.ApiError && error.status >= 400 && error.status < 500) this.groups.delete(stream);
     }
   }
 
-  /** The furthest behind first; a lag that is not known counts as more than none. @param {number} most */
-  worst(most) {
-    const size = (/** @type {GroupOf} */ { lag }) => lag ?? 0.5;
+  /** The groups that lag most, the worst first. @param {number} countMax */
+  worst(countMax) {
+    const size = (/** @type {StreamGroup} */ { lag }) => lag ?? UNKNOWN_LAG;
     return [...this.groups.values()].flat().filter((group) => size(group) > 0 || group.pending > 0)
-      .sort((a, b) => size(b) - size(a) || b.pending - a.pending).slice(0, most);
+      .sort((a, b) => size(b) - size(a) || b.pending - a.pending).slice(0, countMax);
   }
 }

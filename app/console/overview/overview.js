@@ -1,81 +1,77 @@
 /*
- * The gateway as a whole: how it is, what is published, which groups are furthest behind.
+ * The overview: the status of the gateway, the rate of all streams, the groups that lag most.
  *
- * Knows: the figures of the gateway and of its streams. Must never know: the socket, entries.
+ * Knows: figures of the gateway and of its streams. Must never know: the WebSocket, entries.
  */
 
+import { formatAddress } from "../shared/address.js";
 import * as api from "../shared/api.js";
-import { fill, h, reconcile, write } from "../shared/dom.js";
-import { abbreviate, bytes, count, rate, short } from "../shared/format.js";
-import { Lags } from "./group_lags.js";
-import { href } from "../shared/address.js";
+import { sumRates } from "../shared/catalogue.js";
+import { fill, h, makeHead, makeTable, reconcile, setText } from "../shared/dom.js";
+import { abbreviate, formatBytes, formatCount, formatRate, formatShort } from "../shared/format.js";
 import { Plot } from "../shared/plot.js";
-import { figuresOf } from "./status.js";
+import { GroupLags } from "./group_lags.js";
+import { describeStatus } from "./status.js";
 
-/** @typedef {import("../shared/catalogue.js").Line} Line */
-/** @typedef {import("./group_lags.js").GroupOf} GroupOf */
+/** @typedef {import("../shared/catalogue.js").CatalogueItem} CatalogueItem */
+/** @typedef {import("./group_lags.js").StreamGroup} StreamGroup */
+/** @typedef {{address: string, name: string}} Link */
 
-const LINES_MAX = 10;
+const ROWS_MAX = 10;
 const SECONDS_MAX = 300;
 
 export class Overview {
   /** @param {import("../shared/catalogue.js").Catalogue} catalogue */
   constructor(catalogue) {
     this.catalogue = catalogue;
-    this.lags = new Lags();
+    this.groupLags = new GroupLags();
     /** @type {number[]} */
-    this.at = [];
+    this.times = [];
     /** @type {(number | null)[]} */
     this.rates = [];
-    this.isAsking = false;
+    this.isReading = false;
     /** @type {any} */
     this.status = null;
     this.version = "–";
     this.problem = h("p.notice.gap", { hidden: true, role: "status" });
     this.cards = h("dl.cards");
-    this.plot = new Plot(rate);
-    this.now = h("span.figure", {}, "–");
-    this.behind = table("Furthest behind", ["Group", "Stream", "Lag", "Pending", "Consumers"], "No group is behind.");
-    this.busy = table("Busiest streams", ["Stream", "Rate", "Length", "Memory"], "Nothing is being published.");
-    this.largest = table("Largest streams", ["Stream", "Memory", "Length", "Groups"], "There are no streams yet.");
+    this.plot = new Plot(formatRate);
+    this.rate = h("span.figure", {}, "–");
+    this.lagging = new LinkTable("Highest lag", ["Group", "Stream", "Lag", "Pending", "Consumers"], "No group lags.");
+    this.busiest = new LinkTable("Busiest streams", ["Stream", "Rate", "Length", "Memory"], "No stream receives entries now.");
+    this.largest = new LinkTable("Largest streams", ["Stream", "Memory", "Length", "Groups"], "No streams yet.");
     this.element = h(
       "div.overview", {},
       h("h1", {}, "Overview"),
       this.problem,
       this.cards,
-      h("section.chart.whole", { "aria-label": "Rate: entries published a second, all streams" }, h("h2.small", {}, "Rate of all streams"), this.now, this.plot.element),
-      h("div.columns", {}, this.behind.element, this.busy.element, this.largest.element),
+      h("section.chart.whole", { "aria-label": "Rate: entries published per second, all streams" }, h("h2.small", {}, "Rate of all streams"), this.rate, this.plot.element),
+      h("div.columns", {}, this.lagging.element, this.busiest.element, this.largest.element),
     );
-    catalogue.addEventListener("changed", () => this.draw());
+    catalogue.addEventListener("change", () => this.draw());
   }
 
-  /** Ask how the gateway is and how far its groups are, one round at a time. */
+  /** Read the status of the gateway and the next few groups. */
   async refresh() {
-    if (this.isAsking) return;
-    this.isAsking = true;
+    if (this.isReading) return;
+    this.isReading = true;
     try {
-      const grouped = this.catalogue.lines.filter(({ stream }) => stream.groups > 0).map(({ name }) => name);
-      const [status, version] = await Promise.all([api.status(), api.version(), this.lags.refresh(grouped)]);
+      const streams = this.catalogue.items.filter(({ stream }) => stream.groups > 0).map(({ name }) => name);
+      const [status, version] = await Promise.all([api.getStatus(), api.getVersion(), this.groupLags.refresh(streams)]);
       this.status = status;
       this.version = version.version;
       this.draw();
     } finally {
-      this.isAsking = false;
+      this.isReading = false;
     }
   }
 
-  /** @returns {number | null} entries a second in all streams */
-  get rate() {
-    const known = this.catalogue.lines.flatMap((line) => (line.rate === null ? [] : [line.rate]));
-    return known.length === 0 ? null : known.reduce((sum, one) => sum + one, 0);
-  }
-
-  /** A second is over. */
+  /** Called once a second. */
   tick() {
-    this.at.push(Date.now() / 1000);
-    this.rates.push(this.rate);
-    if (this.at.length > SECONDS_MAX) {
-      this.at.shift();
+    this.times.push(Date.now() / 1000);
+    this.rates.push(sumRates(this.catalogue.items));
+    if (this.times.length > SECONDS_MAX) {
+      this.times.shift();
       this.rates.shift();
     }
     this.drawRate();
@@ -83,8 +79,8 @@ export class Overview {
 
   drawRate() {
     if (this.element.hidden || document.hidden) return;
-    write(this.now, rate(this.rate));
-    this.plot.draw(this.at, [this.rates], [{ colour: "--accent", wash: "--accent-wash" }]);
+    setText(this.rate, formatRate(sumRates(this.catalogue.items)));
+    this.plot.draw(this.times, [this.rates], [{ colour: "--accent", wash: "--accent-wash" }]);
   }
 
   restyle() {
@@ -93,84 +89,87 @@ export class Overview {
 
   draw() {
     if (this.element.hidden) return;
-    const { lines, isComplete } = this.catalogue;
-    const more = isComplete ? "" : " and more";
-    const sum = (/** @type {(line: Line) => number} */ of) => lines.reduce((all, line) => all + of(line), 0);
     this.drawRate();
-    const { figures, problem } = figuresOf(this.status);
-    this.problem.hidden = problem === "";
-    write(this.problem, problem);
-    this.show([
-      ["Streams", `${count(lines.length)}${more}`],
-      ["Entries", `${short(sum(({ stream }) => stream.length))}${more}`],
-      ["Groups", `${count(sum(({ stream }) => stream.groups))}${more}`],
-      ["Entries in memory", `${bytes(sum(({ stream }) => stream.memory_bytes))}${more}`],
-      ...figures,
-      ["Version", this.version],
+    this.drawCards();
+    this.lagging.draw(this.groupLags.worst(ROWS_MAX), groupKey, (group) => [
+      { address: formatAddress(group.stream, "groups", group.name), name: group.name },
+      linkTo(group.stream),
+      group.lag === null ? "unknown" : formatCount(group.lag), formatCount(group.pending), formatCount(group.consumers),
     ]);
-    this.behind.show(this.lags.worst(LINES_MAX), keyOfGroup, (group) => [
-      link(href(group.stream, "groups", group.name), group.name),
-      link(href(group.stream, "live"), group.stream),
-      group.lag === null ? "unknown" : count(group.lag), count(group.pending), count(group.consumers),
+    const top = (/** @type {(item: CatalogueItem) => number} */ value) =>
+      this.catalogue.items.filter((item) => value(item) > 0).sort((a, b) => value(b) - value(a)).slice(0, ROWS_MAX);
+    this.busiest.draw(top(({ rate }) => rate ?? 0), streamKey, ({ name, stream, rate }) => [
+      linkTo(name), formatRate(rate), formatShort(stream.length), formatBytes(stream.memory_bytes),
     ]);
-    const top = (/** @type {(line: Line) => number} */ of) => lines.filter((line) => of(line) > 0).sort((a, b) => of(b) - of(a)).slice(0, LINES_MAX);
-    this.busy.show(top((line) => line.rate ?? 0), keyOfLine, ({ name, stream, rate: perSecond }) => [
-      link(href(name, "live"), name), rate(perSecond), short(stream.length), bytes(stream.memory_bytes),
-    ]);
-    this.largest.show(top(({ stream }) => stream.memory_bytes), keyOfLine, ({ name, stream }) => [
-      link(href(name, "live"), name), bytes(stream.memory_bytes), short(stream.length), count(stream.groups),
+    this.largest.draw(top(({ stream }) => stream.memory_bytes), streamKey, ({ name, stream }) => [
+      linkTo(name), formatBytes(stream.memory_bytes), formatShort(stream.length), formatCount(stream.groups),
     ]);
   }
 
-  /** @param {[string, string][]} figures */
-  show(figures) {
-    if (this.cards.childElementCount !== figures.length) {
-      fill(this.cards, ...figures.map(([name]) => h("div.card", {}, h("dt", {}, name), h("dd"))));
+  drawCards() {
+    const { items, isComplete } = this.catalogue;
+    const more = isComplete ? "" : " or more";
+    const sum = (/** @type {(item: CatalogueItem) => number} */ value) => items.reduce((total, item) => total + value(item), 0);
+    const { figures, problem } = describeStatus(this.status);
+    this.problem.hidden = problem === "";
+    setText(this.problem, problem);
+    const cards = [
+      ["Streams", `${formatCount(items.length)}${more}`],
+      ["Entries", `${formatShort(sum(({ stream }) => stream.length))}${more}`],
+      ["Groups", `${formatCount(sum(({ stream }) => stream.groups))}${more}`],
+      ["Entries in memory", `${formatBytes(sum(({ stream }) => stream.memory_bytes))}${more}`],
+      ...figures,
+      ["Version", this.version],
+    ];
+    if (this.cards.childElementCount !== cards.length) {
+      fill(this.cards, ...cards.map(() => h("div.card", {}, h("dt"), h("dd"))));
     }
-    for (const [place, [name, value]] of figures.entries()) {
-      const card = /** @type {Element} */ (this.cards.children[place]);
-      write(/** @type {Element} */ (card.firstElementChild), name);
-      write(/** @type {Element} */ (card.lastElementChild), value);
+    for (const [index, [name = "", value = ""]] of cards.entries()) {
+      const { firstElementChild, lastElementChild } = this.cards.children[index];
+      setText(firstElementChild, name);
+      setText(lastElementChild, value);
     }
   }
 }
 
-/** @param {GroupOf} group */
-const keyOfGroup = ({ stream, name }) => JSON.stringify([stream, name]);
+/** @param {StreamGroup} group */
+const groupKey = ({ stream, name }) => JSON.stringify([stream, name]);
 
-/** @param {Line} line */
-const keyOfLine = ({ name }) => name;
+/** @param {CatalogueItem} item */
+const streamKey = ({ name }) => name;
 
-/** @param {string} place @param {string} name */
-const link = (place, name) => ({ place, name });
+/** @param {string} stream @returns {Link} */
+const linkTo = (stream) => ({ address: formatAddress(stream, "live"), name: stream });
 
-/** A table with a heading, whose lines are kept. @param {string} title @param {string[]} heads @param {string} none */
-function table(title, heads, none) {
-  const body = h("tbody");
-  const empty = h("p.empty", {}, none);
-  /** @type {Map<string, any>} */
-  const kept = new Map();
-  const whole = h("table.list", {}, h("caption.unseen", {}, title),
-    h("thead", {}, h("tr", {}, ...heads.map((head, at) => h(at === 0 || head === "Stream" ? "th" : "th.number", { scope: "col" }, head)))), body);
-  const element = h("section.panel", { "aria-label": title }, h("h2.small", {}, title), h("div.sideways", {}, whole), empty);
-  /**
-   * @template T
-   * @param {T[]} items @param {(item: T) => string} keyOf
-   * @param {(item: T) => (string | {place: string, name: string})[]} cellsOf
-   */
-  function show(items, keyOf, cellsOf) {
-    whole.hidden = items.length === 0;
-    empty.hidden = items.length > 0;
-    reconcile(body, kept, items.map((item) => [keyOf(item), item]), (made) => {
-      const cells = cellsOf(made).map((cell, at) => {
-        if (typeof cell === "string") return h("td.number");
-        return h(at === 0 ? "th" : "td", at === 0 ? { scope: "row" } : {}, h("a", { href: cell.place, title: cell.name }, h("bdi", {}, abbreviate(cell.name))));
-      });
+/** A table with a heading, whose cells are links or figures. @template T */
+class LinkTable {
+  /** @param {string} title @param {string[]} labels @param {string} emptyText */
+  constructor(title, labels, emptyText) {
+    this.body = h("tbody");
+    this.empty = h("p.empty", {}, emptyText);
+    /** @type {Map<string, import("../shared/dom.js").Row<T>>} */
+    this.rows = new Map();
+    const heads = labels.map((label, index) => makeHead(label, index > 0 && label !== "Stream"));
+    this.table = makeTable(title, heads, this.body);
+    this.element = h("section.panel", { "aria-label": title }, h("h2.small", {}, title), this.table, this.empty);
+  }
+
+  /** @param {T[]} items @param {(item: T) => string} keyOf @param {(item: T) => (string | Link)[]} cellsOf */
+  draw(items, keyOf, cellsOf) {
+    this.table.hidden = items.length === 0;
+    this.empty.hidden = items.length > 0;
+    reconcile(this.body, this.rows, items.map((item) => [keyOf(item), item]), (first) => {
+      const cells = cellsOf(first).map((cell, index) => (typeof cell === "string" ? h("td.number") : makeLinkCell(cell, index)));
       const update = (/** @type {T} */ item) => {
-        for (const [at, cell] of cellsOf(item).entries()) if (typeof cell === "string") write(cells[at], cell);
+        for (const [index, cell] of cellsOf(item).entries()) if (typeof cell === "string") setText(cells[index], cell);
       };
       return { element: h("tr", {}, ...cells), update };
     });
   }
-  return { element, show };
+}
+
+/** The first cell of a row is its header. @param {Link} link @param {number} index */
+function makeLinkCell({ address, name }, index) {
+  const link = h("a", { href: address, title: name }, h("bdi", {}, abbreviate(name)));
+  return index === 0 ? h("th", { scope: "row" }, link) : h("td", {}, link);
 }

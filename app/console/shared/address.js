@@ -1,19 +1,19 @@
 /*
- * Where the reader is: a stream, one of its views, perhaps a group; kept in the address, so that it can be shared.
+ * The address of what is shown: a stream, one of its views, perhaps a group. It can be bookmarked and shared.
  *
- * Knows: the part of the address after `#`. Must never know: what is shown there.
+ * Knows: the part of the URL after `#`. Must never know: what is shown there.
  */
 
-/** @typedef {{stream: string, view: string, group: string}} Place */
+/** @typedef {{stream: string, view: string, group: string}} Address `stream` is "" on the overview */
 
 export const VIEWS = ["live", "groups", "publish"];
 
 /** @param {string} stream @param {string} view @param {string} [group] */
-export const href = (stream, view, group) =>
+export const formatAddress = (stream, view, group) =>
   `#/${encodeURIComponent(stream)}/${view}${group === undefined ? "" : `/${encodeURIComponent(group)}`}`;
 
-/** @param {string} hash the address from `#` on @returns {Place} */
-export function here(hash) {
+/** @param {string} hash from `#` on @returns {Address} */
+export function parseAddress(hash) {
   try {
     const [, stream = "", view = "live", group = ""] = hash.slice(1).split("/").map(decodeURIComponent);
     return { stream, view: VIEWS.includes(view) ? view : "live", group };

@@ -1,53 +1,55 @@
 /*
- * What is said to people: toasts for eyes, one polite live region for ears.
+ * Messages to people: toasts on screen, and one polite live region for screen readers.
  *
- * Knows: how often one may speak. Must never know: what about.
+ * Knows: how often to speak. Must never know: what the messages are about.
  */
 
 import { button, h } from "./dom.js";
+import { formatError } from "./format.js";
 
 const SPEAK_MS_MIN = 1_000;
 const ARRIVALS_MS_MIN = 10_000;
 const TOAST_MS = 6_000;
 const TOASTS_MAX = 4;
+const WAITING_MAX = 3;
 
 const region = /** @type {HTMLElement} */ (document.getElementById("announcer"));
 const stack = /** @type {HTMLElement} */ (document.getElementById("toasts"));
 
 /** @type {string[]} */
 let waiting = [];
-let speaking = 0;
+let speakTimer = 0;
 let arrivedCount = 0;
-let arrivedAtMs = 0;
+let arrivalsSaidAtMs = 0;
 
-/** Say it, after what was said before. @param {string} text */
+/** Speak a text after those that are waiting. @param {string} text */
 export function say(text) {
-  // What happens again and again is said once.
+  // A text that is repeated is spoken once.
   if (waiting.at(-1) !== text) waiting.push(text);
-  waiting = waiting.slice(-3);
-  if (speaking === 0) speak();
+  waiting = waiting.slice(-WAITING_MAX);
+  if (speakTimer === 0) speakNext();
 }
 
-function speak() {
+function speakNext() {
   const text = waiting.shift();
-  speaking = 0;
+  speakTimer = 0;
   if (text === undefined) return;
   region.textContent = text;
-  speaking = window.setTimeout(speak, SPEAK_MS_MIN);
+  speakTimer = window.setTimeout(speakNext, SPEAK_MS_MIN);
 }
 
-/** So many entries came: said now and then, never for each. @param {number} count */
-export function arrived(count) {
+/** Count new entries, and speak the sum now and then. @param {number} count */
+export function sayArrivals(count) {
   arrivedCount += count;
   const nowMs = Date.now();
-  if (nowMs - arrivedAtMs < ARRIVALS_MS_MIN) return;
+  if (nowMs - arrivalsSaidAtMs < ARRIVALS_MS_MIN) return;
   say(`${arrivedCount} new ${arrivedCount === 1 ? "entry" : "entries"}`);
-  arrivedAtMs = nowMs;
+  arrivalsSaidAtMs = nowMs;
   arrivedCount = 0;
 }
 
 /**
- * Show it for a while, and say it.
+ * Show a text for a while, and speak it.
  * @param {string} text
  * @param {"good" | "bad"} [tone]
  */
@@ -61,18 +63,18 @@ export function toast(text, tone = "good") {
 }
 
 /**
- * Do it, and tell how it ended.
+ * Run a task and show a toast with its result or its error.
  * @template T
- * @param {() => Promise<T>} work
- * @param {(result: T) => string} told
- * @returns {Promise<boolean>}
+ * @param {() => Promise<T>} task
+ * @param {(result: T) => string} describe
+ * @returns {Promise<boolean>} whether it succeeded
  */
-export async function act(work, told) {
+export async function attempt(task, describe) {
   try {
-    toast(told(await work()));
+    toast(describe(await task()));
     return true;
   } catch (error) {
-    toast(error instanceof Error ? error.message : String(error), "bad");
+    toast(formatError(error), "bad");
     return false;
   }
 }

@@ -1,7 +1,7 @@
 /*
- * The gateway's REST resources as functions.
+ * The gateway's REST API as functions.
  *
- * Knows: paths, bodies, problems. Must never know: elements, the socket, when something is asked.
+ * Knows: paths, bodies, problems. Must never know: elements, the WebSocket, when to send a request.
  */
 
 /** @typedef {{id: string, fields: Record<string, string> | null, pairs?: [string, string][], encoding?: string,
@@ -18,11 +18,11 @@
 /** @typedef {{name: string, pending: number, idle_ms: number, inactive_ms: number | null}} Consumer */
 /** @typedef {{id: string, consumer: string | null, idle_ms: number, delivery_count: number}} Pending */
 
-/** A refusal, in the words of the gateway. */
-export class Refused extends Error {
+/** A request that failed, with the gateway's own message. */
+export class ApiError extends Error {
   /** @param {number} status @param {any} problem */
   constructor(status, problem) {
-    super(String(problem?.detail ?? problem?.title ?? `the gateway answered ${status}`));
+    super(String(problem?.detail ?? problem?.title ?? `the gateway responded with ${status}`));
     this.status = status;
     this.code = String(problem?.code ?? "");
   }
@@ -41,66 +41,66 @@ async function call(method, path, body, type = JSON_TYPE) {
     request.body = type === JSON_TYPE ? JSON.stringify(body) : String(body);
     request.headers = { "Content-Type": type };
   }
-  let answer;
+  let response;
   try {
-    answer = await fetch(path, request);
+    response = await fetch(path, request);
   } catch {
-    throw new Refused(0, { code: "unreachable", detail: "the gateway cannot be reached" });
+    throw new ApiError(0, { code: "unreachable", detail: "the gateway cannot be reached" });
   }
-  const text = await answer.text();
-  let found = null;
+  const text = await response.text();
+  let result = null;
   if (text !== "") {
     try {
-      found = JSON.parse(text);
+      result = JSON.parse(text);
     } catch {
-      throw new Refused(answer.status, { detail: `the gateway answered ${answer.status}, and not JSON` });
+      throw new ApiError(response.status, { detail: `the gateway responded with ${response.status} and not with JSON` });
     }
   }
-  if (!answer.ok) throw new Refused(answer.status, found);
-  return found;
+  if (!response.ok) throw new ApiError(response.status, result);
+  return result;
 }
 
-/** @param {...string} names each is one segment, whatever it holds */
+/** @param {...string} names each becomes one segment of the path */
 const path = (...names) => `/v1/streams/${names.map(encodeURIComponent).join("/")}`;
 
 /** @param {Record<string, string | number | boolean | undefined | null>} parameters */
 function query(parameters) {
-  const given = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "");
-  const text = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  const present = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const text = new URLSearchParams(present.map(([name, value]) => [name, String(value)])).toString();
   return text === "" ? "" : `?${text}`;
 }
 
 /** @returns {Promise<{name: string, version: string}>} */
-export const version = () => call("GET", "/v1");
+export const getVersion = () => call("GET", "/v1");
 
-// No such path in this version of the gateway, or not for this reader.
-const NOT_SHOWN = new Set([401, 403, 404]);
+// This version of the gateway has no such path, or this reader may not read it.
+const UNAVAILABLE = new Set([401, 403, 404]);
 
 /**
- * How the gateway is; null where it does not say.
+ * The status of the gateway; null where it is not available.
  * @returns {Promise<any>}
  */
-export async function status() {
+export async function getStatus() {
   try {
     return await call("GET", "/v1/status");
   } catch (error) {
-    if (error instanceof Refused && NOT_SHOWN.has(error.status)) return null;
+    if (error instanceof ApiError && UNAVAILABLE.has(error.status)) return null;
     throw error;
   }
 }
 
 /** The gateway's clock, in milliseconds. @returns {Promise<number>} */
-export async function time() {
+export async function getTime() {
   const { result } = await call("POST", "/v1/commands", ["TIME"]);
   return Number(result[0]) * 1000 + Number(result[1]) / 1000;
 }
 
-/** @param {{prefix?: string, after?: string, limit?: number}} asked
+/** @param {{prefix?: string, after?: string, limit?: number}} selection
  * @returns {Promise<{streams: Stream[], next: string | null}>} */
-export const streams = (asked) => call("GET", `/v1/streams${query(asked)}`);
+export const listStreams = (selection) => call("GET", `/v1/streams${query(selection)}`);
 
 /** @param {string} stream @returns {Promise<Stream>} */
-export const stream = (stream) => call("GET", path(stream));
+export const getStream = (stream) => call("GET", path(stream));
 
 /** @param {string} stream @param {Partial<Retention>} retention */
 export const createStream = (stream, retention) => call("PUT", path(stream), { retention });
@@ -111,16 +111,16 @@ export const changeRetention = (stream, retention) => call("PATCH", path(stream)
 /** @param {string} stream */
 export const deleteStream = (stream) => call("DELETE", path(stream));
 
-/** @param {string} stream @param {Record<string, unknown>} how
+/** @param {string} stream @param {Record<string, unknown>} limit
  * @returns {Promise<{deleted: number, first_id: string, pending_affected: number}>} */
-export const trim = (stream, how) => call("POST", `${path(stream)}/trim`, how);
+export const trim = (stream, limit) => call("POST", `${path(stream)}/trim`, limit);
 
 /** @param {string} stream @param {Record<string, string | number | boolean | undefined>} range
  * @returns {Promise<Page>} */
-export const entries = (stream, range) => call("GET", `${path(stream)}/entries${query(range)}`);
+export const listEntries = (stream, range) => call("GET", `${path(stream)}/entries${query(range)}`);
 
 /** @param {string} stream @param {string} id @returns {Promise<Entry>} */
-export const entry = (stream, id) => call("GET", `${path(stream)}/entries/${encodeURIComponent(id)}`);
+export const getEntry = (stream, id) => call("GET", `${path(stream)}/entries/${encodeURIComponent(id)}`);
 
 /** @param {string} stream @param {string[]} ids @returns {Promise<{deleted: number}>} */
 export const deleteEntries = (stream, ids) => call("POST", `${path(stream)}/entries/delete`, { ids });
@@ -134,7 +134,7 @@ export const publish = (stream, entry) => call("POST", `${path(stream)}/entries`
 export const publishLines = (stream, lines) => call("POST", `${path(stream)}/entries`, lines, "application/x-ndjson");
 
 /** @param {string} stream @returns {Promise<{groups: Group[], next: string | null}>} */
-export const groups = (stream) => call("GET", `${path(stream)}/groups`);
+export const listGroups = (stream) => call("GET", `${path(stream)}/groups`);
 
 /** @param {string} stream @param {{name: string, start: string}} group */
 export const createGroup = (stream, group) => call("POST", `${path(stream)}/groups`, group);
@@ -145,31 +145,31 @@ export const moveGroup = (stream, group, id) => call("PATCH", path(stream, "grou
 /** @param {string} stream @param {string} group @param {Policy} policy */
 export const changePolicy = (stream, group, policy) => call("PATCH", path(stream, "groups", group), policy);
 
-/** @param {string} stream @param {string} group @param {boolean} drop with what is pending */
+/** @param {string} stream @param {string} group @param {boolean} drop also if entries are pending */
 export const deleteGroup = (stream, group, drop) =>
   call("DELETE", `${path(stream, "groups", group)}${query({ pending: drop ? "drop" : undefined })}`);
 
 /** @param {string} stream @param {string} group @returns {Promise<{consumers: Consumer[], next: string | null}>} */
-export const consumers = (stream, group) => call("GET", path(stream, "groups", group, "consumers"));
+export const listConsumers = (stream, group) => call("GET", path(stream, "groups", group, "consumers"));
 
 /** @param {string} stream @param {string} group @param {string} consumer @param {string} pending */
 export const deleteConsumer = (stream, group, consumer, pending) =>
   call("DELETE", `${path(stream, "groups", group, "consumers", consumer)}${query({ pending })}`);
 
 /** @param {string} stream @param {string} group
- * @param {{start?: string, count?: number, consumer?: string, min_idle_ms?: number}} asked
+ * @param {{start?: string, count?: number, consumer?: string, min_idle_ms?: number}} selection
  * @returns {Promise<{pending: Pending[], next: string | null, more: boolean}>} */
-export const pending = (stream, group, asked) => call("GET", `${path(stream, "groups", group, "pending")}${query(asked)}`);
+export const listPending = (stream, group, selection) => call("GET", `${path(stream, "groups", group, "pending")}${query(selection)}`);
 
 /** @param {string} stream @param {string} group @param {string[]} ids @returns {Promise<{acknowledged: number}>} */
-export const ack = (stream, group, ids) => call("POST", `${path(stream, "groups", group, "ack")}`, { ids });
+export const acknowledge = (stream, group, ids) => call("POST", `${path(stream, "groups", group, "ack")}`, { ids });
 
-/** @param {string} stream @param {string} group @param {string[]} ids @param {string} mode */
-export const nack = (stream, group, ids, mode) => call("POST", path(stream, "groups", group, "nack"), { ids, mode });
+/** @param {string} stream @param {string} group @param {string[]} ids @returns {Promise<{released: number}>} */
+export const release = (stream, group, ids) => call("POST", path(stream, "groups", group, "nack"), { ids, mode: "fail" });
 
 /** @param {string} stream @param {string} group @param {string[]} ids @param {string} [reason]
  * @returns {Promise<{stream: string, ids: string[]}>} */
-export const bury = (stream, group, ids, reason) => call("POST", path(stream, "groups", group, "dead-letter"), { ids, reason });
+export const deadLetter = (stream, group, ids, reason) => call("POST", path(stream, "groups", group, "dead-letter"), { ids, reason });
 
 /** @param {string} stream @param {string} group @param {string[]} ids @param {string} consumer @param {number} idleMs
  * @returns {Promise<{entries: Entry[]}>} */
@@ -179,5 +179,5 @@ export const claim = (stream, group, ids, consumer, idleMs) =>
 /** @typedef {{stream: string, redriven: number, entries: {dead_letter_id: string, id: string | null}[], next: string | null}} Redriven */
 /** @typedef {{ids?: string[], filter?: {start?: string, end?: string, reason?: string}, count?: number, dry_run?: boolean}} Redrive */
 
-/** @param {string} stream @param {string} group @param {Redrive} which @returns {Promise<Redriven>} */
-export const redrive = (stream, group, which) => call("POST", path(stream, "groups", group, "dead-letters", "redrive"), which);
+/** @param {string} stream @param {string} group @param {Redrive} selection @returns {Promise<Redriven>} */
+export const redrive = (stream, group, selection) => call("POST", path(stream, "groups", group, "dead-letters", "redrive"), selection);

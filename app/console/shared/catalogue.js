@@ -1,5 +1,5 @@
 /*
- * All streams of the gateway, page by page, with the rate of each.
+ * All streams of the gateway, read page by page, with the rate of each.
  *
  * Knows: pages of the list, counters. Must never know: elements, which streams are shown.
  */
@@ -8,32 +8,32 @@ import * as api from "./api.js";
 import { Rate } from "./rate.js";
 
 /** @typedef {import("./api.js").Stream} Stream */
-/** @typedef {{name: string, stream: Stream, rate: number | null}} Line */
+/** @typedef {{name: string, stream: Stream, rate: number | null}} CatalogueItem */
 
 const PAGE_STREAMS = 200;
-// Names are searched here; beyond this many a search asks the gateway for a prefix as well.
+// Up to here names are searched in the page; beyond it a search also asks the gateway for a prefix.
 export const STREAMS_MAX = 5_000;
-// A long list is asked for less often: so much for each of its pages.
+// A list of many pages is read less often: this much longer for each page after the first.
 const PAGE_MS = 1_000;
 
-/** Fires `changed` when the lines are others. */
+/** Fires `change` when the items are replaced. */
 export class Catalogue extends EventTarget {
   constructor() {
     super();
-    /** In the order of their names. @type {Line[]} */
-    this.lines = [];
+    /** Ordered by name. @type {CatalogueItem[]} */
+    this.items = [];
     this.isComplete = false;
-    /** When `lines` was last read to its end, NaN for never. */
+    /** When the list was last read to its end, NaN for never. */
     this.readAtMs = Number.NaN;
     /** @type {Map<string, Rate>} */
     this.rates = new Map();
-    this.nextAtMs = 0;
+    this.nextReadAtMs = 0;
     this.isReading = false;
   }
 
-  /** Read the list again, where it is time to. */
+  /** Read the list again if it is due, or now. */
   async refresh(now = false) {
-    if (this.isReading || (!now && performance.now() < this.nextAtMs)) return;
+    if (this.isReading || (!now && performance.now() < this.nextReadAtMs)) return;
     this.isReading = true;
     try {
       await this.read();
@@ -43,47 +43,54 @@ export class Catalogue extends EventTarget {
   }
 
   async read() {
-    /** @type {Line[]} */
-    const lines = [];
+    /** @type {CatalogueItem[]} */
+    const items = [];
     /** @type {string | null} */
     let next = "";
     let pages = 0;
     do {
       const sentMs = performance.now();
-      const page = /** @type {{streams: Stream[], next: string | null}} */ (await api.streams({ after: next, limit: PAGE_STREAMS }));
-      lines.push(...this.measure(page.streams, sentMs));
+      const page = /** @type {{streams: Stream[], next: string | null}} */ (await api.listStreams({ after: next, limit: PAGE_STREAMS }));
+      items.push(...this.measure(page.streams, sentMs));
       ({ next } = page);
       pages += 1;
-      if (Number.isNaN(this.readAtMs)) this.show([...lines], next === null);
-    } while (next !== null && lines.length < STREAMS_MAX);
+      // The first time, each page is shown as it comes.
+      if (Number.isNaN(this.readAtMs)) this.publish([...items], next === null);
+    } while (next !== null && items.length < STREAMS_MAX);
     this.readAtMs = performance.now();
-    this.nextAtMs = this.readAtMs + (pages - 1) * PAGE_MS;
-    const there = new Set(lines.map(({ name }) => name));
-    for (const name of this.rates.keys()) if (!there.has(name)) this.rates.delete(name);
-    this.show(lines, next === null);
+    this.nextReadAtMs = this.readAtMs + (pages - 1) * PAGE_MS;
+    const names = new Set(items.map(({ name }) => name));
+    for (const name of this.rates.keys()) if (!names.has(name)) this.rates.delete(name);
+    this.publish(items, next === null);
   }
 
-  /** Streams that begin so, though the list does not reach to them. @param {string} prefix */
-  async beginningWith(prefix) {
+  /** Streams whose name begins with a prefix, also those beyond the end of the list. @param {string} prefix */
+  async findByPrefix(prefix) {
     const sentMs = performance.now();
-    const { streams } = await api.streams({ prefix, limit: PAGE_STREAMS });
+    const { streams } = await api.listStreams({ prefix, limit: PAGE_STREAMS });
     return this.measure(streams, sentMs);
   }
 
-  /** @param {Stream[]} streams @param {number} sentMs @returns {Line[]} */
+  /** @param {Stream[]} streams @param {number} sentMs @returns {CatalogueItem[]} */
   measure(streams, sentMs) {
-    const gotMs = performance.now();
+    const receivedMs = performance.now();
     return streams.map((stream) => {
       const rate = this.rates.get(stream.name) ?? new Rate();
       this.rates.set(stream.name, rate);
-      return { name: stream.name, stream, rate: rate.read(stream, sentMs, gotMs) };
+      return { name: stream.name, stream, rate: rate.read(stream, sentMs, receivedMs) };
     });
   }
 
-  /** @param {Line[]} lines @param {boolean} isComplete */
-  show(lines, isComplete) {
-    this.lines = lines;
+  /** @param {CatalogueItem[]} items @param {boolean} isComplete */
+  publish(items, isComplete) {
+    this.items = items;
     this.isComplete = isComplete;
-    this.dispatchEvent(new Event("changed"));
+    this.dispatchEvent(new Event("change"));
   }
+}
+
+/** The rates of several streams together. @param {CatalogueItem[]} items @returns {number | null} null for unknown */
+export function sumRates(items) {
+  const known = items.filter(({ rate }) => rate !== null);
+  return known.length === 0 ? null : known.reduce((sum, { rate }) => sum + (rate ?? 0), 0);
 }

@@ -1,10 +1,10 @@
 /*
- * The tab's one WebSocket: it says honestly how it is, and takes up every stream where it stopped.
+ * The tab's one WebSocket. It reports its state and resumes every subscription where it stopped.
  *
- * Knows: the frames of weir.v1, credit, cursors, when to try again. Must never know: elements, what an entry means.
+ * Knows: the frames of weir.v1, credit, cursors, when to reconnect. Must never know: elements, what an entry means.
  *
- * A followed stream is a cursor: after a break the same subscription is made again after the last entry that came, so
- * that nothing is missed and nothing comes twice.
+ * A subscription is a cursor: after a reconnect it subscribes again after the last entry received, so that no entry is
+ * lost or repeated.
  */
 
 /** @typedef {import("./api.js").Entry} Entry */
@@ -12,24 +12,25 @@
 /** @typedef {{phase: "connecting" | "open" | "waiting" | "refused", sinceMs: number, attempt: number,
  *   retryAtMs: number, lostAtMs: number, reason: string}} State */
 /**
- * What a follower is told. `chars` is the length of the frame, `resumed` after which ID, and how long it was away.
- * @typedef {object} Follower
- * @property {(entries: Entry[], chars: number) => void} entries
- * @property {(gap: Gap) => void} gap
- * @property {() => void} caughtUp
- * @property {() => void} paused
- * @property {(reason: string) => void} revoked
- * @property {(after: string, awayMs: number) => void} resumed
- * @property {(problem: string) => void} failed
+ * @typedef {object} Subscriber
+ * @property {(entries: Entry[], chars: number) => void} onEntries `chars` is the length of the frame
+ * @property {(gap: Gap) => void} onGap
+ * @property {() => void} onCaughtUp
+ * @property {() => void} onPaused the credit is used up and more entries wait
+ * @property {(reason: string) => void} onRevoked
+ * @property {(cursor: string, awayMs: number) => void} onResumed after a reconnect
+ * @property {(problem: string) => void} onError
  */
 
 const SUBPROTOCOL = "weir.v1";
 const RETRY_MS_MIN = 250;
 const RETRY_MS_MAX = 10_000;
-// Three heartbeats that did not come are a dead connection, whatever the system thinks of it.
+// After this many missed heartbeats the connection is dead, even if the system still holds it open.
 const HEARTBEATS_MISSED_MAX = 3;
 const HEARTBEAT_MS_DEFAULT = 15_000;
-const REFUSED_FROM = 4500;
+// Close codes that a reconnect does not cure.
+const REFUSED_MIN = 4500;
+const REFUSED_MAX = 4999;
 // `WebSocket.OPEN`
 const OPEN = 1;
 
@@ -38,111 +39,112 @@ const REASONS = {
   1001: "the gateway stopped",
   1006: "the connection broke",
   1009: "a frame was too large",
-  1012: "the gateway restarts",
+  1012: "the gateway is restarting",
   4000: "the gateway failed",
   4001: "the gateway is stopping",
   4002: "the token expired",
   4004: "this page read too slowly",
   4005: "too many requests",
   4500: "the token is not valid",
-  4501: "the gateway does not speak this protocol",
-  4502: "this is not allowed",
+  4501: "the gateway does not support this protocol",
+  4502: "access is not allowed",
   4503: "there are too many connections",
 };
 
-/** One stream that is followed: the cursor is the only state that outlives a connection. */
-export class Following {
+/** The subscription of one stream. Its cursor is all that outlives a connection. */
+export class Subscription {
   /** @param {Connection} connection @param {string} sub @param {string} stream @param {string} after
-   * @param {number} credit @param {Follower} follower */
-  constructor(connection, sub, stream, after, credit, follower) {
+   * @param {number} credit @param {Subscriber} subscriber */
+  constructor(connection, sub, stream, after, credit, subscriber) {
     this.connection = connection;
     this.sub = sub;
     this.stream = stream;
     this.cursor = after;
     this.credit = credit;
-    this.follower = follower;
-    this.subscribed = false;
-    // Entries published before this may have waited for the subscription or for credit.
+    this.subscriber = subscriber;
+    this.isActive = false;
+    // Entries published before this time may have waited for the subscription or for credit.
     this.openSinceMs = Number.POSITIVE_INFINITY;
   }
 
-  /** Entries that may come yet. @param {number} more */
-  grant(more) {
-    if (this.credit <= 0) this.openSinceMs = this.connection.ground.now();
-    this.credit += more;
-    if (this.subscribed) this.connection.send({ op: "credit", sub: this.sub, n: more });
+  /** Allow the gateway to send more entries. @param {number} count */
+  grant(count) {
+    if (this.credit <= 0) this.openSinceMs = this.connection.environment.now();
+    this.credit += count;
+    if (this.isActive) this.connection.send({ op: "credit", sub: this.sub, n: count });
   }
 
   stop() {
-    this.connection.forget(this);
+    this.connection.unsubscribe(this);
   }
 }
 
 /**
- * What the connection stands on: given, so that time and chance can be chosen.
- * @typedef {{connect: (url: string, protocol: string) => WebSocket, now: () => number, random: () => number}} Ground
+ * Sockets, time and chance; tests supply their own.
+ * @typedef {{connect: (url: string, protocol: string) => WebSocket, now: () => number, random: () => number}} Environment
  */
 
-/** @type {Ground} */
+/** @type {Environment} */
 const BROWSER = {
   connect: (url, protocol) => new WebSocket(url, protocol),
   now: () => Date.now(),
   random: () => Math.random(),
 };
 
-/** Fires `change` with the state, `rtt` with milliseconds. `watch` is called a few times a second. */
+/** Fires `change` when its state changes. The owner calls `tick` a few times a second. */
 export class Connection extends EventTarget {
-  /** @param {string} url @param {Ground} [ground] */
-  constructor(url, ground = BROWSER) {
+  /** @param {string} url @param {Environment} [environment] */
+  constructor(url, environment = BROWSER) {
     super();
     this.url = url;
-    this.ground = ground;
+    this.environment = environment;
     /** @type {State} */
-    this.state = { phase: "connecting", sinceMs: ground.now(), attempt: 0, retryAtMs: 0, lostAtMs: 0, reason: "" };
+    this.state = { phase: "connecting", sinceMs: environment.now(), attempt: 0, retryAtMs: 0, lostAtMs: 0, reason: "" };
     /** @type {WebSocket | null} */
     this.socket = null;
-    /** @type {Map<string, Following>} */
-    this.followings = new Map();
-    this.serials = 0;
-    this.heardAtMs = 0;
+    /** @type {Map<string, Subscription>} */
+    this.subscriptions = new Map();
+    this.subscriptionCount = 0;
+    this.receivedAtMs = 0;
     this.pingAtMs = 0;
     this.heartbeatMs = HEARTBEAT_MS_DEFAULT;
     // When the gateway wants this connection to be closed.
-    this.leaveAtMs = Number.POSITIVE_INFINITY;
-    this.goodbye = "";
+    this.closeAtMs = Number.POSITIVE_INFINITY;
+    // Why it will be closed, where that is known before it happens.
+    this.closeReason = "";
   }
 
   open() {
     if (this.socket !== null) return;
-    this.change({ phase: "connecting", reason: this.state.reason });
-    const socket = this.ground.connect(this.url, SUBPROTOCOL);
+    this.setState({ phase: "connecting" });
+    const socket = this.environment.connect(this.url, SUBPROTOCOL);
     this.socket = socket;
-    this.heardAtMs = this.ground.now();
-    socket.onmessage = (event) => this.heard(String(event.data));
+    this.receivedAtMs = this.environment.now();
+    socket.onmessage = (event) => this.handleFrame(String(event.data));
     socket.onclose = (event) => {
-      if (this.socket === socket) this.lost(event.code, event.reason);
+      if (this.socket === socket) this.handleClose(event.code, event.reason);
     };
   }
 
-  /** Try now rather than later, where it waits. */
+  /** Reconnect now instead of later. */
   retry() {
     if (this.state.phase === "waiting" || this.state.phase === "refused") this.open();
   }
 
-  /** @param {string} stream @param {string} after @param {number} credit @param {Follower} follower */
-  follow(stream, after, credit, follower) {
-    this.serials += 1;
-    const following = new Following(this, `tail-${this.serials}`, stream, after, credit, follower);
-    this.followings.set(following.sub, following);
-    if (this.state.phase === "open") this.subscribe(following);
-    return following;
+  /** @param {string} stream @param {string} after @param {number} credit @param {Subscriber} subscriber */
+  subscribe(stream, after, credit, subscriber) {
+    this.subscriptionCount += 1;
+    const subscription = new Subscription(this, `tail-${this.subscriptionCount}`, stream, after, credit, subscriber);
+    this.subscriptions.set(subscription.sub, subscription);
+    if (this.state.phase === "open") this.activate(subscription);
+    return subscription;
   }
 
-  /** @param {Following} following */
-  forget(following) {
-    if (!this.followings.delete(following.sub)) return;
-    if (following.subscribed) this.send({ op: "unsubscribe", sub: following.sub });
-    following.subscribed = false;
+  /** @param {Subscription} subscription */
+  unsubscribe(subscription) {
+    if (!this.subscriptions.delete(subscription.sub)) return;
+    if (subscription.isActive) this.send({ op: "unsubscribe", sub: subscription.sub });
+    subscription.isActive = false;
   }
 
   /** @param {object} frame */
@@ -150,108 +152,109 @@ export class Connection extends EventTarget {
     if (this.socket?.readyState === OPEN) this.socket.send(JSON.stringify(frame));
   }
 
-  /** @param {Following} following */
-  subscribe(following) {
-    following.subscribed = true;
-    following.openSinceMs = this.ground.now();
-    const { sub, stream, cursor, credit } = following;
+  /** @param {Subscription} subscription */
+  activate(subscription) {
+    subscription.isActive = true;
+    subscription.openSinceMs = this.environment.now();
+    const { sub, stream, cursor, credit } = subscription;
     this.send({ op: "subscribe", ref: sub, sub, streams: { [stream]: cursor }, credit });
   }
 
-  /** @param {Partial<State>} now */
-  change(now) {
-    const sinceMs = now.phase === this.state.phase ? this.state.sinceMs : this.ground.now();
-    this.state = { ...this.state, sinceMs, ...now };
-    this.dispatchEvent(new CustomEvent("change", { detail: this.state }));
+  /** @param {Partial<State>} change */
+  setState(change) {
+    const sinceMs = change.phase === this.state.phase ? this.state.sinceMs : this.environment.now();
+    this.state = { ...this.state, sinceMs, ...change };
+    this.dispatchEvent(new Event("change"));
   }
 
   /** @param {string} text */
-  heard(text) {
-    this.heardAtMs = this.ground.now();
+  handleFrame(text) {
+    this.receivedAtMs = this.environment.now();
     const frame = JSON.parse(text);
-    if (frame.op === "hello") this.welcomed(frame);
-    else if (frame.op === "pong") this.dispatchEvent(new CustomEvent("rtt", { detail: this.ground.now() - this.pingAtMs }));
-    else if (frame.op === "goaway") this.leave(Number(frame.after_ms ?? 0));
-    else if (typeof frame.sub === "string") this.pushed(frame, text.length);
-    else if (frame.op === "error") this.failed(frame);
+    if (frame.op === "hello") this.handleHello(frame);
+    else if (frame.op === "goaway") this.scheduleClose(Number(frame.after_ms ?? 0));
+    else if (frame.op === "error") this.handleError(frame);
+    else if (typeof frame.sub === "string") this.handlePush(frame, text.length);
   }
 
   /** @param {any} frame */
-  welcomed(frame) {
+  handleHello(frame) {
     this.heartbeatMs = Number(frame.heartbeat_ms ?? HEARTBEAT_MS_DEFAULT);
-    const awayMs = this.state.lostAtMs === 0 ? 0 : this.ground.now() - this.state.lostAtMs;
-    this.goodbye = "";
-    this.change({ phase: "open", attempt: 0, lostAtMs: 0, reason: "" });
-    for (const following of this.followings.values()) {
-      if (awayMs > 0) following.follower.resumed(following.cursor, awayMs);
-      this.subscribe(following);
+    const awayMs = this.state.lostAtMs === 0 ? 0 : this.environment.now() - this.state.lostAtMs;
+    this.closeReason = "";
+    this.setState({ phase: "open", attempt: 0, lostAtMs: 0, reason: "" });
+    for (const subscription of this.subscriptions.values()) {
+      if (awayMs > 0) subscription.subscriber.onResumed(subscription.cursor, awayMs);
+      this.activate(subscription);
     }
   }
 
   /** @param {any} frame @param {number} chars */
-  pushed(frame, chars) {
-    const following = this.followings.get(frame.sub);
-    if (following === undefined) return;
-    const { follower } = following;
+  handlePush(frame, chars) {
+    const subscription = this.subscriptions.get(frame.sub);
+    if (subscription === undefined) return;
+    const { subscriber } = subscription;
     if (frame.op === "entries") {
       /** @type {Entry[]} */
       const entries = frame.entries;
-      following.credit -= entries.length;
-      following.cursor = frame.next ?? entries.at(-1)?.id ?? following.cursor;
-      follower.entries(entries, chars);
-    } else if (frame.op === "gap") follower.gap(frame.gap ?? frame);
-    else if (frame.op === "caught_up") follower.caughtUp();
-    else if (frame.op === "paused") follower.paused();
+      subscription.credit -= entries.length;
+      subscription.cursor = frame.next ?? entries.at(-1)?.id ?? subscription.cursor;
+      subscriber.onEntries(entries, chars);
+    } else if (frame.op === "gap") subscriber.onGap(frame.gap ?? frame);
+    else if (frame.op === "caught_up") subscriber.onCaughtUp();
+    else if (frame.op === "paused") subscriber.onPaused();
     else if (frame.op === "revoked") {
-      following.subscribed = false;
-      follower.revoked(String(frame.reason ?? "revoked"));
-    } else if (frame.op === "error") this.failed(frame);
+      subscription.isActive = false;
+      subscriber.onRevoked(String(frame.reason ?? "revoked"));
+    }
   }
 
   /** @param {any} frame */
-  failed(frame) {
+  handleError(frame) {
     const problem = frame.problem ?? frame;
-    this.followings.get(frame.ref ?? frame.sub)?.follower.failed(String(problem.detail ?? problem.title ?? "refused"));
+    this.subscriptions.get(frame.ref ?? frame.sub)?.subscriber.onError(String(problem.detail ?? problem.title ?? "refused"));
   }
 
-  /** The gateway wants to be left: a moment later, not all at once. @param {number} afterMs */
-  leave(afterMs) {
-    this.goodbye = "the gateway is stopping";
-    this.leaveAtMs = this.ground.now() + afterMs;
+  /** The gateway asks each client to close at another moment. @param {number} afterMs */
+  scheduleClose(afterMs) {
+    this.closeReason = "the gateway is stopping";
+    this.closeAtMs = this.environment.now() + afterMs;
   }
 
-  /** @param {number} code @param {string} told */
-  lost(code, told) {
-    // The whole time away counts from the first loss, however often it is tried since.
-    const lostAtMs = this.state.lostAtMs || this.ground.now();
+  /** @param {number} code @param {string} closeText */
+  handleClose(code, closeText) {
+    // The time away counts from the first loss, through all attempts to reconnect.
+    const lostAtMs = this.state.lostAtMs || this.environment.now();
     this.socket = null;
-    this.leaveAtMs = Number.POSITIVE_INFINITY;
-    for (const following of this.followings.values()) following.subscribed = false;
-    // Why it went is told; that it is not back yet, everybody sees.
-    const reason = this.state.attempt > 0 ? this.state.reason : this.goodbye || REASONS[code] || told || `it was closed with ${code}`;
-    if (code >= REFUSED_FROM && code < 5000) {
-      this.change({ phase: "refused", lostAtMs, reason });
+    this.closeAtMs = Number.POSITIVE_INFINITY;
+    for (const subscription of this.subscriptions.values()) subscription.isActive = false;
+    // The reason of the first loss is kept: that of a failed attempt says less.
+    const reason = this.state.attempt > 0 ? this.state.reason : this.closeReason || REASONS[code] || closeText || `closed with code ${code}`;
+    if (code >= REFUSED_MIN && code <= REFUSED_MAX) {
+      this.setState({ phase: "refused", lostAtMs, reason });
       return;
     }
     const attempt = this.state.attempt + 1;
-    const mostMs = Math.min(RETRY_MS_MAX, RETRY_MS_MIN * 2 ** attempt);
-    // Half of it by chance: a thousand tabs do not come back in the same moment.
-    const waitMs = mostMs / 2 + (this.ground.random() * mostMs) / 2;
-    this.change({ phase: "waiting", attempt, lostAtMs, reason, retryAtMs: this.ground.now() + waitMs });
+    const waitMsMax = Math.min(RETRY_MS_MAX, RETRY_MS_MIN * 2 ** attempt);
+    // Half of the wait is random, so that a thousand tabs do not reconnect at once.
+    const waitMs = waitMsMax / 2 + (this.environment.random() * waitMsMax) / 2;
+    this.setState({ phase: "waiting", attempt, lostAtMs, reason, retryAtMs: this.environment.now() + waitMs });
   }
 
-  watch() {
-    const nowMs = this.ground.now();
+  /** Do what is due: reconnect, close, detect a dead connection, ping. */
+  tick() {
+    const nowMs = this.environment.now();
     if (this.state.phase === "waiting" && nowMs >= this.state.retryAtMs) this.open();
     if (this.socket === null) return;
-    if (nowMs >= this.leaveAtMs) {
-      this.leaveAtMs = Number.POSITIVE_INFINITY;
+    if (nowMs >= this.closeAtMs) {
+      this.closeAtMs = Number.POSITIVE_INFINITY;
       this.socket.close(1000);
+      return;
     }
-    if (nowMs - this.heardAtMs > this.heartbeatMs * HEARTBEATS_MISSED_MAX) {
-      const socket = this.socket;
-      this.goodbye = "nothing was heard for three heartbeats";
-      this.lost(1006, "");
+    if (nowMs - this.receivedAtMs > this.heartbeatMs * HEARTBEATS_MISSED_MAX) {
+      const { socket } = this;
+      this.closeReason = "the gateway missed three heartbeats";
+      this.handleClose(1006, "");
       socket.close();
     } else if (this.state.phase === "open" && nowMs - this.pingAtMs > this.heartbeatMs / 3) {
       this.pingAtMs = nowMs;

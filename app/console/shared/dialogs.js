@@ -1,102 +1,122 @@
 /*
- * Questions: a dialog with fields, one answer or none.
+ * Dialogs: a form that ends with its values or is cancelled, and a text that can be closed.
  *
- * Knows: fields, focus, the keyboard. Must never know: what the answer is for.
+ * Knows: fields, focus, the keyboard. Must never know: what the values are for.
  */
 
 import { toast } from "./announce.js";
-import { button, h, write } from "./dom.js";
+import { button, h, setText } from "./dom.js";
+import { formatError } from "./format.js";
 
 /** @typedef {{name: string, label: string, value?: string, type?: string, hint?: string, required?: boolean,
  *   options?: [string, string][], list?: string[], min?: number}} Field */
+/** @typedef {Record<string, string>} Values by the names of the fields */
 /**
  * @typedef {object} Question
  * @property {string} title
  * @property {string} [text]
  * @property {Field[]} [fields]
- * @property {string} go what the button says
+ * @property {string} submit the label of the button that submits
  * @property {boolean} [dangerous]
- * @property {string} [typed] what has to be typed before it goes
- * @property {(values: Record<string, string>) => Promise<string>} [preview] told while the fields change
- * @property {(values: Record<string, string>) => Promise<string>} [work] done before the dialog closes, and told;
- *   where it is refused the dialog says why and stays, with all that was typed
+ * @property {string} [confirm] a text that must be typed before the form can be submitted
+ * @property {(values: Values) => Promise<string>} [preview] shown while the fields change
+ * @property {(values: Values) => Promise<string>} [work] runs before the dialog closes; its result is a toast. If it
+ *   fails, the dialog shows why and stays open with its values
  */
 
-let serials = 0;
+let dialogCount = 0;
 
-/** @param {Question} question @returns {Promise<Record<string, string> | null>} null where it was left */
+/** @param {Question} question @returns {Promise<Values | null>} null if it was cancelled */
 export function ask(question) {
-  serials += 1;
-  const titleId = `dialog-${serials}`;
+  const { title, titleId } = makeTitle(question.title);
+  const form = h("form", { novalidate: true }, title, question.text && h("p", {}, question.text));
   const fields = [...(question.fields ?? [])];
-  if (question.typed !== undefined) {
-    fields.push({ name: "typed", label: `Type ${question.typed} to go on`, required: true });
+  if (question.confirm !== undefined) {
+    fields.push({ name: "confirm", label: `Type ${question.confirm} to confirm`, required: true });
   }
-  const inputs = fields.map((field) => input(field, `${titleId}-${field.name}`));
-  const told = h("p.preview", { "aria-live": "polite" });
-  const refused = h("p.refused", { role: "alert" });
-  const go = h(question.dangerous ? "button.button.danger" : "button.button.primary", { type: "submit" }, question.go);
-  const form = h(
-    "form",
-    { novalidate: true },
-    h("h2", { id: titleId }, question.title),
-    question.text && h("p", {}, question.text),
-    ...inputs.map(({ element }) => element),
-    told,
-    refused,
-  );
+  const inputs = fields.map((field) => makeInput(field, `${titleId}-${field.name}`));
+  const preview = h("p.preview", { "aria-live": "polite" });
+  const problem = h("p.problem", { role: "alert" });
+  const submit = h(question.dangerous ? "button.button.danger" : "button.button.primary", { type: "submit" }, question.submit);
   const dialog = h("dialog.dialog", { "aria-labelledby": titleId }, form);
-  form.append(h("div.actions", {}, button("Cancel", () => dialog.close()), go));
+  form.append(
+    ...inputs.map(({ element }) => element),
+    preview,
+    problem,
+    h("div.actions", {}, button("Cancel", () => dialog.close()), submit),
+  );
 
-  const values = () => Object.fromEntries(inputs.map(({ field, control }) => [field.name, control.value]));
-  const ready = () =>
+  const readValues = () => Object.fromEntries(inputs.map(({ field, control }) => [field.name, control.value]));
+  const isReady = () =>
     inputs.every(({ field, control }) => !field.required || control.value !== "") &&
-    (question.typed === undefined || values().typed === question.typed);
-  let asked = 0;
+    (question.confirm === undefined || readValues().confirm === question.confirm);
+  let previewCount = 0;
   let isBusy = false;
-  const changed = async () => {
-    go.disabled = isBusy || !ready();
+  const update = async () => {
+    submit.disabled = isBusy || !isReady();
     if (question.preview === undefined) return;
-    asked += 1;
-    const mine = asked;
-    const text = ready() ? await question.preview(values()).catch((error) => String(error.message ?? error)) : "";
-    if (mine === asked) write(told, text);
+    previewCount += 1;
+    const current = previewCount;
+    const text = isReady() ? await question.preview(readValues()).catch(formatError) : "";
+    if (current === previewCount) setText(preview, text);
+  };
+  /** @param {Values} values @returns {Promise<boolean>} whether the dialog may close */
+  const run = async (values) => {
+    if (question.work === undefined) return true;
+    isBusy = submit.disabled = true;
+    setText(problem, "");
+    try {
+      toast(await question.work(values));
+      return true;
+    } catch (error) {
+      setText(problem, formatError(error));
+      return false;
+    } finally {
+      isBusy = submit.disabled = false;
+    }
   };
   return new Promise((resolve) => {
-    /** @type {Record<string, string> | null} */
+    /** @type {Values | null} */
     let answer = null;
-    form.addEventListener("input", changed);
+    form.addEventListener("input", update);
     form.addEventListener("submit", async (/** @type {Event} */ event) => {
       event.preventDefault();
-      if (isBusy || !ready()) return;
-      const given = values();
-      if (question.work !== undefined) {
-        isBusy = go.disabled = true;
-        write(refused, "");
-        try {
-          toast(await question.work(given));
-        } catch (error) {
-          write(refused, error instanceof Error ? error.message : String(error));
-          return;
-        } finally {
-          isBusy = go.disabled = false;
-        }
-      }
-      answer = given;
+      if (isBusy || !isReady()) return;
+      const values = readValues();
+      if (!(await run(values))) return;
+      answer = values;
       dialog.close();
     });
-    dialog.addEventListener("close", () => {
-      dialog.remove();
-      resolve(answer);
-    });
-    document.body.append(dialog);
-    changed();
-    dialog.showModal();
+    dialog.addEventListener("close", () => resolve(answer));
+    open(dialog);
+    update();
   });
 }
 
+/** Show a text with a button that closes it. @param {string} text of the title @param {Node[]} children */
+export function show(text, ...children) {
+  const { title, titleId } = makeTitle(text);
+  const dialog = h("dialog.dialog", { "aria-labelledby": titleId }, title, ...children);
+  dialog.append(h("div.actions", {}, button("Close", () => dialog.close(), {}, "button.button.primary")));
+  open(dialog);
+}
+
+/** @param {string} text */
+function makeTitle(text) {
+  dialogCount += 1;
+  const titleId = `dialog-${dialogCount}`;
+  return { titleId, title: h("h2", { id: titleId }, text) };
+}
+
+/** @param {HTMLDialogElement} dialog */
+function open(dialog) {
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
 /** @param {Field} field @param {string} id */
-function input(field, id) {
+function makeInput(field, id) {
   const hint = field.hint ? h("span.hint", { id: `${id}-hint` }, field.hint) : null;
   const common = { id, name: field.name, "aria-describedby": field.hint ? `${id}-hint` : null };
   const control = field.options
@@ -111,17 +131,6 @@ function input(field, id) {
         list: field.list ? `${id}-list` : null,
       });
   if (field.value !== undefined) control.value = field.value;
-  const known = field.list ? h("datalist", { id: `${id}-list` }, ...field.list.map((value) => h("option", { value }))) : null;
-  return { field, control, element: h("div.field", {}, h("label", { for: id }, field.label), control, hint, known) };
-}
-
-/** A page of text with a way out. @param {string} title @param {Node[]} inside */
-export function show(title, ...inside) {
-  serials += 1;
-  const titleId = `dialog-${serials}`;
-  const dialog = h("dialog.dialog", { "aria-labelledby": titleId }, h("h2", { id: titleId }, title), ...inside);
-  dialog.append(h("div.actions", {}, button("Close", () => dialog.close(), {}, "button.button.primary")));
-  dialog.addEventListener("close", () => dialog.remove());
-  document.body.append(dialog);
-  dialog.showModal();
+  const suggestions = field.list ? h("datalist", { id: `${id}-list` }, ...field.list.map((value) => h("option", { value }))) : null;
+  return { field, control, element: h("div.field", {}, h("label", { for: id }, field.label), control, hint, suggestions) };
 }

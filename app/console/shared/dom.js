@@ -1,22 +1,22 @@
 /*
- * Elements out of code: the one place where the page makes them.
+ * Elements from code: the one place where the page makes them.
  *
- * Knows: tags, attributes, text. Must never know: markup. Whatever comes from a stream goes in as text nodes or as
- * the value of an attribute that holds text; nothing here, and nothing that uses it, reads a string as HTML.
+ * Knows: tags, attributes, text. Must never know: markup. Text from a stream becomes a text node or the value of a
+ * harmless attribute; neither this module nor its callers ever parse a string as HTML.
  */
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
 /** @typedef {Record<string, string | number | boolean | null | undefined | ((event: any) => void)>} Attributes */
 
-// An attribute that is code or style has no business here: `on…` takes functions alone, and links stay on this page.
+// No attribute may carry code or style: `on…` takes functions only, and links stay on this page.
 const FORBIDDEN = new Set(["style", "srcdoc", "src", "innerHTML"]);
 
 /**
- * An element: `h("td.number", { title: "…" }, "text", child)`.
- * @param {string} kind tag and classes, with dots between
- * @param {Attributes} [attributes] `onclick` and the like are listeners; `true` is an attribute without value
+ * Make an element: `h("td.number", { title: "…" }, "text", child)`.
+ * @param {string} kind tag and classes, separated by dots
+ * @param {Attributes} [attributes] functions (`onclick`) become listeners; `true` is an attribute without a value
  * @param {...Child} children
- * @returns {any} any, for a caller knows which element it asked for
+ * @returns {any} any, because a caller knows which element it asked for
  */
 export function h(kind, attributes = {}, ...children) {
   const [tag = "div", ...classes] = kind.split(".");
@@ -27,12 +27,12 @@ export function h(kind, attributes = {}, ...children) {
     if (typeof value === "function") {
       element.addEventListener(name.slice(2), value);
     } else if (FORBIDDEN.has(name) || name.startsWith("on") || (name === "href" && !String(value).startsWith("#"))) {
-      throw new Error(`the attribute ${name} is not for this page`);
+      throw new Error(`the attribute ${name} is not allowed in this page`);
     } else {
       element.setAttribute(name, value === true ? "" : String(value));
     }
   }
-  add(element, children);
+  append(element, children);
   return element;
 }
 
@@ -40,7 +40,7 @@ export function h(kind, attributes = {}, ...children) {
  * @param {Node} parent
  * @param {Child[]} children
  */
-function add(parent, children) {
+function append(parent, children) {
   for (const child of children) {
     if (child === null || child === undefined || child === false) continue;
     parent.appendChild(child instanceof Node ? child : document.createTextNode(String(child)));
@@ -48,26 +48,26 @@ function add(parent, children) {
 }
 
 /**
- * Put these children in the place of all others.
+ * Replace all children.
  * @param {Element} parent
  * @param {...Child} children
  */
 export function fill(parent, ...children) {
   parent.textContent = "";
-  add(parent, children);
+  append(parent, children);
 }
 
 /**
- * Set a text where it differs: what does not change is not laid out again.
+ * Set a text if it differs, so that unchanged text causes no layout.
  * @param {Element} element
  * @param {string} text
  */
-export function write(element, text) {
+export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
 /**
- * A button that says what it does.
+ * Make a button.
  * @param {string} label
  * @param {(event: any) => void} onclick
  * @param {Attributes} [attributes]
@@ -79,7 +79,21 @@ export function button(label, onclick, attributes = {}, kind = "button") {
 }
 
 /**
- * Give the reader a file to keep.
+ * Make a table that scrolls sideways where it does not fit.
+ * @param {string} caption for screen readers @param {any[]} heads the cells of its head @param {Element} body
+ */
+export function makeTable(caption, heads, body) {
+  return h("div.sideways", {}, h("table.list", {}, h("caption.unseen", {}, caption), h("thead", {}, h("tr", {}, ...heads)), body));
+}
+
+/**
+ * Make a head cell; the head of a column without a name is no header.
+ * @param {string} label @param {boolean} [isNumber]
+ */
+export const makeHead = (label, isNumber = false) => (label === "" ? h("td") : h(isNumber ? "th.number" : "th", { scope: "col" }, label));
+
+/**
+ * Save a text as a file.
  * @param {string} name @param {string} type @param {string} text
  */
 export function save(name, type, text) {
@@ -87,37 +101,39 @@ export function save(name, type, text) {
   link.href = URL.createObjectURL(new Blob([text], { type }));
   link.download = name;
   link.click();
-  // The browser has taken it once the click was handled.
+  // The download starts while the click is handled; the URL is not needed after that.
   setTimeout(() => URL.revokeObjectURL(link.href), 1_000);
 }
 
+/** @template T @typedef {{element: Element, update: (item: T) => void}} Row */
+
 /**
- * Keep keyed children in order without making anew what is there: focus and selection survive.
+ * Update keyed children in order. Existing elements are reused, so that focus and selection survive.
  * @template T
  * @param {Element} parent
- * @param {Map<string, {element: Element, update: (item: T) => void}>} kept
+ * @param {Map<string, Row<T>>} rows the rows by key, kept between calls
  * @param {Iterable<[string, T]>} items
- * @param {(item: T) => {element: Element, update: (item: T) => void}} make
+ * @param {(item: T) => Row<T>} make
  */
-export function reconcile(parent, kept, items, make) {
+export function reconcile(parent, rows, items, make) {
   const seen = new Set();
   /** @type {ChildNode | null} */
-  let place = parent.firstChild;
+  let next = parent.firstChild;
   for (const [key, item] of items) {
     seen.add(key);
-    let row = kept.get(key);
+    let row = rows.get(key);
     if (row === undefined) {
       row = make(item);
-      kept.set(key, row);
+      rows.set(key, row);
     }
     row.update(item);
-    if (row.element === place) place = place.nextSibling;
-    else parent.insertBefore(row.element, place);
+    if (row.element === next) next = next.nextSibling;
+    else parent.insertBefore(row.element, next);
   }
-  for (const [key, row] of kept) {
+  for (const [key, row] of rows) {
     if (!seen.has(key)) {
       row.element.remove();
-      kept.delete(key);
+      rows.delete(key);
     }
   }
 }

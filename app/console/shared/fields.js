@@ -5,10 +5,10 @@
  */
 
 /** @param {number | null} value a number as the text of a field, "" for null */
-export const numberText = (value) => (value === null ? "" : String(value));
+export const formatNumber = (value) => (value === null ? "" : String(value));
 
 /** @param {number | null} ms milliseconds as seconds in a field, "" for null */
-export const secondsText = (ms) => numberText(ms === null ? null : ms / 1000);
+export const formatSeconds = (ms) => formatNumber(ms === null ? null : ms / 1000);
 
 /** @param {string | undefined} text of a field @returns {number | null} null for an empty field */
 export const parseNumber = (text) => (text === undefined || text === "" ? null : Number(text));

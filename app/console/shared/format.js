@@ -1,7 +1,7 @@
 /*
- * Numbers, times and IDs as people read them.
+ * Numbers, times, names and errors as people read them.
  *
- * Knows: units and IDs. Must never know: elements, where a number comes from.
+ * Knows: units, lengths. Must never know: elements, where a number comes from.
  */
 
 const COUNT = new Intl.NumberFormat("en");
@@ -11,23 +11,26 @@ const LABEL_CHARS_MAX = 90;
 const LABEL_END_CHARS = 30;
 
 /** @param {number} number */
-export const count = (number) => COUNT.format(number);
+export const formatCount = (number) => COUNT.format(number);
 
 /** @param {number} number 12345 → 12.3K */
-export const short = (number) => (number < 10_000 ? COUNT.format(number) : SHORT.format(number));
+export const formatShort = (number) => (number < 10_000 ? COUNT.format(number) : SHORT.format(number));
 
-/** @param {number} number @param {string} one @param {string} [many] */
-export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
+/** @param {number} number @param {string} one @param {string} [many] 1 → 1 entry, 2 → 2 entries */
+export const pluralize = (number, one, many = `${one}s`) => `${formatCount(number)} ${number === 1 ? one : many}`;
+
+/** @param {number} number */
+export const countEntries = (number) => pluralize(number, "entry", "entries");
 
 /** @param {number | null} perSecond */
-export function rate(perSecond) {
+export function formatRate(perSecond) {
   if (perSecond === null) return "–";
   if (perSecond === 0) return "0/s";
-  return `${perSecond < 10 ? perSecond.toFixed(1) : short(Math.round(perSecond))}/s`;
+  return `${perSecond < 10 ? perSecond.toFixed(1) : formatShort(Math.round(perSecond))}/s`;
 }
 
 /** @param {number} bytes */
-export function bytes(bytes) {
+export function formatBytes(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
   while (bytes >= 1024 && unit < units.length - 1) {
@@ -38,39 +41,42 @@ export function bytes(bytes) {
 }
 
 /** @param {number | null} ms */
-export function duration(ms) {
+export function formatDuration(ms) {
   if (ms === null) return "–";
   if (ms < 1000) return `${ms < 10 ? Number(ms.toFixed(1)) : Math.round(ms)} ms`;
   if (ms < 10_000) return `${(ms / 1000).toFixed(1)} s`;
   const s = Math.round(ms / 1000);
   if (s < 60) return `${s} s`;
   const minutes = Math.round(s / 60);
-  if (s < 3600) return parts(Math.floor(s / 60), "min", s % 60, "s");
-  if (minutes < 1440) return parts(Math.floor(minutes / 60), "h", minutes % 60, "min");
+  if (s < 3600) return joinUnits(Math.floor(s / 60), "min", s % 60, "s");
+  if (minutes < 1440) return joinUnits(Math.floor(minutes / 60), "h", minutes % 60, "min");
   const hours = Math.round(s / 3600);
-  return parts(Math.floor(hours / 24), "d", hours % 24, "h");
+  return joinUnits(Math.floor(hours / 24), "d", hours % 24, "h");
 }
 
 /** @param {number} large @param {string} unit @param {number} small @param {string} lesser */
-const parts = (large, unit, small, lesser) => (small === 0 ? `${large} ${unit}` : `${large} ${unit} ${small} ${lesser}`);
+const joinUnits = (large, unit, small, lesser) => (small === 0 ? `${large} ${unit}` : `${large} ${unit} ${small} ${lesser}`);
 
 /** @param {number} number @param {number} [width] */
-const two = (number, width = 2) => String(number).padStart(width, "0");
+const pad = (number, width = 2) => String(number).padStart(width, "0");
 
-/** @param {number} ms the time of day, to the millisecond */
-export function clock(ms) {
+/** @param {number} ms a time of day, to the millisecond */
+export function formatTime(ms) {
   const at = new Date(ms);
-  const day = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
-  return Number.isNaN(at.getTime()) ? "" : `${day}.${two(at.getMilliseconds(), 3)}`;
+  const day = `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
+  return Number.isNaN(at.getTime()) ? "" : `${day}.${pad(at.getMilliseconds(), 3)}`;
 }
 
-/** @param {number} ms day and time */
-export function moment(ms) {
+/** @param {number} ms a date and a time of day */
+export function formatDateTime(ms) {
   const at = new Date(ms);
   if (Number.isNaN(at.getTime())) return "";
-  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock(ms)}`;
+  return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())} ${formatTime(ms)}`;
 }
 
-/** Head and tail of a long name: what tells names apart is often at the end. @param {string} name */
+/** Shorten a long name in the middle, because names often differ at the end. @param {string} name */
 export const abbreviate = (name) =>
   name.length <= LABEL_CHARS_MAX ? name : `${name.slice(0, LABEL_CHARS_MAX - LABEL_END_CHARS - 1)}…${name.slice(-LABEL_END_CHARS)}`;
+
+/** @param {unknown} error */
+export const formatError = (error) => (error instanceof Error ? error.message : String(error));

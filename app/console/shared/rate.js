@@ -1,14 +1,14 @@
 /*
- * Entries per second, from a counter that is read now and then.
+ * Entries per second, from a counter that is polled.
  *
- * Knows: that a reading is taken at some moment between question and answer. Must never know: whose counter it is.
+ * Knows: that a counter is read at some moment between request and response. Must never know: whose counter it is.
  */
 
 // Two readings closer together say more about the network than about the stream.
 const SPAN_MS_MIN = 1_000;
-// Readings further apart (the tab was hidden) would show an average of long ago as the present rate.
+// Readings further apart (the tab was hidden) would show a long average as the present rate.
 const SPAN_MS_MAX = 30_000;
-// The span is at least this many times as long as what is unknown of it: the rate is right within a quarter.
+// The span is at least this many times its uncertainty, so that the rate is right within a quarter.
 const SPANS_PER_ERROR = 4;
 
 /** @typedef {{added: number, generation: string, atMs: number, errorMs: number}} Reading */
@@ -16,7 +16,7 @@ const SPANS_PER_ERROR = 4;
 export class Rate {
   constructor() {
     /** @type {Reading | null} */
-    this.before = null;
+    this.previous = null;
     /** Null until two readings are far enough apart. @type {number | null} */
     this.perSecond = null;
   }
@@ -24,20 +24,20 @@ export class Rate {
   /**
    * Take a reading of the counter.
    * @param {{entries_added: number, generation: string}} stream
-   * @param {number} sentMs @param {number} gotMs when it was asked for, and answered
+   * @param {number} sentMs when the request was sent @param {number} receivedMs when the response arrived
    */
-  read({ entries_added: added, generation }, sentMs, gotMs) {
-    const now = { added, generation, atMs: (sentMs + gotMs) / 2, errorMs: (gotMs - sentMs) / 2 };
-    const { before } = this;
-    if (before === null || before.generation !== generation || now.atMs - before.atMs > SPAN_MS_MAX) {
-      this.before = now;
+  read({ entries_added: added, generation }, sentMs, receivedMs) {
+    const reading = { added, generation, atMs: (sentMs + receivedMs) / 2, errorMs: (receivedMs - sentMs) / 2 };
+    const { previous } = this;
+    if (previous === null || previous.generation !== generation || reading.atMs - previous.atMs > SPAN_MS_MAX) {
+      this.previous = reading;
       this.perSecond = null;
       return null;
     }
-    const spanMs = now.atMs - before.atMs;
-    if (spanMs < Math.max(SPAN_MS_MIN, SPANS_PER_ERROR * (before.errorMs + now.errorMs))) return this.perSecond;
-    this.before = now;
-    this.perSecond = (Math.max(0, added - before.added) * 1000) / spanMs;
+    const spanMs = reading.atMs - previous.atMs;
+    if (spanMs < Math.max(SPAN_MS_MIN, SPANS_PER_ERROR * (previous.errorMs + reading.errorMs))) return this.perSecond;
+    this.previous = reading;
+    this.perSecond = (Math.max(0, added - previous.added) * 1000) / spanMs;
     return this.perSecond;
   }
 }

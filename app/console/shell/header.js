@@ -1,106 +1,108 @@
 /*
- * The head of the page: how the connection is, the theme, the keys.
+ * The head of the page: the state of the connection, the theme, the keyboard shortcuts.
  *
- * Knows: states in words, what the browser remembers. Must never know: streams, entries.
+ * Knows: states in words, settings of the browser. Must never know: streams, entries.
  */
 
 import { say } from "../shared/announce.js";
 import { show } from "../shared/dialogs.js";
-import { button, h, write } from "../shared/dom.js";
-import { clock } from "../shared/format.js";
+import { button, h, setText } from "../shared/dom.js";
+import { formatTime } from "../shared/format.js";
 import { loadSetting, saveSetting } from "../shared/storage.js";
 
 /** @typedef {import("../shared/connection.js").State} State */
 
 const THEMES = ["system", "light", "dark"];
+const UPDATE_MS = 500;
 /** @type {[string, string][]} */
-const KEYS = [
+const SHORTCUTS = [
   ["/", "filter entries"],
-  ["Space", "pause, resume"],
+  ["Space", "pause or resume"],
   ["G", "jump to a time or an ID"],
-  ["L", "go to now"],
+  ["L", "go to the newest entries"],
   ["S", "find a stream"],
-  ["E", "to the entries: then arrows, Page Up and Down, Home, End; Enter opens one"],
+  ["E", "focus the entries; then arrows, Page Up, Page Down, Home, End; Enter opens an entry"],
   ["1, 2, 3", "live, groups, publish"],
-  ["T", "theme"],
-  ["Esc", "close what is open"],
-  ["?", "this list"],
+  ["T", "change the theme"],
+  ["Esc", "close a dialog or an entry"],
+  ["?", "show this list"],
 ];
 
-export class Top extends EventTarget {
+/** Fires `theme` when the theme changes, `list` when the list of streams is to be shown or hidden. */
+export class Header extends EventTarget {
   /** @param {Element} element @param {import("../shared/connection.js").Connection} connection */
   constructor(element, connection) {
     super();
     this.connection = connection;
-    this.keysOn = loadSetting("keys") !== "off";
+    this.hasShortcuts = loadSetting("keys") !== "off";
     this.dot = h("span.dot", { "aria-hidden": "true" });
-    this.words = h("span");
-    this.retry = button("Try now", () => connection.retry(), { hidden: true });
+    this.description = h("span");
+    this.retry = button("Retry now", () => connection.retry(), { hidden: true });
     this.version = h("span.muted");
+    this.list = button("Streams", () => this.dispatchEvent(new Event("list")), { "aria-controls": "streams" }, "button.button.list-toggle");
     this.theme = button("", () => this.nextTheme(), { title: "T" });
     element.append(
-      h("a.brand", { href: "#/", "aria-label": "Weir console, start" }, h("span.mark", { "aria-hidden": "true" }), "Weir"),
+      h("a.brand", { href: "#/", "aria-label": "Weir console, overview" }, h("span.mark", { "aria-hidden": "true" }), "Weir"),
       this.version,
-      h("div.connection", { role: "group", "aria-label": "Connection" }, this.dot, this.words, this.retry),
+      h("div.connection", { role: "group", "aria-label": "Connection" }, this.dot, this.description, this.retry),
       h("span.grow"),
+      this.list,
       this.theme,
-      button("Keys", () => this.showKeys(), { title: "?" }),
+      button("Keys", () => this.showShortcuts(), { title: "?" }),
     );
     this.setTheme(loadSetting("theme") ?? "system");
-    this.was = "";
-    connection.addEventListener("change", () => this.tell());
-    setInterval(() => this.tell(), 500);
-    this.tell();
+    this.announcedPhase = "";
+    connection.addEventListener("change", () => this.update());
+    setInterval(() => this.update(), UPDATE_MS);
+    this.update();
   }
 
-  tell() {
+  update() {
     const { state } = this.connection;
-    const sentence = words(state);
     this.dot.className = `dot ${state.phase}`;
-    write(this.words, sentence);
+    setText(this.description, describe(state));
     this.retry.hidden = state.phase === "open" || state.phase === "connecting";
-    if (state.phase !== this.was && state.phase !== "connecting") {
-      if (this.was !== "") say(state.phase === "open" ? "Connected" : `Not connected: ${state.reason}`);
-      this.was = state.phase;
+    if (state.phase !== this.announcedPhase && state.phase !== "connecting") {
+      if (this.announcedPhase !== "") say(state.phase === "open" ? "Connected" : `Not connected: ${state.reason}`);
+      this.announcedPhase = state.phase;
     }
   }
 
   nextTheme() {
-    const now = document.documentElement.dataset.theme ?? "system";
-    this.setTheme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length] ?? "system");
+    const theme = document.documentElement.dataset.theme ?? "system";
+    this.setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length] ?? "system");
   }
 
   /** @param {string} theme */
   setTheme(theme) {
     document.documentElement.dataset.theme = theme;
-    write(this.theme, `Theme: ${theme}`);
+    setText(this.theme, `Theme: ${theme}`);
     saveSetting("theme", theme);
     this.dispatchEvent(new Event("theme"));
   }
 
-  showKeys() {
+  showShortcuts() {
     const toggle = h("input", {
       type: "checkbox",
       onchange: () => {
-        this.keysOn = toggle.checked;
+        this.hasShortcuts = toggle.checked;
         saveSetting("keys", toggle.checked ? "on" : "off");
       },
     });
-    toggle.checked = this.keysOn;
-    const lines = KEYS.flatMap(([key, what]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)]);
-    show("Keys", h("dl.keys", {}, ...lines), h("label.choice", {}, toggle, "Single keys do these things"));
+    toggle.checked = this.hasShortcuts;
+    const lines = SHORTCUTS.flatMap(([key, action]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, action)]);
+    show("Keyboard shortcuts", h("dl.keys", {}, ...lines), h("label.choice", {}, toggle, "Use single-key shortcuts"));
   }
 }
 
-/** @param {State} state honest, and short */
-function words(state) {
-  const nowMs = Date.now();
-  if (state.phase === "open") return `Connected since ${clock(state.sinceMs).slice(0, 8)}`;
+/** @param {State} state */
+function describe(state) {
+  const timeOfDay = (/** @type {number} */ ms) => formatTime(ms).slice(0, 8);
+  if (state.phase === "open") return `Connected since ${timeOfDay(state.sinceMs)}`;
   if (state.phase === "refused") return `Refused: ${state.reason}`;
   if (state.lostAtMs === 0) return "Connecting";
-  const away = `Not connected since ${clock(state.lostAtMs).slice(0, 8)}: ${state.reason}`;
-  if (state.phase === "connecting") return `${away}; trying`;
-  const waitS = Math.ceil(Math.max(0, state.retryAtMs - nowMs) / 1000);
-  return `${away}; next try in ${waitS} s`;
+  const loss = `Not connected since ${timeOfDay(state.lostAtMs)}: ${state.reason}`;
+  if (state.phase === "connecting") return `${loss}; reconnecting`;
+  const waitS = Math.ceil(Math.max(0, state.retryAtMs - Date.now()) / 1000);
+  return `${loss}; next attempt in ${waitS} s`;
 }
-

@@ -1,10 +1,10 @@
 /*
- * Names as a tree: what begins alike is folded under its prefix.
+ * Names as a tree: names with a common prefix are folded into a folder.
  *
- * Knows: names and where they can be divided. Must never know: elements, what the names are of.
+ * Knows: names and their separators. Must never know: elements, what the names belong to.
  */
 
-// `:`, `.` and `/` are put into names to divide them; `-` and `_` also stand inside words, so that more must agree.
+// `:`, `.` and `/` separate parts of a name. `-` and `_` also occur inside words, so more names must share the prefix.
 const SHARED_MIN = 2;
 const SHARED_MIN_WEAK = 6;
 
@@ -12,48 +12,48 @@ const SHARED_MIN_WEAK = 6;
 /** @template T @typedef {{kind: "folder", prefix: string, label: string, depth: number, isOpen: boolean, items: T[]}} FolderRow */
 
 /**
- * The rows to show, folders before what is in them.
+ * The rows to show, each folder before its items.
  * @template {{name: string}} T
- * @param {T[]} items in the order of their names
+ * @param {T[]} items ordered by name
  * @param {(prefix: string) => boolean} isOpen
  * @returns {(ItemRow<T> | FolderRow<T>)[]}
  */
-export function fold(items, isOpen, from = 0, depth = 0) {
+export function fold(items, isOpen, start = 0, depth = 0) {
   /** @type {(ItemRow<T> | FolderRow<T>)[]} */
   const rows = [];
-  for (let at = 0; at < items.length; ) {
-    const item = /** @type {T} */ (items[at]);
-    const inside = items.slice(at, at + shared(items, at, from));
-    if (inside.length < SHARED_MIN) {
-      rows.push({ kind: "item", label: item.name.slice(from), depth, item });
-      at += 1;
+  for (let index = 0; index < items.length; ) {
+    const item = /** @type {T} */ (items[index]);
+    const folder = items.slice(index, index + countShared(items, index, start));
+    if (folder.length < SHARED_MIN) {
+      rows.push({ kind: "item", label: item.name.slice(start), depth, item });
+      index += 1;
       continue;
     }
-    const prefix = commonPrefix(inside);
+    const prefix = commonPrefix(folder);
     const open = isOpen(prefix);
-    rows.push({ kind: "folder", prefix, label: prefix.slice(from), depth, isOpen: open, items: inside });
-    if (open) rows.push(...fold(inside, isOpen, prefix.length, depth + 1));
-    at += inside.length;
+    rows.push({ kind: "folder", prefix, label: prefix.slice(start), depth, isOpen: open, items: folder });
+    if (open) rows.push(...fold(folder, isOpen, prefix.length, depth + 1));
+    index += folder.length;
   }
   return rows;
 }
 
 /**
- * How many items from `at` on share the shortest prefix that is worth a folder; 0 where there is none.
- * @param {{name: string}[]} items @param {number} at @param {number} from
+ * How many items from `index` on share the shortest prefix that makes a folder; 0 for none.
+ * @param {{name: string}[]} items @param {number} index @param {number} start
  */
-function shared(items, at, from) {
-  const { name } = /** @type {{name: string}} */ (items[at]);
-  for (const { index, 0: divider } of name.slice(from).matchAll(/[:./_-]/g)) {
-    const head = name.slice(0, from + index + 1);
-    let end = at + 1;
-    while (end < items.length && items[end]?.name.startsWith(head)) end += 1;
-    if (end - at >= (divider === "-" || divider === "_" ? SHARED_MIN_WEAK : SHARED_MIN)) return end - at;
+function countShared(items, index, start) {
+  const { name } = /** @type {{name: string}} */ (items[index]);
+  for (const { index: length, 0: separator } of name.slice(start).matchAll(/[:./_-]/g)) {
+    const prefix = name.slice(0, start + length + 1);
+    let end = index + 1;
+    while (end < items.length && items[end]?.name.startsWith(prefix)) end += 1;
+    if (end - index >= (separator === "-" || separator === "_" ? SHARED_MIN_WEAK : SHARED_MIN)) return end - index;
   }
   return 0;
 }
 
-/** The longest prefix of all that ends with a divider. @param {{name: string}[]} items in order */
+/** The longest common prefix that ends with a separator. @param {{name: string}[]} items ordered by name */
 function commonPrefix(items) {
   const [first = "", last = ""] = [items[0]?.name, items.at(-1)?.name];
   let length = 0;
@@ -61,8 +61,8 @@ function commonPrefix(items) {
   return first.slice(0, length).replace(/[^:./_-]*$/, "");
 }
 
-/** Whether a name holds every word of the search, anywhere and in any case. @param {string} name @param {string} search */
+/** Whether a name contains every word of a search, ignoring case. @param {string} name @param {string} search */
 export function matches(name, search) {
-  const low = name.toLowerCase();
-  return search.toLowerCase().split(/\s+/).every((word) => low.includes(word));
+  const lowerName = name.toLowerCase();
+  return search.toLowerCase().split(/\s+/).every((word) => lowerName.includes(word));
 }

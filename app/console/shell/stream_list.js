@@ -1,65 +1,67 @@
 /*
- * The list of streams: name, length, rate, memory, groups; a tree by name, or sorted by a figure, or what a search finds.
+ * The list of streams: name, length, rate, memory, groups; as a tree, sorted by a column, or filtered by a search.
  *
- * Knows: what a row shows. Must never know: the socket, entries.
+ * Knows: the content of a row. Must never know: the WebSocket, entries.
  */
 
+import { formatAddress } from "../shared/address.js";
 import * as api from "../shared/api.js";
+import { sumRates } from "../shared/catalogue.js";
 import { ask } from "../shared/dialogs.js";
-import { button, fill, h, reconcile, write } from "../shared/dom.js";
-import { abbreviate, bytes, count, plural, rate, short } from "../shared/format.js";
-import { href } from "../shared/address.js";
+import { button, fill, h, reconcile, setText } from "../shared/dom.js";
+import { abbreviate, formatBytes, formatCount, formatRate, formatShort, pluralize } from "../shared/format.js";
 import { UNLIMITED, parseRetention, retentionFields } from "../shared/retention.js";
 import { fold, matches } from "./name_tree.js";
 
-/** @typedef {import("../shared/catalogue.js").Line} Line */
-/** @typedef {{kind: "stream", label: string, depth: number, line: Line}} StreamRow */
-/** @typedef {{kind: "folder", prefix: string, label: string, depth: number, isOpen: boolean, lines: Line[]}} FolderRow */
+/** @typedef {import("../shared/catalogue.js").CatalogueItem} CatalogueItem */
+/** @typedef {{kind: "stream", label: string, depth: number, item: CatalogueItem}} StreamRow */
+/** @typedef {{kind: "folder", prefix: string, label: string, depth: number, isOpen: boolean, items: CatalogueItem[]}} FolderRow */
 
-const ROWS_SHOWN = 300;
-// A list that fits is shown open; a longer one is folded until somebody opens it.
+const PAGE_ROWS = 300;
+// Up to here all folders start open; in a longer list they start closed.
 const OPEN_STREAMS_MAX = 40;
-const SEARCH_MS = 250;
-/** @type {[string, string, (line: Line) => string | number][]} */
+const DEPTH_MAX = 6;
+const SEARCH_DELAY_MS = 250;
+/** Name, label, and the value to sort by. @type {[string, string, (item: CatalogueItem) => number][]} */
 const COLUMNS = [
-  ["name", "Name", ({ name }) => name],
+  ["name", "Name", () => 0],
   ["length", "Length", ({ stream }) => stream.length],
-  ["rate", "Rate", (line) => line.rate ?? 0],
+  ["rate", "Rate", ({ rate }) => rate ?? 0],
   ["memory", "Memory", ({ stream }) => stream.memory_bytes],
   ["groups", "Groups", ({ stream }) => stream.groups],
 ];
 
-export class Streams {
+export class StreamList {
   /** @param {Element} element @param {import("../shared/catalogue.js").Catalogue} catalogue */
   constructor(element, catalogue) {
     this.catalogue = catalogue;
-    this.current = "";
+    this.selected = "";
     this.view = "live";
-    this.sorted = "name";
-    this.limit = ROWS_SHOWN;
-    /** Folders that somebody opened or closed. @type {Map<string, boolean>} */
+    this.sortedBy = "name";
+    this.rowsMax = PAGE_ROWS;
+    /** The folders that the reader opened (true) or closed. @type {Map<string, boolean>} */
     this.folders = new Map();
-    /** What a search found beyond the end of the list. @type {Line[]} */
+    /** Streams beyond the end of the list that the search found. @type {CatalogueItem[]} */
     this.beyond = [];
     /** @type {Map<string, any>} */
-    this.kept = new Map();
+    this.rowsByKey = new Map();
     this.search = h("input", {
       type: "search",
-      placeholder: "Find in names",
+      placeholder: "Find streams",
       "aria-label": "Find streams",
       autocomplete: "off",
       spellcheck: "false",
       oninput: () => this.find(),
     });
-    this.heads = COLUMNS.map(([key, label]) => {
-      const sort = button(label, () => this.sort(key), {}, "button.head");
-      return { key, element: h(`th.${key}`, { scope: "col", "aria-sort": key === "name" ? "ascending" : "none" }, sort) };
+    this.heads = COLUMNS.map(([column, label]) => {
+      const sort = button(label, () => this.sort(column), {}, "button.head");
+      return { column, element: h(`th.${column}`, { scope: "col", "aria-sort": column === "name" ? "ascending" : "none" }, sort) };
     });
     this.body = h("tbody");
     this.empty = h("p.empty", { hidden: true });
     this.more = button("Show more streams", () => this.showMore(), { hidden: true });
     element.append(
-      h("div.bar", {}, this.search, button("New stream", () => create(), { title: "Create a stream" })),
+      h("div.bar", {}, this.search, button("New stream", () => createStream())),
       h(
         "div.scroll",
         { tabindex: 0, role: "region", "aria-label": "List of streams" },
@@ -68,162 +70,155 @@ export class Streams {
         this.more,
       ),
     );
-    this.searching = 0;
-    catalogue.addEventListener("changed", () => this.draw());
+    this.searchTimer = 0;
+    catalogue.addEventListener("change", () => this.draw());
   }
 
-  /** @param {string} key */
-  sort(key) {
-    this.sorted = key;
+  /** @param {string} column */
+  sort(column) {
+    this.sortedBy = column;
     for (const head of this.heads) {
-      head.element.setAttribute("aria-sort", head.key !== key ? "none" : key === "name" ? "ascending" : "descending");
+      head.element.setAttribute("aria-sort", head.column !== column ? "none" : column === "name" ? "ascending" : "descending");
     }
     this.draw();
   }
 
   showMore() {
-    this.limit += ROWS_SHOWN;
+    this.rowsMax += PAGE_ROWS;
     this.draw();
   }
 
-  /** The list holds all names but those of a very large gateway: that is asked for what begins so. */
+  /** Search the list, and in a very large gateway also the streams beyond its end. */
   find() {
     this.beyond = [];
-    this.limit = ROWS_SHOWN;
+    this.rowsMax = PAGE_ROWS;
     this.draw();
-    clearTimeout(this.searching);
+    clearTimeout(this.searchTimer);
     const search = this.search.value;
     if (search === "" || this.catalogue.isComplete) return;
-    this.searching = window.setTimeout(async () => {
-      const found = await this.catalogue.beginningWith(search).catch(() => []);
+    this.searchTimer = window.setTimeout(async () => {
+      const found = await this.catalogue.findByPrefix(search).catch(() => []);
       if (search !== this.search.value) return;
       this.beyond = found;
       this.draw();
-    }, SEARCH_MS);
+    }, SEARCH_DELAY_MS);
   }
 
   /** @param {string} stream @param {string} view */
   select(stream, view) {
-    // A folder that hides the stream somebody goes to opens.
-    if (stream !== this.current) {
+    // A closed folder opens when its stream is selected.
+    if (stream !== this.selected) {
       for (const prefix of this.folders.keys()) if (stream.startsWith(prefix)) this.folders.delete(prefix);
     }
-    this.current = stream;
+    this.selected = stream;
     this.view = view;
     this.draw();
   }
 
   /** @returns {(StreamRow | FolderRow)[]} */
-  rows() {
+  makeRows() {
     const search = this.search.value.trim();
-    const column = COLUMNS.find(([key]) => key === this.sorted);
-    let { lines } = this.catalogue;
+    const isSorted = this.sortedBy !== "name";
+    const value = COLUMNS.find(([column]) => column === this.sortedBy)?.[2];
+    let { items } = this.catalogue;
     if (search !== "") {
-      const known = new Set(lines.map(({ name }) => name));
-      lines = [...lines, ...this.beyond.filter(({ name }) => !known.has(name))].filter(({ name }) => matches(name, search));
+      const known = new Set(items.map(({ name }) => name));
+      items = [...items, ...this.beyond.filter(({ name }) => !known.has(name))].filter(({ name }) => matches(name, search));
     }
-    if (column && this.sorted !== "name") lines = [...lines].sort((a, b) => Number(column[2](b)) - Number(column[2](a)));
-    if (search !== "" || this.sorted !== "name") return lines.map((line) => ({ kind: "stream", label: line.name, depth: 0, line }));
-    return fold(lines, (prefix) => this.isOpen(prefix)).map((row) =>
-      row.kind === "item" ? { kind: "stream", label: row.label, depth: row.depth, line: row.item } : { ...row, lines: row.items });
+    if (value && isSorted) items = [...items].sort((a, b) => value(b) - value(a));
+    if (search !== "" || isSorted) return items.map((item) => ({ kind: "stream", label: item.name, depth: 0, item }));
+    return fold(items, (prefix) => this.isOpen(prefix)).map((row) => (row.kind === "item" ? { ...row, kind: "stream" } : row));
   }
 
   /** @param {string} prefix */
   isOpen(prefix) {
-    const chosen = this.folders.get(prefix);
-    if (chosen !== undefined) return chosen;
-    return this.catalogue.lines.length <= OPEN_STREAMS_MAX || this.current.startsWith(prefix);
+    return this.folders.get(prefix) ?? (this.catalogue.items.length <= OPEN_STREAMS_MAX || this.selected.startsWith(prefix));
   }
 
   draw() {
-    const rows = this.rows();
-    const shown = rows.slice(0, this.limit);
-    reconcile(this.body, this.kept, shown.map((row) => [keyOf(row), row]), (row) =>
+    const rows = this.makeRows();
+    const shown = rows.slice(0, this.rowsMax);
+    reconcile(this.body, this.rowsByKey, shown.map((row) => [keyOf(row), row]), (row) =>
       row.kind === "folder" ? this.makeFolder(row) : this.makeStream(row));
-    this.more.hidden = rows.length <= this.limit;
+    this.more.hidden = rows.length <= this.rowsMax;
     this.empty.hidden = rows.length > 0 || Number.isNaN(this.catalogue.readAtMs);
-    write(this.empty, this.search.value ? "No stream has this in its name." : "There are no streams yet: create one, or publish to it.");
+    setText(this.empty, this.search.value ? "No stream name matches." : "No streams yet. Create one, or publish to one.");
   }
 
-  /** @param {FolderRow} made */
+  /** @param {FolderRow} row */
   makeFolder({ prefix, label, depth }) {
-    const fold = button("", () => {
+    const toggle = button("", () => {
       this.folders.set(prefix, !this.isOpen(prefix));
       this.draw();
     }, { title: prefix }, "button.fold");
+    fill(toggle, h("bdi", {}, abbreviate(label)));
     const size = h("span.muted");
-    const cells = figureCells();
-    const update = (/** @type {any} */ { lines, isOpen }) => {
-      fold.setAttribute("aria-expanded", String(isOpen));
-      const text = abbreviate(label);
-      if (fold.textContent !== text) fill(fold, h("bdi", {}, text));
-      write(size, plural(lines.length, "stream"));
-      showFigures(cells, sum(lines));
+    const cells = makeFigureCells();
+    const update = (/** @type {any} */ { items, isOpen }) => {
+      toggle.setAttribute("aria-expanded", String(isOpen));
+      setText(size, pluralize(items.length, "stream"));
+      updateFigures(cells, sumFigures(items));
     };
-    const element = h(`tr.folder.deep-${Math.min(depth, 6)}`, {}, h("th", { scope: "row" }, fold, " ", size), ...Object.values(cells));
+    const element = h(`tr.folder.deep-${Math.min(depth, DEPTH_MAX)}`, {}, h("th", { scope: "row" }, toggle, " ", size), ...Object.values(cells));
     return { element, update };
   }
 
-  /** @param {StreamRow} made */
-  makeStream({ label, depth, line: { name } }) {
-    // The name whole is what the link is called, also where only its end is shown.
-    const link = h("a", { href: href(name, "live"), title: name, "aria-label": label === name ? null : name }, h("bdi", {}, abbreviate(label)));
-    const cells = figureCells();
-    const element = h(`tr.deep-${Math.min(depth, 6)}`, {}, h("th", { scope: "row" }, link), ...Object.values(cells));
-    const update = (/** @type {any} */ { line: { stream, rate: perSecond } }) => {
-      const isCurrent = name === this.current;
-      if (isCurrent) link.setAttribute("aria-current", "page");
+  /** @param {StreamRow} row */
+  makeStream({ label, depth, item: { name } }) {
+    // The accessible name of the link is the whole name, also where only its end is shown.
+    const link = h("a", { title: name, "aria-label": label === name ? null : name }, h("bdi", {}, abbreviate(label)));
+    const cells = makeFigureCells();
+    const element = h(`tr.deep-${Math.min(depth, DEPTH_MAX)}`, {}, h("th", { scope: "row" }, link), ...Object.values(cells));
+    const update = (/** @type {any} */ { item }) => {
+      if (name === this.selected) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
-      link.setAttribute("href", href(name, isCurrent || this.current !== "" ? this.view : "live"));
-      showFigures(cells, { length: stream.length, rate: perSecond, memory: stream.memory_bytes, groups: stream.groups });
+      // From stream to stream the view stays the same.
+      link.setAttribute("href", formatAddress(name, this.selected === "" ? "live" : this.view));
+      updateFigures(cells, sumFigures([item]));
     };
     return { element, update };
   }
 }
 
-/** The same stream as another row (its name whole, or its end in a folder) is another element. @param {StreamRow | FolderRow} row */
-const keyOf = (row) => (row.kind === "folder" ? `folder ${row.depth} ${row.prefix}` : `stream ${row.depth} ${row.label.length} ${row.line.name}`);
+/** A stream shown by its whole name and the same stream shown in a folder are two rows. @param {StreamRow | FolderRow} row */
+const keyOf = (row) =>
+  row.kind === "folder" ? `folder ${row.depth} ${row.prefix}` : `stream ${row.depth} ${row.label.length} ${row.item.name}`;
 
 /** @returns {Record<string, any>} */
-const figureCells = () => ({ length: h("td.number.length"), rate: h("td.number.rate"), memory: h("td.number.memory"), groups: h("td.number.groups") });
+const makeFigureCells = () => ({ length: h("td.number.length"), rate: h("td.number.rate"), memory: h("td.number.memory"), groups: h("td.number.groups") });
 
 /** @typedef {{length: number, rate: number | null, memory: number, groups: number}} Figures */
 
-/** @param {Line[]} lines @returns {Figures} */
-function sum(lines) {
-  const known = lines.filter((line) => line.rate !== null);
+/** @param {CatalogueItem[]} items @returns {Figures} */
+function sumFigures(items) {
   return {
-    length: lines.reduce((all, { stream }) => all + stream.length, 0),
-    rate: known.length === 0 ? null : known.reduce((all, line) => all + (line.rate ?? 0), 0),
-    memory: lines.reduce((all, { stream }) => all + stream.memory_bytes, 0),
-    groups: lines.reduce((all, { stream }) => all + stream.groups, 0),
+    length: items.reduce((sum, { stream }) => sum + stream.length, 0),
+    rate: sumRates(items),
+    memory: items.reduce((sum, { stream }) => sum + stream.memory_bytes, 0),
+    groups: items.reduce((sum, { stream }) => sum + stream.groups, 0),
   };
 }
 
 /** @param {Record<string, any>} cells @param {Figures} figures */
-function showFigures(cells, figures) {
-  write(cells.length, short(figures.length));
-  cells.length.title = count(figures.length);
-  write(cells.rate, rate(figures.rate));
+function updateFigures(cells, figures) {
+  setText(cells.length, formatShort(figures.length));
+  cells.length.title = formatCount(figures.length);
+  setText(cells.rate, formatRate(figures.rate));
   cells.rate.classList.toggle("busy", (figures.rate ?? 0) > 0);
-  write(cells.memory, bytes(figures.memory));
-  write(cells.groups, String(figures.groups));
+  setText(cells.memory, formatBytes(figures.memory));
+  setText(cells.groups, formatCount(figures.groups));
 }
 
-async function create() {
-  const wanted = await ask({
+async function createStream() {
+  const values = await ask({
     title: "New stream",
-    text: "Publishing makes a stream too; here it can be given limits from the beginning.",
-    fields: [
-      { name: "name", label: "Name", required: true },
-      ...retentionFields(UNLIMITED),
-    ],
-    go: "Create stream",
-    work: async (values) => {
-      await api.createStream(values.name ?? "", parseRetention(values));
-      return `Created ${values.name}`;
+    text: "Publishing also creates a stream. Here you can set its limits first; leave a field empty for no limit.",
+    fields: [{ name: "name", label: "Name", required: true }, ...retentionFields(UNLIMITED)],
+    submit: "Create stream",
+    work: async (input) => {
+      await api.createStream(input.name ?? "", parseRetention(input));
+      return `Created ${input.name}`;
     },
   });
-  if (wanted !== null) location.hash = href(wanted.name ?? "", "live");
+  if (values !== null) location.hash = formatAddress(values.name ?? "", "live");
 }
-

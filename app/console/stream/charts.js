@@ -1,11 +1,11 @@
 /*
- * Three small charts of a stream, rate, lag and latency, and one of the lag of each group; the last five minutes.
+ * Three small charts of a stream (rate, lag, latency), and one with the lag of each group.
  *
- * Knows: what each line means. Must never know: how lines are drawn, where figures come from.
+ * Knows: the meaning of each line. Must never know: how lines are drawn, where values come from.
  */
 
-import { fill, h, write } from "../shared/dom.js";
-import { duration, rate, short } from "../shared/format.js";
+import { fill, h, setText } from "../shared/dom.js";
+import { formatDuration, formatRate, formatShort } from "../shared/format.js";
 import { Plot } from "../shared/plot.js";
 
 /** @typedef {import("./measures.js").Measures} Measures */
@@ -18,32 +18,32 @@ const MAIN = { colour: "--accent", wash: "--accent-wash" };
 /** @type {Stroke} */
 const SECOND = { colour: "--warn", width: 1, dash: [4, 3] };
 
-/** @type {{label: string, hint: string, unit: (value: number | null) => string,
- *   lines: {of: keyof Series, name: string, stroke: Stroke}[]}[]} */
+/** @type {{label: string, hint: string, format: (value: number) => string,
+ *   lines: {series: keyof Series, name: string, stroke: Stroke}[]}[]} */
 const CHARTS = [
-  { label: "Rate", hint: "entries published a second", unit: rate, lines: [{ of: "rate", name: "", stroke: MAIN }] },
+  { label: "Rate", hint: "entries published per second", format: formatRate, lines: [{ series: "rate", name: "", stroke: MAIN }] },
   {
     label: "Lag",
-    hint: "entries that the furthest behind group has not been given",
-    unit: (value) => (value === null ? "–" : short(value)),
-    lines: [{ of: "lag", name: "", stroke: MAIN }],
+    hint: "undelivered entries of the group that lags most",
+    format: formatShort,
+    lines: [{ series: "lag", name: "", stroke: MAIN }],
   },
   {
     label: "Latency",
-    hint: "from an entry's ID to this page, median and 99th percentile",
-    unit: duration,
-    lines: [{ of: "p50", name: "median", stroke: MAIN }, { of: "p99", name: "99 %", stroke: SECOND }],
+    hint: "time from an entry's ID to this page, median and 99th percentile",
+    format: formatDuration,
+    lines: [{ series: "p50", name: "median", stroke: MAIN }, { series: "p99", name: "99 %", stroke: SECOND }],
   },
 ];
 
 export class Charts {
   constructor() {
     this.charts = CHARTS.map((chart) => {
-      const plot = new Plot(chart.unit);
-      // No live region: a figure that is read out every second helps nobody.
-      const figures = chart.lines.map(() => h("span.value-now", {}, "–"));
-      const legend = chart.lines.map(({ name }, place) =>
-        h("span.legend-line", {}, name && h(`span.swatch.${place === 0 ? "main" : "second"}`, { "aria-hidden": "true" }), name && `${name} `, figures[place]));
+      const plot = new Plot(chart.format);
+      // Not a live region: a screen reader would read out a value every second.
+      const values = chart.lines.map(() => h("span.value-now", {}, "–"));
+      const legend = chart.lines.map(({ name }, index) =>
+        h("span.legend-line", {}, name && h(`span.swatch.${index === 0 ? "main" : "second"}`, { "aria-hidden": "true" }), name && `${name} `, values[index]));
       const element = h(
         "section.chart",
         { "aria-label": `${chart.label}: ${chart.hint}`, title: chart.hint },
@@ -51,7 +51,7 @@ export class Charts {
         h("span.figure", {}, ...legend),
         plot.element,
       );
-      return { ...chart, figures, plot, element };
+      return { ...chart, values, plot, element };
     });
     this.element = h("div.charts", {}, ...this.charts.map(({ element }) => element));
   }
@@ -62,21 +62,21 @@ export class Charts {
 
   /** @param {Series} series */
   draw(series) {
-    for (const { lines, figures, unit, plot } of this.charts) {
-      for (const [place, { of }] of lines.entries()) {
-        const latest = series[of].findLast((value) => value !== null) ?? null;
-        // Clocks of whole milliseconds cannot say how much less.
-        write(figures[place], latest === null ? "–" : unit === duration && latest < 1 ? "<1 ms" : unit(latest));
+    for (const { lines, values, format, plot } of this.charts) {
+      for (const [index, line] of lines.entries()) {
+        const latest = series[line.series].findLast((value) => value !== null) ?? null;
+        // Clocks of whole milliseconds cannot measure less than one.
+        setText(values[index], latest === null ? "–" : format === formatDuration && latest < 1 ? "<1 ms" : format(latest));
       }
-      plot.draw(series.at, lines.map(({ of }) => series[of]), lines.map(({ stroke }) => stroke));
+      plot.draw(series.times, lines.map((line) => series[line.series]), lines.map(({ stroke }) => stroke));
     }
   }
 }
 
-/** The lag of each group over time: of the worst few, where there are many. */
+/** The lag of each group over time; of the worst few if there are many. */
 export class LagChart {
   constructor() {
-    this.plot = new Plot((value) => short(value));
+    this.plot = new Plot(formatShort);
     this.legend = h("ul.legend");
     this.element = h(
       "section.chart.lags",
@@ -85,7 +85,8 @@ export class LagChart {
       this.legend,
       this.plot.element,
     );
-    this.shown = "";
+    /** @type {string[]} */
+    this.names = [];
   }
 
   restyle() {
@@ -94,19 +95,19 @@ export class LagChart {
 
   /** @param {Measures} measures */
   draw({ series, lagSeries, lagNow }) {
-    const worst = (/** @type {(number | null)[]} */ lags) => lags.reduce((most, lag) => Math.max(most ?? 0, lag ?? 0), 0) ?? 0;
+    const worst = (/** @type {(number | null)[]} */ lags) => Math.max(0, ...lags.map((lag) => lag ?? 0));
     const chosen = [...lagSeries].sort(([, a], [, b]) => worst(b) - worst(a)).slice(0, GROUPS_MAX).sort(([a], [b]) => (a < b ? -1 : 1));
     this.element.hidden = chosen.length === 0;
     const names = chosen.map(([name]) => name);
-    if (names.join("\n") !== this.shown) {
-      this.shown = names.join("\n");
-      fill(this.legend, ...names.map((name, place) =>
-        h("li", {}, h(`span.swatch.line-${place + 1}`, { "aria-hidden": "true" }), h("bdi", { title: name }, name), " ", h("span.value-now"))));
+    if (names.join("\n") !== this.names.join("\n")) {
+      this.names = names;
+      fill(this.legend, ...names.map((name, index) =>
+        h("li", {}, h(`span.swatch.line-${index + 1}`, { "aria-hidden": "true" }), h("bdi", { title: name }, name), " ", h("span.value-now"))));
     }
-    for (const [place, line] of [...this.legend.children].entries()) {
-      const lag = lagNow.get(names[place] ?? "");
-      write(/** @type {Element} */ (line.lastElementChild), lag === undefined ? "gone" : lag === null ? "unknown" : short(lag));
+    for (const [index, line] of [...this.legend.children].entries()) {
+      const lag = lagNow.get(names[index] ?? "");
+      setText(line.lastElementChild, lag === undefined ? "deleted" : lag === null ? "unknown" : formatShort(lag));
     }
-    this.plot.draw(series.at, chosen.map(([, lags]) => lags), names.map((_, place) => ({ colour: `--line-${place + 1}` })));
+    this.plot.draw(series.times, chosen.map(([, lags]) => lags), names.map((_, index) => ({ colour: `--line-${index + 1}` })));
   }
 }

@@ -1,28 +1,29 @@
 /*
- * Publishing by hand: one entry field by field, or many as lines of JSON.
+ * The form that publishes: one entry field by field, or many entries as lines of JSON.
  *
- * Knows: the form. Must never know: who reads what is published.
+ * Knows: the form. Must never know: the readers of what is published.
  */
 
+import { attempt } from "../shared/announce.js";
 import * as api from "../shared/api.js";
-import { act } from "../shared/announce.js";
 import { button, h } from "../shared/dom.js";
 import { pairsOf } from "../shared/entry.js";
-import { plural } from "../shared/format.js";
+import { countEntries } from "../shared/format.js";
 
 const LINES_SHOWN_MAX = 12;
 
-export class Publish {
+export class PublishForm {
   constructor() {
     this.stream = "";
-    /** How the values are written: "" for text. */
+    /** The encoding of names and values, "" for text. */
     this.encoding = "";
-    this.notice = h("p.hint", { hidden: true }, "Names and values are base64, as the entry's bytes are no text. ");
-    this.notice.append(button("Begin anew", () => this.fill([], ""), {}, "button.plain.tiny"));
-    /** What a control was filled with, where showing it changes it: ends of lines. @type {WeakMap<Element, {shown: string, held: string}>} */
-    this.filled = new WeakMap();
+    this.notice = h("p.hint", { hidden: true }, "Names and values are base64, because the entry is binary. ");
+    this.notice.append(button("Start with text", () => this.fill([], ""), {}, "button.plain.tiny"));
+    /** The text a control was filled with, where the control shows it differently (line ends).
+     * @type {WeakMap<Element, {shown: string, original: string}>} */
+    this.originals = new WeakMap();
     this.pairs = h("div.pairs", { role: "group", "aria-label": "Fields" });
-    this.id = h("input", { id: "publish-id", autocomplete: "off", spellcheck: "false", placeholder: "* (from the clock)" });
+    this.id = h("input", { id: "publish-id", autocomplete: "off", spellcheck: "false", placeholder: "* (generated)" });
     this.lines = h("textarea", {
       id: "publish-lines",
       rows: 8,
@@ -33,13 +34,13 @@ export class Publish {
       h("h2.small", {}, "One entry"),
       this.notice,
       this.pairs,
-      h("div.actions.left", {}, button("Add field", () => this.add().focus())),
+      h("div.actions.left", {}, button("Add field", () => this.addPair().focus())),
       h("div.field", {}, h("label", { for: "publish-id" }, "ID"), this.id),
-      h("div.actions.left", {}, h("button.button.primary", { type: "submit" }, "Publish"), h("span.hint", {}, "Ctrl + Enter, in any of these")),
+      h("div.actions.left", {}, h("button.button.primary", { type: "submit" }, "Publish"), h("span.hint", {}, "or Ctrl + Enter")),
     );
     this.many = h("form.panel", { onsubmit: (/** @type {Event} */ event) => this.publishLines(event) },
       h("h2.small", {}, "Many entries"),
-      h("div.field", {}, h("label", { for: "publish-lines" }, "One JSON object a line; all are stored, or none"), this.lines),
+      h("div.field", {}, h("label", { for: "publish-lines" }, "One JSON object per line"), this.lines, h("span.hint", {}, "All entries are stored, or none.")),
       h("div.actions.left", {}, h("button.button", { type: "submit" }, "Publish lines")),
     );
     this.element = h("div.publish", {}, this.one, this.many);
@@ -49,7 +50,7 @@ export class Publish {
         target.closest("form")?.requestSubmit();
       }
     });
-    this.add();
+    this.addPair();
   }
 
   /** @param {string} stream */
@@ -58,8 +59,8 @@ export class Publish {
     this.stream = stream;
   }
 
-  /** Put an entry into the form, to be published as it is or with changes. @param {import("../shared/api.js").Entry} entry */
-  again(entry) {
+  /** Copy an entry into the form, to publish it with or without changes. @param {import("../shared/api.js").Entry} entry */
+  copy(entry) {
     this.fill(pairsOf(entry), entry.encoding ?? "");
     this.one.querySelector("input")?.focus();
   }
@@ -70,60 +71,62 @@ export class Publish {
     this.notice.hidden = encoding === "";
     this.id.value = "";
     this.pairs.textContent = "";
-    for (const [name, value] of pairs) this.add(name, value);
-    if (pairs.length === 0) this.add();
+    for (const [name, value] of pairs) this.addPair(name, value);
+    if (pairs.length === 0) this.addPair();
   }
 
-  /** One more pair of controls; the first of them. @param {string} [was] @param {string} [held] */
-  add(was = "", held = "") {
-    const name = h("input", { "aria-label": "Field name", placeholder: "field", autocomplete: "off", spellcheck: "false" });
-    // An input of one line would drop the ends of lines.
-    const lines = held.split("\n").length;
-    const value = lines === 1 && !held.includes("\r")
-      ? h("input", { "aria-label": "Value", placeholder: "value", autocomplete: "off", spellcheck: "false" })
-      : h("textarea", { "aria-label": "Value", spellcheck: "false", rows: Math.min(LINES_SHOWN_MAX, lines) });
-    for (const [control, text] of [[name, was], [value, held]]) {
-      control.value = text;
-      this.filled.set(control, { shown: control.value, held: text });
+  /** Add a name and a value; returns the control of the name. @param {string} [name] @param {string} [value] */
+  addPair(name = "", value = "") {
+    const common = { autocomplete: "off", spellcheck: "false" };
+    const nameControl = h("input", { "aria-label": "Field name", placeholder: "field", ...common });
+    // An input of one line would drop line ends.
+    const lineCount = value.split("\n").length;
+    const valueControl = lineCount === 1 && !value.includes("\r")
+      ? h("input", { "aria-label": "Value", placeholder: "value", ...common })
+      : h("textarea", { "aria-label": "Value", rows: Math.min(LINES_SHOWN_MAX, lineCount), ...common });
+    for (const [control, original] of [[nameControl, name], [valueControl, value]]) {
+      control.value = original;
+      this.originals.set(control, { shown: control.value, original });
     }
-    const row = h("div.pair", {}, name, value);
-    row.append(
-      button("Remove", () => {
-        row.remove();
-        if (this.pairs.childElementCount === 0) this.add();
-        this.pairs.querySelector("input")?.focus();
-      }, { "aria-label": "Remove this field" }, "button.plain"),
-    );
+    const remove = button("Remove", () => {
+      row.remove();
+      if (this.pairs.childElementCount === 0) this.addPair();
+      this.pairs.querySelector("input")?.focus();
+    }, { "aria-label": "Remove this field" }, "button.plain");
+    const row = h("div.pair", {}, nameControl, valueControl, remove);
     this.pairs.append(row);
-    return name;
+    return nameControl;
   }
 
-  /** What was not changed goes as it was. @param {HTMLInputElement | undefined} control */
-  textOf(control) {
-    const filled = control && this.filled.get(control);
-    return filled !== undefined && filled.shown === control?.value ? filled.held : control?.value ?? "";
+  /** The text of a control; the original if it was not changed. @param {HTMLInputElement} control */
+  read(control) {
+    const filled = this.originals.get(control);
+    return filled?.shown === control.value ? filled.original : control.value;
   }
 
   /** @param {Event} event */
   async publish(event) {
     event.preventDefault();
-    /** @type {[string, string][]} */
     const fields = [...this.pairs.children].map((row) => {
-      const [name, value] = /** @type {NodeListOf<HTMLInputElement>} */ (row.querySelectorAll("input, textarea"));
-      return [this.textOf(name), this.textOf(value)];
+      const [name = "", value = ""] = [...row.querySelectorAll("input, textarea")].map((control) => this.read(control));
+      return /** @type {[string, string]} */ ([name, value]);
     });
     const id = this.id.value.trim();
-    const entry = { fields: fields.filter(([name, value]) => name !== "" || value !== ""), ...(id === "" ? {} : { id }), ...(this.encoding === "" ? {} : { encoding: this.encoding }) };
-    await act(() => api.publish(this.stream, entry), (found) => `Published ${found.id}`);
+    const entry = {
+      fields: fields.filter(([name, value]) => name !== "" || value !== ""),
+      ...(id === "" ? {} : { id }),
+      ...(this.encoding === "" ? {} : { encoding: this.encoding }),
+    };
+    await attempt(() => api.publish(this.stream, entry), (result) => `Published ${result.id}`);
   }
 
   /** @param {Event} event */
   async publishLines(event) {
     event.preventDefault();
-    const stored = await act(
+    const isStored = await attempt(
       () => api.publishLines(this.stream, this.lines.value),
-      (found) => `Published ${plural(found.count, "entry", "entries")}, the last is ${found.last_id}`,
+      (result) => `Published ${countEntries(result.count)}, the last is ${result.last_id}`,
     );
-    if (stored) this.lines.value = "";
+    if (isStored) this.lines.value = "";
   }
 }

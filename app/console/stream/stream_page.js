@@ -1,33 +1,34 @@
 /*
- * One stream: its figures, charts, and views; and what is done with the whole of it.
+ * One stream: its figures, charts and views, and the actions on the whole stream.
  *
  * Knows: which view is open. Must never know: frames, how a view draws.
  */
 
+import { VIEWS, formatAddress } from "../shared/address.js";
+import { attempt } from "../shared/announce.js";
 import * as api from "../shared/api.js";
-import { act } from "../shared/announce.js";
-import { Charts, LagChart } from "./charts.js";
 import { ask } from "../shared/dialogs.js";
-import { button, fill, h, write } from "../shared/dom.js";
-import { bytes, count, duration, plural } from "../shared/format.js";
-import { Groups } from "../groups/group_view.js";
+import { button, fill, h, setText } from "../shared/dom.js";
+import { countEntries, formatBytes, formatCount } from "../shared/format.js";
+import { describeRetention, parseRetention, retentionFields } from "../shared/retention.js";
+import { GroupView } from "../groups/group_view.js";
 import { Inspector } from "../live/inspector.js";
-import { Live } from "../live/live_view.js";
+import { LiveView } from "../live/live_view.js";
+import { Charts, LagChart } from "./charts.js";
 import { Measures } from "./measures.js";
-import { VIEWS, href } from "../shared/address.js";
-import { Publish } from "./publish_form.js";
-import { parseRetention, retentionFields } from "../shared/retention.js";
+import { PublishForm } from "./publish_form.js";
 
 /** @type {Record<string, string>} */
 const LABELS = { live: "Live", groups: "Groups", publish: "Publish" };
 
-/** Fires `changed` when something was done that other figures show. */
+/** Fires `change` after an action that changes figures elsewhere. */
 export class StreamPage extends EventTarget {
   /** @param {import("../live/tail.js").Tail} tail */
   constructor(tail) {
     super();
     this.tail = tail;
     this.name = "";
+    this.view = "live";
     this.generation = "";
     /** @type {import("../shared/api.js").Stream | null} */
     this.stream = null;
@@ -35,113 +36,112 @@ export class StreamPage extends EventTarget {
     this.charts = new Charts();
     this.lagChart = new LagChart();
     this.inspector = new Inspector();
-    this.live = new Live(tail, (entry) => this.inspector.open(this.name, entry));
-    this.groups = new Groups(this.lagChart.element);
-    this.publish = new Publish();
+    this.live = new LiveView(tail, (entry) => this.inspector.open(this.name, entry));
+    this.groups = new GroupView(this.lagChart.element);
+    this.publish = new PublishForm();
     this.title = h("h1");
     this.figures = h("p.figures");
-    this.missing = h("p.notice.gap", { hidden: true }, "This stream does not exist now. Publishing makes it.");
+    this.missing = h("p.notice.gap", { hidden: true }, "This stream does not exist. It is created when you publish to it.");
     this.tabs = VIEWS.map((view) => h("button.tab", {
       type: "button", role: "tab", id: `tab-${view}`, "aria-controls": `view-${view}`,
-      onclick: () => this.go(view),
-      onkeydown: (/** @type {KeyboardEvent} */ event) => this.turn(event, view),
+      onclick: () => this.openView(view),
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this.moveTab(event, view),
     }, LABELS[view] ?? view));
-    const inside = [this.live.element, this.groups.element, this.publish.element];
-    this.panels = VIEWS.map((view, place) => h(`div.view.${view}`, { role: "tabpanel", id: `view-${view}`, "aria-labelledby": `tab-${view}`, hidden: true }, inside[place]));
+    const views = [this.live.element, this.groups.element, this.publish.element];
+    this.panels = VIEWS.map((view, index) => h(`div.view.${view}`, { role: "tabpanel", id: `view-${view}`, "aria-labelledby": `tab-${view}`, hidden: true }, views[index]));
     this.element = h(
       "div.stream", { hidden: true },
       h("header.head", {}, h("div.names", {}, this.title, this.figures),
         h("div.bar", { role: "toolbar", "aria-label": "Stream" },
           button("Trim…", () => this.trim()),
-          button("Limits…", () => this.limits()),
-          button("Delete stream…", () => this.remove(), {}, "button.button.danger-quiet"))),
+          button("Limits…", () => this.changeLimits()),
+          button("Delete stream…", () => this.deleteStream(), {}, "button.button.danger-quiet"))),
       this.missing,
       this.charts.element,
       h("div.tabs", { role: "tablist", "aria-label": "Views" }, ...this.tabs),
       h("div.views", {}, ...this.panels, this.inspector.element),
     );
     this.listen();
-    this.view = "live";
   }
 
   listen() {
-    this.tail.addEventListener("arrived", (event) => {
+    this.tail.addEventListener("arrival", (event) => {
       const { entries, openSinceMs } = /** @type {CustomEvent} */ (event).detail;
-      this.measures.arrived(entries, openSinceMs, Date.now());
+      this.measures.addArrivals(entries, openSinceMs, Date.now());
     });
-    this.inspector.addEventListener("deleted", (event) => {
+    this.inspector.addEventListener("delete", (event) => {
       const { stream, id } = /** @type {CustomEvent} */ (event).detail;
-      if (stream === this.name) this.tail.removed(id);
+      if (stream === this.name) this.tail.markDeleted(id);
     });
-    this.inspector.addEventListener("again", (event) => {
+    this.inspector.addEventListener("copy", (event) => {
       this.inspector.close();
-      this.go("publish");
-      // The address changes later; the form is to have the focus.
+      this.openView("publish");
+      // The hash changes later, but the form needs the focus now.
       this.open({ stream: this.name, view: "publish", group: "" });
-      this.publish.again(/** @type {CustomEvent} */ (event).detail);
+      this.publish.copy(/** @type {CustomEvent} */ (event).detail);
     });
-    this.groups.addEventListener("inspect", (event) => this.look(/** @type {CustomEvent} */ (event).detail));
-    this.groups.addEventListener("changed", () => this.refresh().catch(() => undefined));
+    this.groups.addEventListener("inspect", (event) => this.inspect(/** @type {CustomEvent} */ (event).detail));
+    this.groups.addEventListener("change", () => this.refresh().catch(() => undefined));
   }
 
-  /** @param {import("../shared/address.js").Place} place */
-  async open(place) {
+  /** @param {import("../shared/address.js").Address} address */
+  async open(address) {
     this.element.hidden = false;
-    const isOther = place.stream !== this.name;
-    this.name = place.stream;
-    this.view = place.view;
+    const isOther = address.stream !== this.name;
+    this.name = address.stream;
+    this.view = address.view;
     for (const [index, view] of VIEWS.entries()) {
-      const isOpen = view === place.view;
+      const isOpen = view === address.view;
       this.panels[index].hidden = !isOpen;
       this.tabs[index].setAttribute("aria-selected", String(isOpen));
       this.tabs[index].tabIndex = isOpen ? 0 : -1;
     }
-    this.groups.open(place.stream, place.group);
-    this.publish.open(place.stream);
-    if (isOther) await this.change();
-    else if (place.view === "live") this.live.grid.draw();
+    this.groups.open(address.stream, address.group);
+    this.publish.open(address.stream);
+    if (isOther) await this.openStream();
+    else if (address.view === "live") this.live.grid.draw();
     await this.refresh().catch(() => undefined);
   }
 
-  async change() {
+  async openStream() {
     this.inspector.close();
     this.measures.reset();
     this.generation = "";
     fill(this.title, h("bdi", {}, this.name));
     this.title.title = this.name;
     document.title = `${this.name} – Weir console`;
-    write(this.figures, "");
+    setText(this.figures, "");
     await this.live.open(this.name);
   }
 
   /** @param {string} view */
-  go(view) {
-    location.hash = href(this.name, view);
+  openView(view) {
+    location.hash = formatAddress(this.name, view);
   }
 
-  /** Arrows go round the tabs. @param {KeyboardEvent} event @param {string} view */
-  turn(event, view) {
+  /** Left and right arrow go around the tabs. @param {KeyboardEvent} event @param {string} view */
+  moveTab(event, view) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (step === undefined) return;
     event.preventDefault();
-    const place = (VIEWS.indexOf(view) + step + VIEWS.length) % VIEWS.length;
-    this.go(VIEWS[place] ?? "live");
-    this.tabs[place].focus();
+    const index = (VIEWS.indexOf(view) + step + VIEWS.length) % VIEWS.length;
+    this.openView(VIEWS[index] ?? "live");
+    this.tabs[index].focus();
   }
 
-  /** Ask for the figures again, and for what the open view shows. */
+  /** Read the figures again, and the content of the open view. */
   async refresh() {
     const { name } = this;
     const sentMs = performance.now();
     try {
-      const [stream, { groups }] = await Promise.all([api.stream(name), api.groups(name)]);
+      const [stream, { groups }] = await Promise.all([api.getStream(name), api.listGroups(name)]);
       if (name !== this.name) return;
       this.measures.rate.read(stream, sentMs, performance.now());
       this.show(stream);
-      this.measures.lags(groups);
+      this.measures.setLags(groups);
       this.groups.show(groups);
     } catch (error) {
-      if (name === this.name && error instanceof api.Refused && error.code === "no_stream") this.gone();
+      if (name === this.name && error instanceof api.ApiError && error.code === "no_stream") this.showMissing();
       return;
     }
     if (this.view === "groups") await this.groups.refresh().catch(() => undefined);
@@ -151,37 +151,32 @@ export class StreamPage extends EventTarget {
   show(stream) {
     this.stream = stream;
     this.missing.hidden = true;
-    if (this.generation !== "" && this.generation !== stream.generation) this.tail.recreated();
+    if (this.generation !== "" && this.generation !== stream.generation) this.tail.followRecreated();
     this.generation = stream.generation;
-    const kept = [
-      stream.retention.max_len === null ? "" : `at most ${plural(stream.retention.max_len, "entry", "entries")}`,
-      stream.retention.max_age_ms === null ? "" : `for ${duration(stream.retention.max_age_ms)}`,
-      stream.retention.max_bytes === null ? "" : `at most ${bytes(stream.retention.max_bytes)}`,
-    ].filter((one) => one !== "");
-    write(this.figures, [
-      plural(stream.length, "entry", "entries"),
-      bytes(stream.memory_bytes),
-      `${count(stream.entries_added)} ever added`,
+    setText(this.figures, [
+      countEntries(stream.length),
+      formatBytes(stream.memory_bytes),
+      `${formatCount(stream.entries_added)} added in total`,
       stream.length === 0 ? "" : `${stream.first_id} … ${stream.last_id}`,
-      kept.length === 0 ? "" : `keeps ${kept.join(", ")}`,
-    ].filter((one) => one !== "").join("  ·  "));
+      describeRetention(stream.retention),
+    ].filter((figure) => figure !== "").join("  ·  "));
   }
 
-  gone() {
+  showMissing() {
     this.stream = null;
     this.missing.hidden = false;
-    this.measures.lags([]);
+    this.measures.setLags([]);
     this.groups.show([]);
-    write(this.figures, "");
+    setText(this.figures, "");
   }
 
-  /** Another theme. */
+  /** Read the colours again, after a change of theme. */
   restyle() {
     this.charts.restyle();
     this.lagChart.restyle();
   }
 
-  /** A second is over. */
+  /** Called once a second. */
   tick() {
     if (this.name === "") return;
     this.measures.tick(Date.now());
@@ -190,67 +185,63 @@ export class StreamPage extends EventTarget {
     this.lagChart.draw(this.measures);
   }
 
-  /** @param {{stream: string, id: string}} wanted perhaps of another stream, where a dead letter is */
-  async look({ stream, id }) {
+  /** @param {{stream: string, id: string}} wanted perhaps in another stream: a dead letter */
+  async inspect({ stream, id }) {
     const { name } = this;
-    const entry = await api.entry(stream, id).catch(() => ({ id, fields: null }));
+    const entry = await api.getEntry(stream, id).catch(() => ({ id, fields: null }));
     if (name === this.name) this.inspector.open(stream, entry);
   }
 
   async trim() {
-    const how = (/** @type {Record<string, string>} */ values) => {
-      const wanted = values.wanted ?? "";
-      if (values.by === "minid") return { minid: wanted };
-      return values.by === "older" ? { older_than_ms: Math.round(Number(wanted) * 1000) } : { maxlen: Number(wanted) };
-    };
-    const wanted = await ask({
+    const values = await ask({
       title: `Trim ${this.name}`,
       fields: [
-        { name: "by", label: "Keep", options: [["maxlen", "the newest so many entries"], ["minid", "from this ID on"], ["older", "the last so many seconds"]] },
-        { name: "wanted", label: "Number, ID or seconds", required: true },
+        { name: "by", label: "Keep", options: [["maxlen", "the newest entries, by number"], ["minid", "entries from an ID on"], ["older", "the newest entries, by age"]] },
+        { name: "limit", label: "Number, ID or age in seconds", required: true },
       ],
-      go: "Trim",
+      submit: "Trim",
       dangerous: true,
-      preview: async (values) => {
-        const found = await api.trim(this.name, { ...how(values), dry_run: true });
-        const pending = found.pending_affected > 0 ? `; ${count(found.pending_affected)} of them pending in a group` : "";
-        return `This removes ${plural(found.deleted, "entry", "entries")}${pending}.`;
+      preview: async (input) => {
+        const found = await api.trim(this.name, { ...parseTrim(input), dry_run: true });
+        const pending = found.pending_affected > 0 ? ` ${formatCount(found.pending_affected)} of them are pending in a group.` : "";
+        return `This removes ${countEntries(found.deleted)}.${pending}`;
       },
-      work: async (values) => `Removed ${plural((await api.trim(this.name, how(values))).deleted, "entry", "entries")}`,
+      work: async (input) => `Removed ${countEntries((await api.trim(this.name, parseTrim(input))).deleted)}`,
     });
-    if (wanted !== null) await this.changed();
+    if (values !== null) await this.finishAction();
   }
 
-  async limits() {
+  async changeLimits() {
     if (this.stream === null) return;
-    const wanted = await ask({
+    const values = await ask({
       title: `Limits of ${this.name}`,
+      text: "The oldest entries beyond a limit are removed. Leave a field empty for no limit.",
       fields: retentionFields(this.stream.retention),
-      go: "Set limits",
-      work: async (values) => {
-        await api.changeRetention(this.name, parseRetention(values));
-        return "The limits are set";
+      submit: "Set limits",
+      work: async (input) => {
+        await api.changeRetention(this.name, parseRetention(input));
+        return "Limits set";
       },
     });
-    if (wanted !== null) await this.changed();
+    if (values !== null) await this.finishAction();
   }
 
-  async remove() {
-    const sure = await ask({
+  async deleteStream() {
+    const values = await ask({
       title: `Delete ${this.name}?`,
-      text: "All its entries and groups go, for everybody. There is no way back.",
-      go: "Delete stream",
+      text: "This deletes all its entries and groups for all readers. It cannot be undone.",
+      submit: "Delete stream",
       dangerous: true,
-      typed: this.name,
+      confirm: this.name,
     });
-    if (sure === null) return;
-    await act(() => api.deleteStream(this.name), () => `Deleted ${this.name}`);
-    await this.changed();
+    if (values === null) return;
+    await attempt(() => api.deleteStream(this.name), () => `Deleted ${this.name}`);
+    await this.finishAction();
   }
 
-  async changed() {
+  async finishAction() {
     await this.refresh().catch(() => undefined);
-    this.dispatchEvent(new Event("changed"));
+    this.dispatchEvent(new Event("change"));
   }
 
   close() {
@@ -259,4 +250,10 @@ export class StreamPage extends EventTarget {
     this.tail.close();
     document.title = "Weir console";
   }
+}
+
+/** @param {Record<string, string>} values of the form */
+function parseTrim({ by, limit = "" }) {
+  if (by === "minid") return { minid: limit };
+  return by === "older" ? { older_than_ms: Math.round(Number(limit) * 1000) } : { maxlen: Number(limit) };
 }

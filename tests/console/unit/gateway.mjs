@@ -1,25 +1,25 @@
 /*
- * The other end of the page's socket: frames of weir.v1 over a link that a test can break, by a clock that it sets.
+ * The other end of the page's WebSocket: frames of weir.v1 over a link that a test can break, with a clock it can set.
  *
- * It keeps the gateway's promises and no more: nothing beyond the credit, entries after the cursor, in order.
+ * It keeps the gateway's promises and no more: entries after the cursor, in order, within the credit.
  */
 
 export class Gateway {
   constructor() {
     this.nowMs = 1_790_000_000_000;
-    this.chance = 0.5;
+    this.random = 0.5;
     /** @type {{id: string, fields: Record<string, string>}[]} */
     this.entries = [];
-    /** Where each is among the entries. @type {Map<string, {at: number, credit: number, paused: boolean}>} */
+    /** The next entry of each, as an index. @type {Map<string, {at: number, credit: number, paused: boolean}>} */
     this.subscriptions = new Map();
     /** @type {Socket[]} */
     this.sockets = [];
-    /** @type {any[]} what the page said */
-    this.heard = [];
+    /** The frames that the page sent. @type {any[]} */
+    this.received = [];
   }
 
-  get ground() {
-    return { connect: () => this.connect(), now: () => this.nowMs, random: () => this.chance };
+  get environment() {
+    return { connect: () => this.connect(), now: () => this.nowMs, random: () => this.random };
   }
 
   /** @returns {any} */
@@ -40,8 +40,8 @@ export class Gateway {
   }
 
   /** @param {any} frame */
-  hear(frame) {
-    this.heard.push(frame);
+  receive(frame) {
+    this.received.push(frame);
     const known = this.subscriptions.get(frame.sub);
     if (frame.op === "subscribe") {
       const [cursor = "0-0"] = /** @type {string[]} */ (Object.values(frame.streams));
@@ -92,7 +92,7 @@ class Socket {
 
   /** @param {string} text */
   send(text) {
-    this.gateway.hear(JSON.parse(text));
+    this.gateway.receive(JSON.parse(text));
   }
 
   close(code = 1000) {

@@ -1,4 +1,4 @@
-/* The console's files are modules by how the page loads them; nothing beside them says so to Node. */
+/* Tells Node that the console's files are ES modules: the page loads them as such, and no package.json says so. */
 import { register } from "node:module";
 
 const hooks = `export const load = (url, context, next) =>

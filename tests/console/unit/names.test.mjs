@@ -1,9 +1,9 @@
-/* Names on their way: into paths, into a tree. */
+/* Names in paths and in the tree; streams and groups read page by page. */
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 import * as api from "../../../app/console/shared/api.js";
 import { Catalogue } from "../../../app/console/shared/catalogue.js";
-import { Lags } from "../../../app/console/overview/group_lags.js";
+import { GroupLags } from "../../../app/console/overview/group_lags.js";
 import { abbreviate } from "../../../app/console/shared/format.js";
 import { fold, matches } from "../../../app/console/shell/name_tree.js";
 
@@ -23,11 +23,11 @@ beforeEach(() => {
 });
 afterEach(() => Object.assign(globalThis, { fetch }));
 
-test("every name is one segment of the path, whatever it holds", async () => {
+test("every name is one segment of the path", async () => {
   const name = "a/b?c#d%20 ä";
   const segment = "a%2Fb%3Fc%23d%2520%20%C3%A4";
-  await api.stream(name);
-  await api.entry(name, "5-1");
+  await api.getStream(name);
+  await api.getEntry(name, "5-1");
   await api.deleteConsumer(name, name, name, `transfer:${name}`);
   await api.redrive(name, name, { ids: ["5-1"] });
   assert.deepEqual(asked.map(({ path }) => path), [
@@ -38,9 +38,9 @@ test("every name is one segment of the path, whatever it holds", async () => {
   ]);
 });
 
-test("what is empty is not asked for, what is zero or false is", async () => {
-  await api.pending("s", "g", { count: 100, consumer: "", min_idle_ms: 0 });
-  await api.streams({ prefix: "", after: "x" });
+test("empty parameters are left out, zero and false are sent", async () => {
+  await api.listPending("s", "g", { count: 100, consumer: "", min_idle_ms: 0 });
+  await api.listStreams({ prefix: "", after: "x" });
   assert.deepEqual(asked.map(({ path }) => path), ["/v1/streams/s/groups/g/pending?count=100&min_idle_ms=0", "/v1/streams?after=x"]);
 });
 
@@ -49,31 +49,31 @@ test("a claim carries IDs, consumer and milliseconds", async () => {
   assert.deepEqual(JSON.parse(asked[0]?.body), { ids: ["5-1", "5-2"], consumer: "anna", min_idle_ms: 2_500 });
 });
 
-test("a refusal is told in the gateway's words", async () => {
+test("an error has the gateway's message", async () => {
   answer = () => new Response(JSON.stringify({ code: "no_stream", detail: "there is no stream x" }), { status: 404 });
-  await assert.rejects(api.stream("x"), (error) => error instanceof api.Refused && error.code === "no_stream" && error.message === "there is no stream x");
+  await assert.rejects(api.getStream("x"), (error) => error instanceof api.ApiError && error.code === "no_stream" && error.message === "there is no stream x");
   answer = () => new Response("<html>", { status: 502 });
-  await assert.rejects(api.stream("x"), /502, and not JSON/);
+  await assert.rejects(api.getStream("x"), /502 and not with JSON/);
   answer = () => {
     throw new TypeError("failed to fetch");
   };
-  await assert.rejects(api.stream("x"), /cannot be reached/);
+  await assert.rejects(api.getStream("x"), /cannot be reached/);
 });
 
-test("a gateway without a status, or that does not show it, is no fault", async () => {
+test("an unavailable status is no error", async () => {
   for (const status of [401, 403, 404]) {
     answer = () => new Response("{}", { status });
-    assert.equal(await api.status(), null);
+    assert.equal(await api.getStatus(), null);
   }
   answer = () => new Response("{}", { status: 503 });
-  await assert.rejects(api.status());
+  await assert.rejects(api.getStatus());
 });
 
 /** @param {string[]} names @param {(prefix: string) => boolean} [isOpen] */
 const tree = (names, isOpen = () => true) =>
   fold(names.map((name) => ({ name })), isOpen).map((row) => `${"  ".repeat(row.depth)}${row.label}${row.kind === "folder" ? ` [${row.items.length}]` : ""}`);
 
-test("names that begin alike are folded under what they share", () => {
+test("names with a common prefix fold into a folder", () => {
   assert.deepEqual(tree(["audit", "eu:orders:paid", "eu:orders:sent", "eu:stock", "us:orders"]), [
     "audit", "eu: [3]", "  orders: [2]", "    paid", "    sent", "  stock", "us:orders",
   ]);
@@ -81,7 +81,7 @@ test("names that begin alike are folded under what they share", () => {
   assert.deepEqual(tree(["a.b.c.x", "a.b.c.y"]), ["a.b.c. [2]", "  x", "  y"]);
 });
 
-test("a dash divides only what many share, and a folder may be a stream too", () => {
+test("a dash separates only if many names share the prefix; a folder may be a stream too", () => {
   assert.deepEqual(tree(["orders", "orders-dead"]), ["orders", "orders-dead"]);
   assert.deepEqual(tree([1, 2, 3, 4, 5].map((n) => `s-${n}`)).length, 5);
   assert.deepEqual(tree([1, 2, 3, 4, 5, 6].map((n) => `s-${n}`)), ["s- [6]", ...[1, 2, 3, 4, 5, 6].map((n) => `  ${n}`)]);
@@ -89,7 +89,7 @@ test("a dash divides only what many share, and a folder may be a stream too", ()
   assert.deepEqual(tree(["a:", "a:b"]), ["a: [2]", "  ", "  b"]);
 });
 
-test("a search finds words anywhere in a name; long names show head and tail", () => {
+test("a search finds words anywhere in a name; long names are shortened in the middle", () => {
   assert.ok(matches("tenant-1:Orders:paid", "orders"));
   assert.ok(matches("tenant-1:orders:paid", "paid tenant"));
   assert.ok(!matches("tenant-1:orders:paid", "orders unpaid"));
@@ -101,7 +101,7 @@ test("a search finds words anywhere in a name; long names show head and tail", (
 /** @param {string} name */
 const stream = (name) => ({ name, entries_added: 0, generation: "a" });
 
-test("the list of streams is read page by page, and ends where the gateway's does", async () => {
+test("the list of streams is read page by page to its end", async () => {
   const names = Array.from({ length: 450 }, (_, n) => `s${String(n).padStart(4, "0")}`);
   answer = (path) => {
     const { searchParams } = new URL(path, "http://gateway");
@@ -111,46 +111,46 @@ test("the list of streams is read page by page, and ends where the gateway's doe
   };
   const catalogue = new Catalogue();
   await catalogue.refresh();
-  assert.deepEqual(catalogue.lines.map(({ name }) => name), names);
+  assert.deepEqual(catalogue.items.map(({ name }) => name), names);
   assert.ok(catalogue.isComplete);
   assert.equal(asked.length, 3);
   await catalogue.refresh();
-  assert.equal(asked.length, 3, "a long list is not asked for again at once");
+  assert.equal(asked.length, 3, "a long list is not read again at once");
   names.splice(0, 440);
   await catalogue.refresh(true);
-  assert.deepEqual(catalogue.lines.map(({ name }) => name), names);
-  assert.equal(catalogue.rates.size, 10, "nothing is kept of streams that are gone");
+  assert.deepEqual(catalogue.items.map(({ name }) => name), names);
+  assert.equal(catalogue.rates.size, 10, "deleted streams are dropped");
 });
 
-test("a list that never ends is left where it is long enough", async () => {
+test("an endless list is cut off at the limit", async () => {
   let n = 0;
   answer = () => new Response(JSON.stringify({ streams: Array.from({ length: 200 }, () => stream(`s${(n += 1)}`)), next: "more" }));
   const catalogue = new Catalogue();
   await catalogue.refresh();
-  assert.equal(catalogue.lines.length, 5_000);
+  assert.equal(catalogue.items.length, 5_000);
   assert.equal(catalogue.isComplete, false);
 });
 
-test("the groups of any number of streams are asked a few at a time, in turn; the worst come first", async () => {
+test("the groups of any number of streams are read a few at a time, in turn; the highest lag comes first", async () => {
   const streams = Array.from({ length: 100 }, (_, n) => `s${n}`);
   answer = (path) => {
     const n = Number(/s(\d+)\/groups$/.exec(path)?.[1]);
     return new Response(JSON.stringify({ groups: [{ name: "team", lag: n === 50 ? null : n, pending: 0 }] }));
   };
-  const lags = new Lags();
+  const lags = new GroupLags();
   for (let round = 1; round <= 3; round += 1) {
     await lags.refresh(streams);
     assert.equal(asked.length, Math.min(100, round * 40));
   }
   assert.deepEqual(lags.worst(3).map(({ stream, lag }) => [stream, lag]), [["s99", 99], ["s98", 98], ["s97", 97]]);
-  assert.equal(lags.worst(100).at(-1)?.lag, null, "one that is not known is more than none");
+  assert.equal(lags.worst(100).at(-1)?.lag, null, "an unknown lag sorts above none");
   await lags.refresh(streams.slice(0, 2));
-  assert.deepEqual(lags.worst(3).map(({ stream }) => stream), ["s1"], "nothing is kept of streams that are gone");
+  assert.deepEqual(lags.worst(3).map(({ stream }) => stream), ["s1"], "deleted streams are dropped");
 });
 
-test("a stream that may not be read is left out, a gateway that is away keeps what was known", async () => {
+test("a stream that may not be read is left out; while the gateway is away the known groups stay", async () => {
   answer = () => new Response(JSON.stringify({ groups: [{ name: "team", lag: 5, pending: 0 }] }));
-  const lags = new Lags();
+  const lags = new GroupLags();
   await lags.refresh(["a"]);
   answer = () => new Response("{}", { status: 503 });
   await lags.refresh(["a"]);
