@@ -385,6 +385,23 @@ async def test_after_a_jump_the_keyboard_goes_on_from_there(page: Page, gateway:
         await expect(chosen).to_have_text(seen)
 
 
+async def test_the_keyboard_goes_on_in_any_number_of_pages_of_history(page: Page, gateway: Gateway) -> None:
+    """A row stays selected while pages are inserted before it, however far back they go."""
+    ids = await gateway.publish("pages", *({"n": f"n{n:04}"} for n in range(2_000)))
+    await opened(page, gateway, "pages")
+    selected = page.locator('.row[aria-selected="true"]')
+    jump = page.get_by_role("textbox", name="Jump to")
+    await jump.fill(ids[1_400])
+    await jump.press("Enter")
+    await expect(page.locator(".status")).to_contain_text("1,000 rows")
+    await page.keyboard.press("Home")
+    await expect(page.locator(".status")).to_contain_text("1,500 rows")
+    await expect(selected).to_contain_text("n0900")
+    for number in (899, 898, 897):
+        await page.keyboard.press("ArrowUp")
+        await expect(selected).to_contain_text(f"n0{number}")
+
+
 async def test_a_narrow_window_shows_the_list_on_request(page: Page, gateway: Gateway) -> None:
     """Above the overview it is open; a stream has the window to itself until the reader asks for the list."""
     await gateway.publish("slim", {"n": "1"})

@@ -286,7 +286,7 @@ export class Grid extends EventTarget {
 
   /** The index of the selected row, -1 if none is selected or the row has left. */
   get selectedIndex() {
-    if (this.rows === null || this.selected === null || this.selected < 0) return -1;
+    if (this.rows === null || this.selected === null) return -1;
     const index = this.selected - this.rows.dropped;
     return index < this.rows.length ? Math.max(-1, index) : -1;
   }
