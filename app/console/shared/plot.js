@@ -43,9 +43,9 @@ export class Plot {
       this.strokes = strokes;
       this.clear();
     }
-    if (this.element.clientWidth === 0) return;
+    const now = times.at(-1);
+    if (now === undefined || this.element.clientWidth === 0) return;
     this.chart ??= this.make();
-    const now = times.at(-1) ?? 0;
     this.chart.setData(this.data, false);
     this.chart.setScale("x", { min: Math.min(now - SECONDS_MIN, times[0] ?? now), max: now });
   }
