@@ -42,10 +42,10 @@ from app.http.operations import Operation
 from app.http.origins import Origins
 from app.http.paths import Paths
 from app.http.request_id import Envelope
-from app.http.routing import HotRoutes, Route, add_to, answer
+from app.http.routing import Route, RouteTable, add_to, answer
 from app.openapi import document
 from app.settings import Settings
-from app.transport.fast_path import ThinWays
+from app.transport.fast_path import FastPath
 from app.version import VERSION
 from engine import Clock
 
@@ -81,15 +81,15 @@ _APIS_MAX: Final = 8
 class App:
     """The ASGI application. `gateway.open(engine)` makes it ready; until then it answers 503 `starting`."""
 
-    def __init__(self, gateway: Gateway, *, thin: bool) -> None:
+    def __init__(self, gateway: Gateway, *, fast_path: bool) -> None:
         self.gateway = gateway
         self.api = _api(gateway.settings)
         self._sockets = socket.Sockets(gateway)
-        self._hot = HotRoutes(ROUTES if thin else ())
+        self._hot = RouteTable(ROUTES if fast_path else ())
         origins = Origins(Codings(Paths(self._inside)), gateway.settings)
         self._outermost = Envelope(origins, gateway)
-        # For the server's connections, None where nothing may be served in front of this application.
-        self.thin_ways = ThinWays(gateway, self._hot, origins, self._outermost) if thin else None
+        # For the server's connections; None where FastAPI serves every request.
+        self.fast_path = FastPath(gateway, self._hot, origins, self._outermost) if fast_path else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request, or one WebSocket; there is no lifespan."""
@@ -125,9 +125,11 @@ class App:
         await ready(scope, receive, send)
 
 
-def create_app(settings: Settings, clock: Clock, *, thin: bool = True, policy: Policy | None = None) -> App:
-    """The application for these settings. `thin=False` sends every request through FastAPI, for tests."""
-    return App(Gateway(settings, clock, policy), thin=thin)
+def create_app(
+    settings: Settings, clock: Clock, *, fast_path: bool = True, policy: Policy | None = None
+) -> App:
+    """The application for these settings. `fast_path=False` sends every request through FastAPI."""
+    return App(Gateway(settings, clock, policy), fast_path=fast_path)
 
 
 @lru_cache(_APIS_MAX)

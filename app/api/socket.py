@@ -14,7 +14,7 @@ from app.live.websocket.connection import Hub, Push
 from app.live.websocket.effects import SessionLimits
 from app.live.websocket.session import Session
 from app.openapi import asyncapi
-from app.transport.websockets import GuardedSocket
+from app.transport.websocket_connection import WebSocketConnection
 
 routes: Final = Routes()
 
@@ -52,7 +52,7 @@ class Sockets:
         call = Call(self._gateway, scope, receive, {})
         call.check_ready()
         link = scope["extensions"].get(_EXTENSION)
-        if not isinstance(link, GuardedSocket):
+        if not isinstance(link, WebSocketConnection):
             raise Refusal("not_implemented", "the server that runs this application serves no sockets")
         if len(self._hub.open) >= self._gateway.settings.sockets_max:
             raise Refusal("too_many_sockets", "too many sockets are open: see the setting sockets_max")

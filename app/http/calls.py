@@ -20,7 +20,7 @@ from app.http import media, members, query
 from app.http.media import MediaType, Preferences
 from app.http.members import Members
 from app.live import in_flight
-from app.transport.limits import GONE_EXTENSION
+from app.transport.http_connection import GONE_EXTENSION
 from engine import EngineError, EngineProtocol
 from engine.commands import Command, XReadGroup
 from engine.replies import Reply

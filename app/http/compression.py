@@ -11,7 +11,7 @@ from app.gateway import Receive
 from app.http import codings
 from app.http.calls import UNSENT_STATE, Scope, Send
 from app.http.request_id import ASGI
-from app.transport.limits import GONE_EXTENSION
+from app.transport.http_connection import GONE_EXTENSION
 
 
 class Codings:

@@ -33,7 +33,8 @@ class Options(TypedDict, total=False):
     `model` describes the answer, `status` is its status, `also` are further statuses of the same answer.
     `refusals` are the codes of its own, beside those that every operation of its kind may answer with.
     `writes`: it changes something; it takes `Prefer: durability=fsync` and answers `Weir-Durability`.
-    `prefer`: what else Prefer may say. `fast`: it is served on the fast path too. `hidden`: not described.
+    `prefer`: what else Prefer may say. `fast`: it is served on the fast path too; `coalesced`:
+    single entries that come together are published as one command. `hidden`: not described.
     `offers` are the media types of its answers where server-sent events are among them.
     `body` replaces the description of the request's body, `answers` that of the successful answer.
     `refused` is the shape of some answers with status 400 beside the problem.
@@ -46,6 +47,7 @@ class Options(TypedDict, total=False):
     writes: bool
     prefer: str
     fast: bool
+    coalesced: bool
     hidden: bool
     offers: Sequence[str]
     headers: Mapping[str, str]
@@ -66,6 +68,7 @@ class Operation(APIRoute):
         self.template = path
         self.rule = rule
         self.hot = options.get("fast", False)
+        self.coalesced = options.get("coalesced", False)
         self.hidden = options.get("hidden", False)
         self.offers = options.get("offers", ())
         names = frozenset(_PATH_NAME.findall(path))

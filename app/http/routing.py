@@ -39,6 +39,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     offers: Sequence[str] = ()
 
     @property
+    def coalesced(self) -> bool:
+        """Whether single entries that come together are published as one command."""
+        return self.operation_id == "addEntries"
+
+    @property
     def template(self) -> str:
         """The path as it is documented."""
         return self.path
@@ -198,7 +203,7 @@ def endpoint_of(route: Route | Operation) -> Callable[[Request], Coroutine[Any, 
     return endpoint
 
 
-class HotRoutes:
+class RouteTable:
     """The hot routes by the shape of their paths: no FastAPI, no pattern matching, the same handlers.
 
     It finds a route or it does not; what it does not find goes the normal way.

@@ -45,8 +45,8 @@ async def _receive() -> MutableMapping[str, Any]:
     await _Elsewhere()
 
 
-class CallInHand(Call):
-    """A request whose body is in hand. `Exchange` runs its handler."""
+class InlineCall(Call):
+    """A request whose body is in hand. `InlineHandler` runs its handler."""
 
     __slots__ = ("_body",)
 
@@ -79,7 +79,7 @@ class CallInHand(Call):
         return replies
 
 
-class Exchange:
+class InlineHandler:
     """A handler at work: each turn that it wants is submitted, until there is an answer for `done`."""
 
     __slots__ = ("_done", "_engine", "_handler", "_replies", "_submitting")

@@ -23,9 +23,9 @@ from app.gateway import Progress
 from app.main import App, create_app
 from app.memory_limit import default_bytes
 from app.settings import Settings
-from app.transport.fast_path import thin
-from app.transport.limits import Limits, guarded
-from app.transport.websockets import SocketLimits, guarded_socket
+from app.transport.fast_path import fast_path
+from app.transport.http_connection import Limits, guarded
+from app.transport.websocket_connection import SocketLimits, guarded_socket
 from engine import (
     Caps,
     Clock,
@@ -297,9 +297,9 @@ async def _close(engine: Engine) -> None:
 
 
 def config(settings: Settings, app: App) -> uvicorn.Config:
-    """How uvicorn serves the application: under the guard, with the thin ways if the application has them."""
+    """How uvicorn serves the application: under limits, with the fast path if the application has it."""
     limits = Limits(settings.head_bytes_max, settings.request_s_max, settings.stall_s_max)
-    protocol = guarded(limits, app.refuse) if app.thin_ways is None else thin(app.thin_ways, limits)
+    protocol = guarded(limits, app.refuse) if app.fast_path is None else fast_path(app.fast_path, limits)
     return uvicorn.Config(
         app,
         http=protocol,

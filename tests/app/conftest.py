@@ -38,7 +38,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def closed_app(request: pytest.FixtureRequest, settings: Settings) -> App:
     """An application without its engine."""
-    return create_app(settings, SystemClock(), thin=getattr(request, "param", True))
+    return create_app(settings, SystemClock(), fast_path=getattr(request, "param", True))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from app.live.websocket.frames import on_wire
 from app.main import App
 from app.settings import Settings
 from app.transport.server import config
-from app.transport.websockets import GuardedSocket, SocketLimits, guarded_socket
+from app.transport.websocket_connection import SocketLimits, WebSocketConnection, guarded_socket
 from engine import SystemClock
 
 _patience_s: Final = 20.0
@@ -29,7 +29,7 @@ _TEXT: Final = 0x80 | Opcode.TEXT
 _BINARY: Final = 0x80 | Opcode.BINARY
 
 
-class _Saying(GuardedSocket):
+class _Saying(WebSocketConnection):
     """A connection that says binary messages again."""
 
     def send_receive_event_to_app(self) -> None:
@@ -44,7 +44,7 @@ class _Saying(GuardedSocket):
 class _Voice:
     """Says texts again."""
 
-    def __init__(self, link: GuardedSocket) -> None:
+    def __init__(self, link: WebSocketConnection) -> None:
         self._link = link
         self.gone = asyncio.get_running_loop().create_future()
 
@@ -82,7 +82,7 @@ class _Server(uvicorn.Server):
 def echoing() -> Iterator[int]:
     """The port of a server in a thread of its own."""
     settings = Settings()
-    served = config(settings, _Echo(Gateway(settings, SystemClock()), thin=False))
+    served = config(settings, _Echo(Gateway(settings, SystemClock()), fast_path=False))
     served.ws = type("Saying", (_Saying, guarded_socket(SocketLimits(_patience_s))), {})
     server = _Server(served)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -1,4 +1,4 @@
-"""Two gateways side by side, one with the thin ways and one without, told the same at the same time.
+"""Two gateways side by side, one with the fast_path ways and one without, told the same at the same time.
 
 Knows: sockets, how an answer ends, what of an answer is never the same twice.
 Must never know: what the answers should be.
@@ -54,8 +54,8 @@ class _Server(uvicorn.Server):
 class Served:
     """A gateway in a thread with an event loop of its own, at a moment that does not pass."""
 
-    def __init__(self, settings: Settings, *, thin: bool, always: bool, storage: Storage) -> None:
-        self.app = Counted(Gateway(settings, OneMoment()), thin=thin)
+    def __init__(self, settings: Settings, *, fast_path: bool, always: bool, storage: Storage) -> None:
+        self.app = Counted(Gateway(settings, OneMoment()), fast_path=fast_path)
         self.storage = storage
         self._always = always
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -172,12 +172,12 @@ class Pair:
 
     def __init__(self, settings: Settings, *, always: bool = False, storages: Sequence[Storage] = ()) -> None:
         storages = storages or (MemoryStorage(), MemoryStorage())
-        self.thin = Served(settings, thin=True, always=always, storage=storages[0])
-        self.full = Served(settings, thin=False, always=always, storage=storages[1])
+        self.fast = Served(settings, fast_path=True, always=always, storage=storages[0])
+        self.full = Served(settings, fast_path=False, always=always, storage=storages[1])
         self._lines: tuple[Line, Line] | None = None
 
     def __enter__(self) -> Self:
-        self.thin.start()
+        self.fast.start()
         self.full.start()
         # A Host is looked at once: from then on requests with it are plain.
         self.both(b"GET /healthz/live HTTP/1.1\r\n" + HOST + b"\r\n")
@@ -186,14 +186,14 @@ class Pair:
     def __exit__(self, *exception: object) -> None:
         self.hang_up()
         try:
-            self.thin.stop()
+            self.fast.stop()
         finally:
             self.full.stop()
 
     def both(self, *pieces: bytes, head_alone: bool = False) -> list[bytes]:
         """One answer of each, on connections that are kept."""
         if self._lines is None:
-            self._lines = (self.thin.connect(), self.full.connect())
+            self._lines = (self.fast.connect(), self.full.connect())
         for line in self._lines:
             line.send(*pieces)
         answers = [plain(line.answer(head_alone=head_alone)) for line in self._lines]
@@ -203,7 +203,7 @@ class Pair:
 
     def streams(self, *pieces: bytes) -> list[bytes]:
         """Everything that each answers, on a connection of its own, until it closes that."""
-        lines = (self.thin.connect(), self.full.connect())
+        lines = (self.fast.connect(), self.full.connect())
         for line in lines:
             line.send(*pieces)
         answers = [plain(line.rest()) for line in lines]

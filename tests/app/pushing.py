@@ -19,7 +19,7 @@ from app.live.websocket.frames import Hello, Limits
 from app.live.websocket.session import Session
 from app.main import App, create_app
 from app.settings import Settings
-from app.transport.websockets import NEVER_SENT
+from app.transport.websocket_connection import NEVER_SENT
 from engine import Engine, Fsync, entries, ids
 from engine.commands import Command, Trim, XAdd, XTrim
 from engine.replies import Reply

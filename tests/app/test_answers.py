@@ -143,17 +143,17 @@ class Nobody:
 
 
 GUARDED = [route for route in ROUTES if route.rule is not Access.OPEN]
-WAYS = [(route, thin) for route in GUARDED for thin in ((True, False) if route.hot else (True,))]
+WAYS = [(route, fast_path) for route in GUARDED for fast_path in ((True, False) if route.hot else (True,))]
 
 
 @pytest.mark.parametrize(
-    ("route", "thin"), WAYS, ids=[f"{route.operation_id}-{thin}" for route, thin in WAYS]
+    ("route", "fast_path"), WAYS, ids=[f"{route.operation_id}-{fast_path}" for route, fast_path in WAYS]
 )
 async def test_no_route_works_for_whom_nothing_is_allowed(
-    engine: Engine, route: routing.Route, *, thin: bool
+    engine: Engine, route: routing.Route, *, fast_path: bool
 ) -> None:
     """403, and it does not tell whether the stream exists."""
-    app = create_app(Settings(log_requests="none"), SystemClock(), thin=thin, policy=Nobody())
+    app = create_app(Settings(log_requests="none"), SystemClock(), fast_path=fast_path, policy=Nobody())
     app.gateway.open(engine)
     one, many = '["XLEN","stream"]', '[["XLEN","stream"]]'
     body = {

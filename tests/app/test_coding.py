@@ -11,7 +11,7 @@ from app.http import codings
 from app.http.calls import Answer, Scope
 from app.http.compression import Codings
 from app.main import App
-from app.transport.limits import GONE_EXTENSION
+from app.transport.http_connection import GONE_EXTENSION
 
 ENTRIES = "/v1/streams/s/entries"
 

@@ -55,7 +55,7 @@ def test_an_answer_that_waits_for_the_disk_takes_its_entries_back() -> None:
     with Pair(Settings(log_requests="none"), always=True, storages=storages) as pair:
         pair.both(post("/v1/streams/s/entries", {"id": "5-1", "fields": {"n": 1}}))
         pair.both(post("/v1/streams/s/groups", {"name": "g", "start": "0"}))
-        lines = [pair.thin.connect(), pair.full.connect()]
+        lines = [pair.fast.connect(), pair.full.connect()]
         for storage in storages:
             storage.hold()
         for line in lines:

@@ -190,14 +190,14 @@ def test_those_who_come_during_a_restart_are_told_when_to_come_again(tmp_path: P
 def test_a_fault_in_what_many_publish_together_is_told_to_each() -> None:
     """None of them is tried again on its own: one of them is the poison."""
     with Pair(Settings(port=0, log_requests="none")) as pair, fault_at(1, "after") as fault:
-        lines = [pair.thin.connect() for _ in range(5)]
+        lines = [pair.fast.connect() for _ in range(5)]
         for line in lines:
             line.send(_ENTRY)
         answers = [line.answer() for line in lines]
         assert fault.happened
         assert any(b'"code":"internal"' in answer for answer in answers)
         assert all(re.search(rb'"code":"(internal|restarting)"', answer) for answer in answers)
-        assert pair.thin.app.gateway.state == "restarting"
+        assert pair.fast.app.gateway.state == "restarting"
 
 
 _BODY: Final = b'{"fields":{"a":"1"}}'

@@ -13,7 +13,7 @@ from app.live.sse.cursors import Wanted
 from app.live.sse.tails import STALL_S_MAX, Following
 from app.main import App, create_app
 from app.settings import Settings
-from app.transport.limits import GONE_EXTENSION
+from app.transport.http_connection import GONE_EXTENSION
 from engine import Engine, EngineError, entries
 from engine.commands import XAdd
 from engine.storage.memory import MemoryStorage

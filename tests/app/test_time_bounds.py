@@ -104,7 +104,7 @@ class World:
     def __init__(self, clock: HandClock, engine: Engine, *, fast_path: bool) -> None:
         self.clock = clock
         self.engine = engine
-        self._app = create_app(SETTINGS, clock, thin=fast_path)
+        self._app = create_app(SETTINGS, clock, fast_path=fast_path)
         self._app.gateway.open(engine)
         self.config = config(SETTINGS, self._app)
         self.config.load()

@@ -17,7 +17,7 @@ from app.live.feeds import Feeds, Gap, Page, Tail
 from app.live.sse import cursors as wire
 from app.live.sse import events
 from app.live.sse.cursors import Wanted
-from app.transport.limits import GONE_EXTENSION
+from app.transport.http_connection import GONE_EXTENSION
 from app.wire.read import gap_refused
 from engine import Clock, EngineError
 from engine.replies import Gap as EngineGap

@@ -51,7 +51,7 @@ P = ParamSpec("P")
 
 
 class Link(Protocol):
-    """The socket, as `app.transport.websockets` has it."""
+    """The socket, as `app.transport.websocket_connection` has it."""
 
     @property
     def paused(self) -> bool: ...

@@ -1,4 +1,4 @@
-"""The thin ways answer as the full way does, byte by byte, in order, and each request is served once."""
+"""The fast path answers as the ordinary way does, byte by byte, in order, and each request is served once."""
 
 import errno
 import json
@@ -158,24 +158,24 @@ UNUSUAL = {
 def group(pair: Pair) -> None:
     """A group that starts at the beginning."""
     for line in (post(ENTRIES, ENTRY), post("/v1/streams/s/groups", b'{"name":"g","start":"0"}')):
-        thin, full = pair.both(line)
-        assert (thin, full.startswith(b"HTTP/1.1 201 ")) == (full, True)
+        fast, full = pair.both(line)
+        assert (fast, full.startswith(b"HTTP/1.1 201 ")) == (full, True)
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_plain_request_is_answered_thin_as_it_would_be_otherwise(pair: Pair, name: str) -> None:
     """Answers and refusals of the four hot routes, none of which reaches the application."""
-    before = pair.thin.app.full
-    thin, full = pair.both(PLAIN[name])
-    assert thin == full
-    assert pair.thin.app.full == before
+    before = pair.fast.app.full
+    fast, full = pair.both(PLAIN[name])
+    assert fast == full
+    assert pair.fast.app.full == before
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_what_is_unusual_goes_the_full_way(pair: Pair, name: str) -> None:
-    """It is refused or served as without the thin ways."""
-    thin, full = pair.both(UNUSUAL[name], head_alone=name == "HEAD")
-    assert thin == full
+    """It is refused or served as without the fast ways."""
+    fast, full = pair.both(UNUSUAL[name], head_alone=name == "HEAD")
+    assert fast == full
     assert full.startswith(b"HTTP/1.1 ")
     pair.hang_up()
 
@@ -193,7 +193,7 @@ def test_an_answer_tells_how_safe_its_change_is(pair: Pair, path: str, body: byt
 
 def test_answers_begin_with_the_date_of_their_time(pair: Pair) -> None:
     """How they begin is kept no longer than the server's headers stay the same."""
-    ways = pair.thin.app.thin_ways
+    ways = pair.fast.app.fast_path
     assert ways is not None
     for date in (b"Sun, 06 Nov 1994 08:49:37 GMT", b"Sun, 06 Nov 1994 08:49:38 GMT"):
         headers = [(b"date", date)]
@@ -208,15 +208,15 @@ def test_answers_begin_with_the_date_of_their_time(pair: Pair) -> None:
 def test_both_have_stored_the_same(pair: Pair) -> None:
     """Whatever was sent before: nothing twice, nothing lost."""
     for path in (f"{ENTRIES}?count=100", "/v1/streams/s", f"{GROUP}/pending"):
-        thin, full = pair.both(request(f"GET {path}"))
-        assert thin == full
+        fast, full = pair.both(request(f"GET {path}"))
+        assert fast == full
 
 
 def test_a_body_may_come_later_than_its_head(pair: Pair) -> None:
     """As from clients that send the two apart."""
     head, end, body = PLAIN["entry"].partition(b"\r\n\r\n")
-    lines = (pair.thin.connect(), pair.full.connect())
-    before = pair.thin.app.full
+    lines = (pair.fast.connect(), pair.full.connect())
+    before = pair.fast.app.full
     for piece in (head + end, body[:5], body[5:] + PLAIN["tail"]):
         for line in lines:
             line.send(piece)
@@ -225,7 +225,7 @@ def test_a_body_may_come_later_than_its_head(pair: Pair) -> None:
         assert line.answer().startswith(b"HTTP/1.1 201 ")
         assert line.answer().startswith(b"HTTP/1.1 200 ")
         line.close()
-    assert pair.thin.app.full == before
+    assert pair.fast.app.full == before
 
 
 NAMES = st.sampled_from(["s", "t", "%73", "a%20b", "a%00b", "..", "%2e%2e", "a+b", "a~b", "", "x" * 520])
@@ -301,25 +301,25 @@ def test_whatever_comes_in_whatever_pieces_is_answered_in_order_and_alike(
     whole = b"".join([*sent, last])
     places = sorted({cut % len(whole) for cut in cuts} - {0})
     pieces = [whole[start:end] for start, end in zip([0, *places], [*places, len(whole)], strict=True)]
-    thin, full = pair.streams(*pieces)
-    assert thin == full
+    fast, full = pair.streams(*pieces)
+    assert fast == full
     assert full.count(b"HTTP/1.1 ") >= 1
 
 
 def test_answers_come_in_the_order_of_their_requests(pair: Pair) -> None:
-    """Hundreds sent at once, thin and full ones in turn, more than one is listened to ahead."""
+    """Hundreds sent at once, fast and full ones in turn, more than one is listened to ahead."""
     mixed = [post("/v1/streams/order/entries", b'{"fields":{"n":"%d"}}' % n) for n in range(1_000)]
     mixed[500:500] = [request("GET /v1/streams/order/entries?count=1", None, "X-Other: 1")]
-    thin, full = pair.streams(*mixed, request("GET /healthz/live", None, "Connection: close"))
-    assert thin == full
-    assert thin.count(b"HTTP/1.1 201 Created") == 1_000
+    fast, full = pair.streams(*mixed, request("GET /healthz/live", None, "Connection: close"))
+    assert fast == full
+    assert fast.count(b"HTTP/1.1 201 Created") == 1_000
 
 
 def test_many_reads_in_a_row_let_others_have_their_turn(pair: Pair) -> None:
     """Thousands sent at once are answered some at a time, in order; meanwhile another client is served."""
     reads = [request(f"GET {ENTRIES}?count={1 + n % 3}") for n in range(3_000)]
     last = request("GET /healthz/live", None, "Connection: close")
-    greedy, other = pair.thin.connect(), pair.thin.connect()
+    greedy, other = pair.fast.connect(), pair.fast.connect()
     greedy.send(*reads, last)
     other.send(PLAIN["tail"])
     assert other.answer().startswith(b"HTTP/1.1 200 ")
@@ -333,7 +333,7 @@ def test_many_reads_in_a_row_let_others_have_their_turn(pair: Pair) -> None:
 
 def test_entries_that_are_published_together_are_told_apart(pair: Pair) -> None:
     """Each publisher learns the ID of its own entry, and a bad one among them concerns itself alone."""
-    lines = [pair.thin.connect() for _ in range(64)]
+    lines = [pair.fast.connect() for _ in range(64)]
     bodies = [
         b'{"fields":{"n":"%d"%b}}' % (n, b',"n":"again"' if n % 16 == 7 else b"") for n in range(len(lines))
     ]
@@ -362,23 +362,23 @@ def test_a_large_answer_is_coded_alike(pair: Pair, accepted: str) -> None:
     last = request("GET /healthz/live", None, "Connection: close")
     pair.streams(post(path, json.dumps(batch).encode()), last)
     read = request(f"GET {path}", None, f"Accept-Encoding: {accepted}")
-    thin, full = pair.streams(read, request(f"GET {path}?count=1"), read, last)
-    assert thin == full
-    assert thin.count(b"HTTP/1.1 200 OK") == 4
-    assert (len(thin) < 16 << 10) == (accepted != "identity")
+    fast, full = pair.streams(read, request(f"GET {path}?count=1"), read, last)
+    assert fast == full
+    assert fast.count(b"HTTP/1.1 200 OK") == 4
+    assert (len(fast) < 16 << 10) == (accepted != "identity")
 
 
 def test_a_body_that_does_not_come_is_408(impatient: Pair) -> None:
     """The time of a request is the guard's on both ways."""
     head = PLAIN["entry"].partition(b"{")[0]
-    thin, full = impatient.streams(head)
-    assert thin == full
-    assert thin.startswith(b"HTTP/1.1 408 ")
+    fast, full = impatient.streams(head)
+    assert fast == full
+    assert fast.startswith(b"HTTP/1.1 408 ")
 
 
 def test_an_idle_connection_is_closed_after_its_time(impatient: Pair) -> None:
-    """Counted from the last answer, also where that was thin."""
-    line = impatient.thin.connect()
+    """Counted from the last answer, also where that was fast."""
+    line = impatient.fast.connect()
     for _ in range(3):
         line.send(PLAIN["entry"])
         assert line.answer().startswith(b"HTTP/1.1 201 ")
@@ -392,13 +392,13 @@ def test_an_idle_connection_is_closed_after_its_time(impatient: Pair) -> None:
 def test_a_draining_gateway_refuses_on_both_ways() -> None:
     """With 503, and the connection closed."""
     with Pair(LIMITS) as pair:
-        pair.thin.drain()
+        pair.fast.drain()
         pair.full.drain()
         time.sleep(0.05)
         for line in (PLAIN["entry"], PLAIN["tail"]):
-            thin, full = pair.both(line)
-            assert thin == full
-            assert b'"code":"draining"' in thin
+            fast, full = pair.both(line)
+            assert fast == full
+            assert b'"code":"draining"' in fast
 
 
 @pytest.mark.parametrize(("operation", "code"), [("sync", errno.EIO), ("append", errno.ENOSPC)])
@@ -409,12 +409,12 @@ def test_a_failed_log_is_told_on_both_ways(operation: str, code: int) -> None:
         for storage in storages:
             storage.fail(operation, code)
         for name in ("entry", "rows", "entry", "range", "tail", "tail from the beginning", "waiting read"):
-            thin, full = pair.both({**PLAIN, **UNUSUAL}[name])
-            assert thin == full, name
-            assert b'"code":"storage_failed"' in thin, name
-        thin, full = pair.both(PLAIN["nothing"])
-        assert thin == full
-        assert b'{"entries":[]' in thin, "what is safe is read"
+            fast, full = pair.both({**PLAIN, **UNUSUAL}[name])
+            assert fast == full, name
+            assert b'"code":"storage_failed"' in fast, name
+        fast, full = pair.both(PLAIN["nothing"])
+        assert fast == full
+        assert b'{"entries":[]' in fast, "what is safe is read"
 
 
 class _Slow(MemoryStorage):
@@ -435,11 +435,11 @@ def test_an_answer_that_waits_for_the_disk_leaves_before_the_server_does() -> No
     """Though the stop begins meanwhile; it is the connection's last."""
     storage = _Slow()
     with Pair(LIMITS, always=True, storages=(storage, MemoryStorage())) as pair:
-        line = pair.thin.connect()
+        line = pair.fast.connect()
         storage.gate.clear()
         line.send(PLAIN["entry"])
         time.sleep(0.1)
-        pair.thin.leave()
+        pair.fast.leave()
         time.sleep(0.2)
         storage.gate.set()
         answer = line.rest()
@@ -452,17 +452,17 @@ def test_a_stop_reaches_who_goes_the_full_way_after_all(pair: Pair) -> None:
     """An entry that was to be stored with others, a fault meanwhile, and a stop: the connection ends behind
     its answer, though the server and the gateway go on.
     """
-    line, gateway = pair.thin.connect(), pair.thin.app.gateway
+    line, gateway = pair.fast.connect(), pair.fast.app.gateway
     line.send(PLAIN["nothing"])
     assert line.answer().startswith(b"HTTP/1.1 200 ")
 
     def stop() -> None:
-        connection = pair.thin.connection(line)
+        connection = pair.fast.connection(line)
         connection.data_received(PLAIN["entry"])
         gateway.phase = Phase.RESTARTING
         connection.shutdown()
 
-    pair.thin.soon(stop)
+    pair.fast.soon(stop)
     answer = line.rest()
     gateway.phase = Phase.READY
     assert answer.startswith(b"HTTP/1.1 503 ")
@@ -477,13 +477,13 @@ def test_answers_of_a_gateway_that_drains_are_the_last_of_their_connections(name
     with Pair(LIMITS, always=True, storages=storages) as pair:
         pair.both(post("/v1/streams/s/groups", b'{"name":"g","start":"0","mkstream":true}'))
         pair.both(PLAIN["entry"])
-        waiting, later = [[one.connect() for one in (pair.thin, pair.full)] for _ in range(2)]
+        waiting, later = [[one.connect() for one in (pair.fast, pair.full)] for _ in range(2)]
         for storage in storages:
             storage.gate.clear()
         for line in waiting:
             line.send(PLAIN[name])
         time.sleep(0.1)
-        for one in (pair.thin, pair.full):
+        for one in (pair.fast, pair.full):
             one.drain()
         time.sleep(0.1)
         for storage in storages:
@@ -499,7 +499,7 @@ def test_who_sends_ahead_of_a_slow_disk_is_not_listened_to_for_ever() -> None:
     """What was heard is served when the disk is back, in order."""
     storage = _Slow()
     with Pair(LIMITS, always=True, storages=(storage, MemoryStorage())) as pair:
-        line = pair.thin.connect()
+        line = pair.fast.connect()
         storage.gate.clear()
         entry = post(ENTRIES, b'{"fields":{"a":"%b"}}' % (b"x" * 5_000))
         line.send(*[entry] * 40)
@@ -521,6 +521,6 @@ def test_the_log_has_the_same_lines(capsys: pytest.CaptureFixture[str]) -> None:
         if line.get("event") == "request":
             told.setdefault(str(line.pop("request_id")).partition("-")[0], []).append(line)
             line.pop("ms")
-    thin, full = told.values()
-    assert thin == full
-    assert len(thin) == 6
+    fast, full = told.values()
+    assert fast == full
+    assert len(fast) == 6

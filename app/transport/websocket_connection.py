@@ -120,7 +120,7 @@ class _Counted:
             self._given_up.cancel()
 
 
-class GuardedSocket(WebSocketsSansIOProtocol):
+class WebSocketConnection(WebSocketsSansIOProtocol):
     """One connection. Subclassed with the limits in force, see `guarded_socket`.
 
     It never takes in more than it can answer: while anything waits to leave, nothing is read.
@@ -464,6 +464,6 @@ class GuardedSocket(WebSocketsSansIOProtocol):
             self.close_timer = self.loop.call_later(_CLOSE_S_MAX, self.transport.abort)
 
 
-def guarded_socket(limits: SocketLimits) -> type[GuardedSocket]:
+def guarded_socket(limits: SocketLimits) -> type[WebSocketConnection]:
     """The protocol class with these limits, for uvicorn's `ws`."""
-    return type("Guarded", (GuardedSocket,), {"limits": limits})
+    return type("Guarded", (WebSocketConnection,), {"limits": limits})

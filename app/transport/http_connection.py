@@ -51,7 +51,7 @@ class Limits(NamedTuple):
     stall_s_max: int
 
 
-class GuardedProtocol(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """One connection. Subclassed with the limits in force, see `guarded`."""
 
     limits: Limits
@@ -187,6 +187,65 @@ class GuardedProtocol(HttpToolsProtocol):
     def _too_large(self) -> str:
         return f"a request's line and headers have at most {self.limits.head_bytes_max} bytes"
 
+    # --- for what answers requests in front of the parser ---------------------------------------------------
+
+    @property
+    def is_between_requests(self) -> bool:
+        """Whether what comes next begins a request, and its answer can be written at once."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return (
+            self._complete
+            and (cycle is None or cycle.response_complete)
+            and not self.pipeline
+            and not self.flow.write_paused
+            and not self.transport.is_closing()
+        )
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """The server's headers; another list each second."""
+        return self.server_state.default_headers
+
+    @property
+    def keep_alive_s(self) -> float:
+        """How long a connection may be idle."""
+        return self.timeout_keep_alive
+
+    @property
+    def is_timed_by_parser(self) -> bool:
+        """Whether uvicorn's own timer for idle connections runs."""
+        return self.timeout_keep_alive_task is not None
+
+    def request_taken(self) -> None:
+        """A request is here as a whole, and will be answered in front of the parser."""
+        self._unset_keepalive_if_required()
+        self._end_deadline()
+
+    def request_arrives(self) -> None:
+        """A head is here, its body has the time of a request."""
+        self._unset_keepalive_if_required()
+        self._complete = False
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.limits.request_s_max, self._late)
+
+    def request_arrived(self) -> None:
+        """The body is here too."""
+        self._complete = True
+
+    def count_answer(self) -> None:
+        """Count an answer for the server's limit of requests."""
+        self.server_state.total_requests += 1
+
+    def pause_reading(self) -> None:
+        """Take no more bytes from the peer."""
+        self.flow.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+        self.flow.resume_reading()
+
+    # --- limits ---------------------------------------------------------------------------------------------
+
     def _count(self, length: int) -> None:
         self._parsed_bytes += length
         if self._parsed_bytes > self.limits.head_bytes_max:
@@ -246,6 +305,11 @@ def _is_ambiguous(version: str, url: bytes, headers: Sequence[tuple[bytes, bytes
     return absolute is None or b"#" in url or hosts != [absolute[1].lower()]
 
 
-def guarded(limits: Limits, refuse: Refuse) -> type[GuardedProtocol]:
+def guarded(limits: Limits, refuse: Refuse) -> type[HttpConnection]:
     """The protocol class with these limits, for uvicorn's `http`."""
-    return type("Guarded", (GuardedProtocol,), {"limits": limits, "refuse": staticmethod(refuse)})
+    return type("Guarded", (HttpConnection,), {"limits": limits, "refuse": staticmethod(refuse)})
+
+
+def status_line(status: int) -> bytes:
+    """An answer's first line."""
+    return STATUS_LINE[status]

@@ -1,0 +1,161 @@
+"""Requests in a few well-known forms, read without a parser.
+
+Knows: which request lines and headers are plain, and what was read before.
+Must never know: connections, answers, what an operation does.
+
+A request is plain if nothing in front of the routes looks at its headers beyond what is checked here. A head
+that was read before means what it meant then, so most are looked up, not read.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from app.errors import Refusal
+from app.http.operations import Operation
+from app.http.origins import Origins
+from app.http.paths import segments
+from app.http.routing import Route, RouteTable
+from app.settings import Settings
+from engine import EngineError
+
+# Larger bodies take longer to read than a task costs.
+BODY_BYTES_MAX: Final = 256 << 10
+# A few megabytes of lines and heads are remembered at most.
+_HEAD_BYTES_MAX: Final = 2_048
+REMEMBERED_MAX: Final = 1_024
+
+_VERSION: Final = b" HTTP/1.1"
+_TARGET: Final = re.compile(rb"(GET|POST) (/v1/streams/[A-Za-z0-9._~%/-]+)")
+_QUERY: Final = re.compile(rb"[A-Za-z0-9._~%+=&$(),:-]*")
+_HEADER: Final = re.compile(rb"([A-Za-z-]+):[ \t]*([\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?)[ \t]*")
+# No layer in front of the routes looks at these, or only as `_is_plain` does.
+_HARMLESS: Final = frozenset(
+    {
+        *(b"host", b"connection", b"content-length", b"content-type", b"user-agent", b"prefer"),
+        *(b"accept", b"accept-encoding", b"accept-language", b"idempotency-key", b"if-match"),
+    }
+)
+_ACCEPTED: Final = frozenset({b"*/*", b"application/json", b"application/json, text/plain, */*"})
+# They differ from request to request: not worth remembering.
+_FLEETING: Final = frozenset({b"idempotency-key", b"if-match"})
+# Published together are entries that ask for nothing else.
+_ASKING: Final = _FLEETING | {b"prefer"}
+
+
+class Target(NamedTuple):
+    """What a request's line asks for. `path` is as it came."""
+
+    route: Route | Operation
+    names: Mapping[str, str]
+    method: str
+    path: str
+
+
+class Head(NamedTuple):
+    """A request's headers, by their lower-case names, and the length of its body."""
+
+    headers: Mapping[bytes, bytes]
+    length: int
+
+
+class PlainRequest(NamedTuple):
+    """A plain request: counted from its beginning, its body stands in [`body_at`, `end`).
+
+    `stream` is where it publishes JSON and asks for nothing else, None for any other request.
+    """
+
+    target: Target
+    query: bytes
+    head: Head
+    body_at: int
+    end: int
+    stream: str | None
+
+
+class PlainRequests:
+    """Reads plain requests of the routes that the fast path serves, and remembers what it has read."""
+
+    def __init__(self, settings: Settings, routes: RouteTable, origins: Origins) -> None:
+        self._routes = routes
+        self._origins = origins
+        self._requests: dict[bytes, PlainRequest] = {}
+        self._heads: dict[bytes, Head] = {}
+        self._target = lru_cache(REMEMBERED_MAX)(self._read_target)
+        self._length_max = min(BODY_BYTES_MAX, settings.body_bytes_max)
+        self._head_max = min(_HEAD_BYTES_MAX, settings.head_bytes_max)
+
+    def read(self, received: bytes, at: int) -> PlainRequest | None:
+        """The request that begins there, whose body may be still to come; None if it is not plain."""
+        head_end = received.find(b"\r\n\r\n", at, at + self._head_max)
+        if head_end < 0:
+            return None
+        whole = received[at:head_end]
+        return self._requests.get(whole) or self._read(whole)
+
+    def _read(self, whole: bytes) -> PlainRequest | None:
+        line, end, headers = whole.partition(b"\r\n")
+        if not end or not line.endswith(_VERSION):
+            return None
+        line, _, query = line[: -len(_VERSION)].partition(b"?")
+        target = self._target(line)
+        if target is None or not (query == b"" or _QUERY.fullmatch(query)):
+            return None
+        head = self._heads.get(headers) or self._read_head(headers)
+        if head is None:
+            return None
+        body_at = len(whole) + 4
+        plain = target.route.coalesced and not query and _is_json_alone(head)
+        stream = target.names["stream"] if plain else None
+        request = PlainRequest(target, query, head, body_at, body_at + head.length, stream)
+        # Queries differ from request to request.
+        if not query and headers in self._heads:
+            if len(self._requests) >= REMEMBERED_MAX:
+                self._requests.clear()
+            self._requests[whole] = request
+        return request
+
+    def _read_target(self, line: bytes) -> Target | None:
+        match = _TARGET.fullmatch(line)
+        if match is None:
+            return None
+        method = match[1].decode()
+        try:
+            found = self._routes.find(method, segments(match[2]))
+        except (Refusal, EngineError):
+            return None
+        return None if found is None else Target(*found, method, match[2].decode())
+
+    def _read_head(self, block: bytes) -> Head | None:
+        """The headers of a block; None if one is not plain."""
+        headers: dict[bytes, bytes] = {}
+        for line in block.split(b"\r\n"):
+            match = _HEADER.fullmatch(line)
+            name = match[1].lower() if match else b""
+            if match is None or name not in _HARMLESS or name in headers:
+                return None
+            headers[name] = match[2]
+        length = headers.get(b"content-length", b"0")
+        if not self._is_plain(headers) or not length.isdigit() or len(length) > 9:
+            return None
+        head = Head(headers, int(length))
+        if head.length > self._length_max:
+            return None
+        if not _FLEETING & headers.keys():
+            if len(self._heads) >= REMEMBERED_MAX:
+                self._heads.clear()
+            self._heads[block] = head
+        return head
+
+    def _is_plain(self, headers: Mapping[bytes, bytes]) -> bool:
+        return (
+            self._origins.knows(headers.get(b"host", b""))
+            and headers.get(b"connection", b"keep-alive").lower() == b"keep-alive"
+            and headers.get(b"accept", b"*/*") in _ACCEPTED
+        )
+
+
+def _is_json_alone(head: Head) -> bool:
+    """Whether all that the headers say of a body is that it is JSON."""
+    return head.headers.get(b"content-type") == b"application/json" and not _ASKING & head.headers.keys()
