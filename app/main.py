@@ -58,6 +58,7 @@ ROUTES: Final[Sequence[Route | Operation]] = [
     *streams.routes.all,
     *entries.routes.all,
     *tail.operations,
+    *multi_stream.router.operations,
     *multi_stream.routes.all,
     *plan.router.operations,
     *groups.router.operations,

@@ -46,6 +46,7 @@ _ID_SCHEMA: Final[dict[str, object]] = {
     "format": "entry-id",
     "pattern": f"^{ID_PATTERN}$",
 }
+_CURSORS: Final = {"$": Cursor.LATEST, ">": Cursor.NEW}
 _ID_HINT: Final = "it is an ID, '<ms>-<seq>' or '<ms>'"
 
 
@@ -297,6 +298,14 @@ NameText = Annotated[
 """A name in an answer."""
 
 
+class Gap(ResponseModel):
+    """Entries after the cursor were removed before they were read; `lost` is null where it is unknown."""
+
+    requested: IdText
+    first_available: IdText
+    lost: int | None
+
+
 class _Ids(_Type):
     """At least one ID and at most as many as a setting says, each once in the order of their first place."""
 
@@ -352,6 +361,25 @@ class _ByStream(_Type):
 
 IdsByStream = Annotated[dict[str, int], _ByStream(_id, **_ID_SCHEMA)]
 """Streams, each with an ID."""
+
+
+def _cursor(value: object, at: str) -> int | Cursor:
+    if not isinstance(value, str):
+        raise wrong("a cursor is a string: an ID, '0' or '$', for a group '>' or an ID", at=at)
+    return _CURSORS[value] if value in _CURSORS else _id(value, at)
+
+
+CursorsByStream = Annotated[
+    dict[str, int | Cursor],
+    _ByStream(
+        _cursor,
+        least=1,
+        type="string",
+        pattern=f"^([$>]|{ID_PATTERN})$",
+        description="an ID, `0`, `$`; with `group` `>` or an ID",
+    ),
+]
+"""At least one stream, each with a cursor: what to read after it, for a group `>` too."""
 
 
 def capped(value: int | None) -> int | None:

@@ -207,13 +207,6 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         ),
         refusals=("malformed_id", "gap", "too_many_waiters", "not_acceptable"),
     ),
-    "readStreams": Operation(
-        tag="many",
-        answer=schemas_streams.ManyReadAnswer,
-        body=schemas_streams.ManyRead,
-        headers={"Prefer": "`wait=<seconds>`, where the body has no `wait`"},
-        refusals=("malformed_id", "gap", "no_group", "too_many_waiters"),
-    ),
     "getEntry": Operation(
         tag="entries", answer=schemas.Entry, refusals=("malformed_id", "no_entry", "not_acceptable")
     ),

@@ -8,17 +8,13 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from app.openapi.schemas import (
-    Base64,
     Count,
     Entry,
     EntryId,
-    Gap,
     Limit,
     LookedUpIds,
-    Milliseconds,
     Name,
     NewEntry,
-    Pairs,
     Refs,
 )
 from app.openapi.schemas_groups import Group
@@ -164,64 +160,6 @@ class Trimmed(Struct):
 
 
 # ---- many streams
-
-
-# A cursor in the body of a read: what a group may say as well.
-ManyCursor = Annotated[
-    str,
-    Meta(
-        pattern=r"^([$>]|[0-9]{1,20}(-[0-9]{1,20})?)$",
-        description="an ID, `0`, `$`; with `group` `>` or an ID",
-    ),
-]
-
-
-class ManyRead(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """Streams, each with a cursor: an ID, `0`, `$`; for a group `>` (new entries) or an ID (what it holds).
-
-    `group` and `consumer` go together; `noack` and `claim_min_idle_ms` go with them.
-    """
-
-    streams: Annotated[dict[Name, ManyCursor], Meta(min_length=1, max_length=1_000)]
-    count: Annotated[int, Meta(ge=1, le=10_000, description="entries of each stream")] = 100
-    wait: Annotated[int, Meta(ge=0, le=60_000, description="milliseconds to wait for any of them")] = 0
-    on_gap: (
-        Annotated[Literal["report", "fail"], Meta(description="`fail`: 410 for any gap; without a group")]
-        | UnsetType
-    ) = UNSET
-    group: Name | UnsetType = UNSET
-    consumer: Name | UnsetType = UNSET
-    noack: Annotated[bool, Meta(description="acknowledged as soon as delivered")] | UnsetType = UNSET
-    claim_min_idle_ms: Milliseconds | UnsetType | None = UNSET
-
-
-class ReadEntry(Struct, omit_defaults=True):
-    """An entry. `fields` is null where a pending entry was deleted; the counts are a group's."""
-
-    id: EntryId
-    fields: dict[str, str] | None
-    encoding: Base64 | UnsetType = UNSET
-    pairs: Pairs | UnsetType = UNSET
-    delivery_count: Count | UnsetType = UNSET
-    idle_ms: Milliseconds | UnsetType = UNSET
-
-
-class StreamRead(Struct, omit_defaults=True):
-    """What one stream gave. New entries of a group come with `last_delivered_id`, all else with `next`.
-    `more` tells that a limit ended the read, maybe before this stream gave anything.
-    """
-
-    entries: list[ReadEntry]
-    more: bool
-    next: EntryId | UnsetType = UNSET
-    last_delivered_id: EntryId | UnsetType = UNSET
-    gap: Gap | UnsetType = UNSET
-
-
-class ManyReadAnswer(Struct):
-    """Each stream that was asked for."""
-
-    streams: dict[str, StreamRead]
 
 
 class ManyPublish(Struct, forbid_unknown_fields=True):
