@@ -50,10 +50,10 @@ from app.version import VERSION
 from engine import Clock
 
 ROUTES: Final[Sequence[Route | Operation]] = [
-    *root.routes.all,
-    *docs.routes.all,
-    *console.routes.all,
-    *health.routes.all,
+    *root.router.operations,
+    *docs.router.operations,
+    *console.router.operations,
+    *health.router.operations,
     *commands.router.operations,
     *streams.routes.all,
     *entries.routes.all,
@@ -66,9 +66,9 @@ ROUTES: Final[Sequence[Route | Operation]] = [
     *pending.router.operations,
     *claims.router.operations,
     *dead_letters.routes.all,
-    *backup.routes.all,
-    *socket.routes.all,
-    *future.routes.all,
+    *backup.router.operations,
+    *socket.router.operations,
+    *future.router.operations,
 ]
 # What there is anywhere: the answer to `OPTIONS *`, which asks about the server (RFC 9110, 9.3.7).
 _ALLOW: Final = (

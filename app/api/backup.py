@@ -1,46 +1,96 @@
-"""Upkeep of the whole gateway: rewriting its log, backups."""
+"""Maintenance of the whole gateway: rewriting its log, backups."""
 
-from typing import Final
+import re
+from typing import Annotated, Final, Literal
 
-import msgspec
+from pydantic import AfterValidator, Field
 
 from app.auth import Action
-from app.http import members, query
-from app.http.calls import Answer, Call
-from app.http.routing import Routes
-from app.wire import upkeep
+from app.backups import BackupState
+from app.http.binder import CallParameter
+from app.http.calls import Answer
+from app.http.models import Count, Milliseconds, RequestModel, ResponseModel, wrong
+from app.http.operations import Router
+from engine import EngineProtocol
 
-routes: Final = Routes()
+router: Final = Router("gateway")
 
 _REWRITE: Final = "/v1/admin/rewrite"
 _BACKUP: Final = "/v1/admin/backup"
+_WHERE: Final = {"Location": "where its state is"}
+
+# Plain names of directories: nothing that leads elsewhere, hides, or means something to a shell.
+_NAME: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+_NAME_HINT: Final = "1 to 128 letters, digits, '.', '_' and '-', the first a letter or a digit"
 
 
-@routes.post(_REWRITE, Action.ADMIN, "startRewrite")
-async def start_rewrite(call: Call) -> Answer:
+def _check_name(name: str) -> str:
+    if not re.fullmatch(_NAME, name):
+        raise wrong(_NAME_HINT)
+    return name
+
+
+class NewBackup(RequestModel):
+    """A backup to begin, in a new directory of this name below the setting `backup_dir`."""
+
+    name: Annotated[str, AfterValidator(_check_name), Field(json_schema_extra={"pattern": f"^{_NAME}$"})]
+
+
+class RewriteState(ResponseModel):
+    """The last rewrite since the gateway started, or the one under way. Numbers are null until it is done."""
+
+    state: Literal["none", "running", "done", "failed"]
+    bytes_before: Count | None
+    bytes_after: Count | None
+    duration_ms: Milliseconds | None
+    error: str | None
+
+    @classmethod
+    def of(cls, engine: EngineProtocol) -> "RewriteState":
+        """As the engine has it."""
+        latest = engine.rewriting
+        error = None
+        state: Literal["none", "running", "done", "failed"] = "none"
+        numbers: tuple[int | None, int | None, int | None] = (None, None, None)
+        if latest.running:
+            state = "running"
+        elif latest.failure is not None:
+            state, error = "failed", latest.failure
+        elif latest.last is not None:
+            state, numbers = "done", latest.last
+        before, after, duration_ms = numbers
+        return cls.model_construct(
+            state=state, bytes_before=before, bytes_after=after, duration_ms=duration_ms, error=error
+        )
+
+
+@router.post(_REWRITE, Action.ADMIN, status=202, model=RewriteState, headers=_WHERE, bodiless=True)
+async def start_rewrite(call: CallParameter) -> Answer:
     """Begin to make the log as short as what is in memory; the rewrite that is under way, if there is one."""
-    await call.members()
     call.engine.rewriting.begin()
-    return Answer(202, upkeep.rewrite(call.engine), [(b"location", _REWRITE.encode())])
+    return call.accepted(RewriteState.of(call.engine), _REWRITE)
 
 
-@routes.get(_REWRITE, Action.ADMIN, "getRewrite")
-async def get_rewrite(call: Call) -> Answer:
+@router.get(_REWRITE, Action.ADMIN, model=RewriteState)
+async def get_rewrite(call: CallParameter) -> RewriteState:
     """Show the last rewrite, or the one under way."""
-    query.parse(call.query, ())
-    return Answer(200, upkeep.rewrite(call.engine))
+    return RewriteState.of(call.engine)
 
 
-@routes.post(_BACKUP, Action.ADMIN, "startBackup")
-async def start_backup(call: Call) -> Answer:
+@router.post(
+    _BACKUP,
+    Action.ADMIN,
+    status=202,
+    model=BackupState,
+    headers=_WHERE,
+    refusals=("busy", "not_configured"),
+)
+async def start_backup(call: CallParameter, given: NewBackup) -> Answer:
     """Begin a backup; it holds everything that was acknowledged before."""
-    name = members.text(await call.members("name"), "name", "the backup's name, a string, is missing")
-    begun = await call.gateway.backups.start(name)
-    return Answer(202, msgspec.json.encode(begun), [(b"location", _BACKUP.encode())])
+    return call.accepted(await call.gateway.backups.start(given.name), _BACKUP)
 
 
-@routes.get(_BACKUP, Action.ADMIN, "getBackup")
-async def get_backup(call: Call) -> Answer:
+@router.get(_BACKUP, Action.ADMIN, model=BackupState)
+async def get_backup(call: CallParameter) -> BackupState:
     """Show the last backup, or the one under way."""
-    query.parse(call.query, ())
-    return Answer(200, msgspec.json.encode(call.gateway.backups.last))
+    return call.gateway.backups.last

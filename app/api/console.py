@@ -13,11 +13,13 @@ from typing import Final
 
 from app.auth import Access
 from app.errors import Refusal
-from app.http.calls import Answer, Call
-from app.http.files import File, file, fresh, is_shown
-from app.http.routing import Routes
+from app.http import files as web
+from app.http.binder import CallParameter
+from app.http.calls import Answer
+from app.http.files import File, fresh, is_shown
+from app.http.operations import Router
 
-routes: Final = Routes()
+router: Final = Router("gateway")
 
 _VENDORED: Final = {"uplot.js": "uPlot.esm.js", "uplot.css": "uPlot.min.css"}
 # Besides: no string becomes markup or code, whatever a script tries (trusted types without any policy).
@@ -34,16 +36,16 @@ _HEADERS: Final = (
 )
 
 
-@routes.get("/console", Access.OPEN, "getConsole", hidden=True)
-async def console(call: Call) -> Answer:
+@router.get("/console", Access.OPEN, hidden=True)
+async def get_console(call: CallParameter) -> Answer:
     """The page."""
     return fresh(call, (await asyncio.to_thread(_files))["index.html"], _HEADERS)
 
 
-@routes.get("/console/{file:path}", Access.OPEN, "getConsoleFile", hidden=True)
-async def console_file(call: Call) -> Answer:
+@router.get("/console/{file:path}", Access.OPEN, hidden=True)
+async def get_console_file(call: CallParameter, file: str) -> Answer:
     """A module, a sheet, a picture of the page."""
-    found = (await asyncio.to_thread(_files)).get(call.names["file"])
+    found = (await asyncio.to_thread(_files)).get(file)
     if found is None:
         raise Refusal("no_route", "the console has no such file")
     return fresh(call, found, _HEADERS)
@@ -55,7 +57,7 @@ def _files() -> Mapping[str, File]:
     bodies = dict(_read(files("app").joinpath("console")))
     vendored = files("app").joinpath("vendor", "uplot")
     bodies |= {name: vendored.joinpath(published).read_bytes() for name, published in _VENDORED.items()}
-    return {name: file(name, body) for name, body in bodies.items()}
+    return {name: web.file(name, body) for name, body in bodies.items()}
 
 
 def _read(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:

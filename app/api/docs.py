@@ -10,13 +10,15 @@ from html import escape
 from importlib.resources import files
 from typing import Final
 
+from app import errors
 from app.auth import Access
-from app.errors import CODES, Refusal, slug
-from app.http.calls import HTML, Answer, Call
+from app.errors import CODES, Refusal
+from app.http.binder import CallParameter
+from app.http.calls import HTML, Answer
 from app.http.files import File, file, fresh
-from app.http.routing import Routes
+from app.http.operations import Router
 
-routes: Final = Routes()
+router: Final = Router("gateway")
 
 # Swagger UI draws its icons from data URLs, and sets styles by script.
 _POLICY: Final = (
@@ -40,14 +42,14 @@ code { font-family: ui-monospace, monospace }
 """
 
 
-@routes.get("/openapi.json", Access.OPEN, "getOpenApi", hidden=True)
-async def openapi(call: Call) -> Answer:
+@router.get("/openapi.json", Access.OPEN, hidden=True)
+async def get_open_api(call: CallParameter) -> Answer:
     """The description of this API, OpenAPI 3.1."""
     return Answer(200, call.scope["app"].state.description)
 
 
-@routes.get("/docs", Access.OPEN, "getDocs", hidden=True)
-async def docs(call: Call) -> Answer:
+@router.get("/docs", Access.OPEN, hidden=True)
+async def get_docs() -> Answer:
     """What calls there are, to read and to try."""
     head = (
         '<link rel=stylesheet href="/docs/swagger-ui.css"><script src="/docs/swagger-ui-bundle.js"></script>'
@@ -57,36 +59,36 @@ async def docs(call: Call) -> Answer:
     )
 
 
-@routes.get("/docs/start.js", Access.OPEN, "getStart", hidden=True)
-async def start(call: Call) -> Answer:
+@router.get("/docs/start.js", Access.OPEN, hidden=True)
+async def get_start(call: CallParameter) -> Answer:
     """What the page runs when it is loaded."""
     return fresh(call, file("start.js", _START))
 
 
-@routes.get("/docs/style.css", Access.OPEN, "getStyle", hidden=True)
-async def style(call: Call) -> Answer:
+@router.get("/docs/style.css", Access.OPEN, hidden=True)
+async def get_style(call: CallParameter) -> Answer:
     """How the small pages look."""
     return fresh(call, file("style.css", _STYLE))
 
 
-@routes.get("/docs/swagger-ui-bundle.js", Access.OPEN, "getDocsScript", hidden=True)
-async def script(call: Call) -> Answer:
+@router.get("/docs/swagger-ui-bundle.js", Access.OPEN, hidden=True)
+async def get_docs_script(call: CallParameter) -> Answer:
     """The vendored page's script."""
     return fresh(call, await asyncio.to_thread(_vendored, "swagger-ui-bundle.js"))
 
 
-@routes.get("/docs/swagger-ui.css", Access.OPEN, "getDocsStyle", hidden=True)
-async def sheet(call: Call) -> Answer:
+@router.get("/docs/swagger-ui.css", Access.OPEN, hidden=True)
+async def get_docs_style(call: CallParameter) -> Answer:
     """The vendored page's style."""
     return fresh(call, await asyncio.to_thread(_vendored, "swagger-ui.css"))
 
 
-@routes.get("/errors/{slug}", Access.OPEN, "getError", hidden=True)
-async def error(call: Call) -> Answer:
+@router.get("/errors/{slug}", Access.OPEN, hidden=True)
+async def get_error(slug: str) -> Answer:
     """What a problem's type means."""
-    code = call.names["slug"].replace("-", "_")
+    code = slug.replace("-", "_")
     kind = CODES.get(code)
-    if kind is None or slug(code) != call.names["slug"]:
+    if kind is None or errors.slug(code) != slug:
         raise Refusal("no_route", "there is no such error")
     again = "may" if kind.retry_after_s is not None else "will not"
     told = f"<p>Code <code>{code}</code>, status {kind.status}. Trying again later {again} help."

@@ -1,61 +1,161 @@
 """Whether the gateway lives, whether it can serve, and how it is."""
 
-from typing import Final
+from typing import Annotated, Final, Literal
 
-import msgspec
+from pydantic import Field
 
+from app.api.backup import RewriteState
 from app.auth import Access, Action
+from app.backups import BackupState
 from app.gateway import Gateway, Phase
-from app.http import query
-from app.http.calls import Answer, Call
-from app.http.routing import Routes
-from app.wire import status
+from app.http.binder import CallParameter
+from app.http.calls import Answer
+from app.http.models import Count, Milliseconds, ResponseModel, absent
+from app.http.operations import Router
+from app.version import VERSION
+from engine import EngineProtocol
 
-routes: Final = Routes()
+router: Final = Router("gateway")
 
+_PHASES: Final = tuple(phase.value for phase in Phase)
 _RETRY_AFTER: Final = (b"retry-after", b"1")
 
 
-@routes.get("/healthz/live", Access.OPEN, "isLive")
-async def live(call: Call) -> Answer:
+class LoadProgress(ResponseModel):
+    """How far reading the log is: its frames are checked, then loaded."""
+
+    step: Literal["checking", "loading"]
+    done_bytes: int
+    total_bytes: int
+
+
+class Health(ResponseModel):
+    """How the gateway is."""
+
+    status: Annotated[
+        str, Field(json_schema_extra={"enum": ["live", *_PHASES, "storage_failed", "unavailable"]})
+    ]
+    progress: LoadProgress = absent()
+
+
+class Durability(ResponseModel):
+    """When the log is synced, and what an answer promises."""
+
+    fsync: Literal["always", "everysec", "no"]
+    answers: Annotated[
+        str, Field(description="as `Weir-Durability`", json_schema_extra={"enum": ["fsync", "os"]})
+    ]
+
+
+class LogState(ResponseModel):
+    """How the log is. `failure` says why it takes no writes until a restart, null while it does."""
+
+    bytes: Count
+    base_bytes: Annotated[Count, Field(description="how much of it a rewrite has left")]
+    unsynced_bytes: Annotated[Count, Field(description="what a power cut would take")]
+    answers_waiting: Annotated[Count, Field(description="for a write or a sync")]
+    failure: str | None
+
+
+class MemoryState(ResponseModel):
+    """The gateway's memory: at `bytes_max` it is full and takes no more data; null is no limit."""
+
+    used_bytes: Annotated[Count, Field(description="what is compared with the limit")]
+    data_bytes: Annotated[Count, Field(description="what streams and groups take, by estimate")]
+    resident_bytes: Annotated[Count, Field(description="what the system counts for the process")]
+    bytes_max: Count | None
+    full: bool
+
+
+class Connections(ResponseModel):
+    """Who is there. `following` counts reads that wait and connections that follow streams. `failed` counts
+    WebSockets that a fault of the gateway has ended since it began: its log has a line for each.
+    """
+
+    open: Count
+    following: Count
+    waiting_reads: Count
+    failed: Count
+
+
+class GatewayStatus(ResponseModel):
+    """How the gateway is."""
+
+    status: Annotated[str, Field(json_schema_extra={"enum": ["ready", "storage_failed"]})]
+    version: str
+    uptime_ms: Milliseconds
+    durability: Durability
+    log: LogState
+    memory: MemoryState
+    streams: Count
+    connections: Connections
+    rewrite: RewriteState
+    backup: BackupState
+
+
+@router.get("/healthz/live", Access.OPEN, model=Health)
+async def is_live() -> Answer:
     """200 as long as the process answers at all."""
     return Answer(200, b'{"status":"live"}')
 
 
-@routes.get("/healthz/ready", Access.OPEN, "isReady")
-async def ready(call: Call) -> Answer:
+@router.get("/healthz/ready", Access.OPEN, model=Health)
+async def is_ready(call: CallParameter) -> Answer:
     """200 once the log has been read; 503 before, with how far that is, while the engine is restarted or the
     gateway stops, and once the log cannot be written any more.
 
     Under a Host that is not the gateway's it says whether it is ready, and nothing else.
     """
-    answer = _ready(call.gateway)
-    if call.is_stranger and answer.status_code != 200:
-        return Answer(503, b'{"status":"unavailable"}', [_RETRY_AFTER])
-    return answer
+    health = _health(call.gateway)
+    if health.status == "ready":
+        return _answer(200, health)
+    if call.is_stranger:
+        health = Health.model_construct(status="unavailable")
+    return _answer(503, health)
 
 
-def _ready(gateway: Gateway) -> Answer:
-    progress, state = gateway.progress, gateway.state
-    told: dict[str, object] = {"status": state}
-    if state == Phase.READY.value:
-        return Answer(200, msgspec.json.encode(told), [])
-    if gateway.phase in (Phase.STARTING, Phase.RESTARTING) and progress is not None:
-        told["progress"] = progress._asdict()
-    return Answer(503, msgspec.json.encode(told), [_RETRY_AFTER])
+def _health(gateway: Gateway) -> Health:
+    progress = gateway.progress
+    if gateway.phase not in (Phase.STARTING, Phase.RESTARTING) or progress is None:
+        return Health.model_construct(status=gateway.state)
+    read = LoadProgress.model_construct(**progress._asdict())
+    return Health.model_construct(status=gateway.state, progress=read)
 
 
-@routes.get("/v1/status", Action.ADMIN, "getStatus")
-async def get_status(call: Call) -> Answer:
+def _answer(status: int, health: Health) -> Answer:
+    body = health.__pydantic_serializer__.to_json(health, exclude_none=True)
+    return Answer(status, body, [_RETRY_AFTER] if status == 503 else [])
+
+
+@router.get("/v1/status", Action.ADMIN, model=GatewayStatus)
+async def get_status(call: CallParameter) -> GatewayStatus:
     """Show how the gateway is: version, uptime, durability, log, memory, streams, connections, upkeep."""
-    query.parse(call.query, ())
-    gateway = call.gateway
-    here = status.Here(
-        gateway.state,
-        gateway.uptime_ms,
-        gateway.connections(),
-        gateway.followers,
-        gateway.failed_conversations,
-        gateway.backups.last,
+    gateway, engine = call.gateway, call.engine
+    return GatewayStatus.model_construct(
+        status=gateway.state,
+        version=VERSION,
+        uptime_ms=gateway.uptime_ms,
+        durability=Durability.model_construct(fsync=engine.fsync, answers=engine.durability),
+        log=LogState.model_construct(**engine.log_figures()._asdict()),
+        memory=_memory(engine),
+        streams=engine.streams,
+        connections=Connections.model_construct(
+            open=gateway.connections(),
+            following=gateway.followers,
+            waiting_reads=engine.waiting,
+            failed=gateway.failed_conversations,
+        ),
+        rewrite=RewriteState.of(engine),
+        backup=gateway.backups.last,
     )
-    return Answer(200, status.written(call.engine, here))
+
+
+def _memory(engine: EngineProtocol) -> MemoryState:
+    memory = engine.memory
+    return MemoryState.model_construct(
+        used_bytes=memory.used_bytes,
+        data_bytes=memory.estimated_bytes,
+        resident_bytes=memory.resident_bytes,
+        bytes_max=memory.bytes_max,
+        full=memory.is_full,
+    )

@@ -2,42 +2,47 @@
 
 from typing import Final
 
-import msgspec
-
 from app.auth import Access
-from app.http.calls import Answer, Call
-from app.http.routing import Routes
+from app.http.models import ResponseModel
+from app.http.operations import Router
 from app.version import VERSION
 
-routes: Final = Routes()
+router: Final = Router("gateway")
 
-_LINKS: Final = msgspec.json.encode(
-    {
-        "name": "weir",
-        "version": VERSION,
-        "links": {
-            "api": "/v1",
-            "streams": "/v1/streams",
-            "commands": "/v1/commands",
-            "console": "/console",
-            "docs": "/docs",
-            "openapi": "/openapi.json",
-            "asyncapi": "/asyncapi.json",
-            "live": "/healthz/live",
-            "ready": "/healthz/ready",
-            "status": "/v1/status",
-        },
-    }
+
+class About(ResponseModel):
+    """What this is, and where the rest is."""
+
+    name: str
+    version: str
+    links: dict[str, str]
+
+
+_ABOUT: Final = About(
+    name="weir",
+    version=VERSION,
+    links={
+        "api": "/v1",
+        "streams": "/v1/streams",
+        "commands": "/v1/commands",
+        "console": "/console",
+        "docs": "/docs",
+        "openapi": "/openapi.json",
+        "asyncapi": "/asyncapi.json",
+        "live": "/healthz/live",
+        "ready": "/healthz/ready",
+        "status": "/v1/status",
+    },
 )
 
 
-@routes.get("/", Access.OPEN, "getRoot")
-async def root(call: Call) -> Answer:
+@router.get("/", Access.OPEN, model=About)
+async def get_root() -> About:
     """Name, version, links."""
-    return Answer(200, _LINKS)
+    return _ABOUT
 
 
-@routes.get("/v1", Access.OPEN, "getVersion")
-async def version(call: Call) -> Answer:
+@router.get("/v1", Access.OPEN, model=About)
+async def get_version() -> About:
     """The same as the root."""
-    return Answer(200, _LINKS)
+    return _ABOUT

@@ -7,8 +7,9 @@ from app.auth import Access, Action
 from app.errors import Refusal
 from app.gateway import Gateway, Receive
 from app.http import query
+from app.http.binder import CallParameter
 from app.http.calls import Answer, Call, Scope, Send
-from app.http.routing import Routes
+from app.http.operations import Router
 from app.live.websocket import frames
 from app.live.websocket.connection import Hub, Push
 from app.live.websocket.effects import SessionLimits
@@ -16,7 +17,7 @@ from app.live.websocket.session import Session
 from app.openapi import asyncapi
 from app.transport.websocket_connection import WebSocketConnection
 
-routes: Final = Routes()
+router: Final = Router("gateway")
 
 # What a frame has beside an entry of the largest size.
 FRAME_OVERHEAD_BYTES: Final = 4 << 10
@@ -25,14 +26,14 @@ _EXTENSION: Final = "weir.socket"
 _PATH: Final = ("v1", "ws")
 
 
-@routes.get("/v1/ws", Access.OPEN, "openSocket", hidden=True)
-async def not_upgraded(call: Call) -> Answer:
+@router.get("/v1/ws", Access.OPEN, hidden=True)
+async def open_socket() -> Answer:
     """Say what is missing."""
     raise Refusal("upgrade_required", "this is a WebSocket: see /asyncapi.json")
 
 
-@routes.get("/asyncapi.json", Access.OPEN, "getAsyncApi", hidden=True)
-async def asyncapi_document(call: Call) -> Answer:
+@router.get("/asyncapi.json", Access.OPEN, hidden=True)
+async def get_async_api(call: CallParameter) -> Answer:
     """The description of the socket, AsyncAPI 3."""
     return Answer(200, asyncapi.document(call.gateway.settings))
 

@@ -29,7 +29,7 @@ from typing_extensions import TypedDict
 from app.errors import CODES, Place, Refusal, step
 from app.http import members, query, strict_json
 from app.http.calls import Call
-from app.http.models import Context
+from app.http.models import Context, RequestModel
 from app.http.strict_json import Number, Object
 from app.settings import Settings
 
@@ -63,13 +63,19 @@ class Body:
 
 class Binder:
     """The arguments of one endpoint, out of calls. `path_names` are the parameters of its path; an operation
-    that is `lenient` takes any query.
+    that is `lenient` takes any query, the body of one that is `bodiless` has no members.
     """
 
     def __init__(
-        self, endpoint: Callable[..., Any], path_names: frozenset[str], *, lenient: bool = False
+        self,
+        endpoint: Callable[..., Any],
+        path_names: frozenset[str],
+        *,
+        lenient: bool = False,
+        bodiless: bool = False,
     ) -> None:
         self._lenient = lenient
+        self._bodiless = bodiless
         self._call: str | None = None
         self._path: list[str] = []
         self._query: dict[str, str] = {}  # name in the request -> parameter
@@ -127,15 +133,21 @@ class Binder:
         arguments = self._bind_text(call, given, Context(settings, is_text=True)) if self._text else {}
         if self._body is not None:
             name, model, default = self._body
-            members.check_is_json(call.media_type.name)
-            reader = partial(_read_body, model=model, default=default, settings=settings)
-            arguments[name] = await call.read(reader)
+            arguments[name] = await self._read(call, model, default)
+        if self._bodiless:
+            await self._read(call, RequestModel)
         if self._own_body is not None:
             name, own = self._own_body
             arguments[name] = own(call)
         if self._call is not None:
             arguments[self._call] = call
         return arguments
+
+    @staticmethod
+    async def _read(call: Call, model: type[BaseModel], default: object = _EMPTY) -> object:
+        members.check_is_json(call.media_type.name)
+        settings = call.gateway.settings
+        return await call.read(partial(_read_body, model=model, default=default, settings=settings))
 
     def _parse(self, text: bytes) -> Mapping[str, str | Sequence[str]]:
         if self._repeated is None:

@@ -243,6 +243,11 @@ class Call:
         applied = [(b"preference-applied", b"durability=fsync")] if synced else []
         return Answer(status, body, [(b"weir-durability", safe), *applied, *headers])
 
+    @staticmethod
+    def accepted(body: BaseModel, path: str) -> Answer:
+        """The answer of a call that began something: its state is at `path`."""
+        return Answer(202, body.__pydantic_serializer__.to_json(body), [(b"location", path.encode())])
+
     async def execute(self, command: Command, *, synced: bool = False) -> Reply:
         """Run one command. A read that waits ends when the client leaves."""
         if getattr(command, "block_ms", None) is None:

@@ -37,7 +37,8 @@ class Options(TypedDict, total=False):
     single entries that come together are published as one command. `hidden`: not described.
     `offers` are the media types of its answers where server-sent events are among them.
     `body` replaces the description of the request's body, `answers` that of the successful answer.
-    `refused` is the shape of some answers with status 400 beside the problem.
+    `refused` is the shape of some answers with status 400 beside the problem. `bodiless`: it takes no body,
+    or an object without members.
     """
 
     model: type[Any] | None
@@ -54,6 +55,7 @@ class Options(TypedDict, total=False):
     body: Json
     answers: Json
     refused: type[BaseModel]
+    bodiless: bool
 
 
 class Operation(APIRoute):
@@ -73,7 +75,8 @@ class Operation(APIRoute):
         self.offers = options.get("offers", ())
         names = frozenset(_PATH_NAME.findall(path))
         # Browsers and probes add parameters of their own to pages that are open to all.
-        self.binder = Binder(endpoint, names, lenient=rule is Access.OPEN)
+        lenient, bodiless = rule is Access.OPEN, options.get("bodiless", False)
+        self.binder = Binder(endpoint, names, lenient=lenient, bodiless=bodiless)
         summary, _, description = (endpoint.__doc__ or "").strip().partition("\n\n")
         super().__init__(
             # `…/entries/delete` is a call of its own, whatever the method: no entry has this ID.
@@ -185,7 +188,7 @@ def _responses(rule: Rule, options: Options, binder: Binder) -> dict[int | str, 
         options.get("refusals", ()),
         is_open=rule is Access.OPEN,
         has_text=binder.has_text or "prefer" in options or bool(options.get("writes")),
-        has_body=binder.has_body or "body" in options,
+        has_body=binder.has_body or options.get("bodiless", False) or "body" in options,
         writes=options.get("writes", False),
     )
     if "refused" in options:

@@ -94,7 +94,6 @@ _SET_LIMITS: Final = (
     ("streams", "maxProperties", "request_streams_max"),
 )
 _DEFAULTS: Final = Settings.model_construct()
-_ALWAYS_OPEN: Final = ("gateway",)
 
 _TAGS: Final = (
     ("streams", "Streams: what there is, how much of each is kept, trimming."),
@@ -179,6 +178,10 @@ def _resolve(value: object, settings: Settings) -> None:
         return
     for key in [key for key in value if key.startswith("x-") and key.endswith("-setting")]:
         value[key.removeprefix("x-").removesuffix("-setting")] = getattr(settings, value.pop(key))
+    for key in ("minimum", "maximum"):
+        # FastAPI writes them as floats.
+        if isinstance(value.get(key), float):
+            value[key] = int(value[key])
     for member in value.get("properties", {}).values():
         member.pop("title", None)
         if member.get("default", ...) is None:
@@ -322,7 +325,7 @@ def _with_summary(example: Example) -> Json:
 def _refusals(told: Operation) -> dict[int | str, Json]:
     return responses.refusals(
         told.refusals,
-        is_open=told.tag in _ALWAYS_OPEN,
+        is_open=False,
         has_text=bool(told.query or told.headers),
         has_body=told.body is not None,
         writes=told.writes,

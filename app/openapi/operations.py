@@ -1,4 +1,4 @@
-"""What there is to say of the operations on streams and entries, and on the gateway.
+"""What there is to say of the operations on streams and entries.
 
 Knows: their parameters, bodies, answers, refusals and examples. Must never know: how anything is served.
 """
@@ -60,35 +60,8 @@ _LINES: Final = {
 
 _COLUMNS: Final = {COLUMNS: {"schema": {"$ref": "#/components/schemas/Columns"}}}
 
-_CLOSED: Final = ("unauthenticated", "forbidden", "starting", "draining")
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
-    "getRoot": Operation(tag="gateway", answer=schemas.About),
-    "getVersion": Operation(tag="gateway", answer=schemas.About),
-    "isLive": Operation(tag="gateway", answer=schemas.Health),
-    "isReady": Operation(tag="gateway", answer=schemas.Health),
-    "getStatus": Operation(tag="gateway", answer=schemas.GatewayStatus, refusals=_CLOSED),
-    "startRewrite": Operation(
-        tag="gateway",
-        status=202,
-        answer=schemas.RewriteState,
-        answer_headers={"Location": "where its state is"},
-        refusals=_CLOSED,
-    ),
-    "getRewrite": Operation(tag="gateway", answer=schemas.RewriteState, refusals=_CLOSED),
-    "startBackup": Operation(
-        tag="gateway",
-        status=202,
-        answer=schemas.BackupState,
-        body=schemas.NewBackup,
-        answer_headers={"Location": "where its state is"},
-        refusals=(*_CLOSED, "invalid", "busy", "not_configured"),
-    ),
-    "getBackup": Operation(
-        tag="gateway",
-        answer=schemas.BackupState,
-        refusals=_CLOSED,
-    ),
     "listStreams": Operation(
         tag="streams",
         answer=schemas_streams.StreamPage,
