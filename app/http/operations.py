@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from app.auth import Access, Rule
 from app.http.binder import Binder, Endpoint
 from app.http.calls import Answer, Call
-from app.openapi.responses import refusals
+from app.openapi.responses import problem, refusals
 
 E = TypeVar("E", bound=Endpoint)
 Json = dict[str, Any]
@@ -192,5 +192,10 @@ def _responses(rule: Rule, options: Options, binder: Binder) -> dict[int | str, 
         writes=options.get("writes", False),
     )
     if "refused" in options:
-        codes[400]["model"] = options["refused"]
+        # A shape beside the problem: no other operation has it.
+        codes[400] = {
+            "description": codes[400]["description"],
+            "model": options["refused"],
+            **problem(("unknown_parameter",)),
+        }
     return {options.get("status", 200): done, **also, **codes}

@@ -81,6 +81,8 @@ _HEADER_SCHEMAS: Final[Mapping[str, Json]] = {
     "Weir-Epoch": _NUMBER_SCHEMA,
     "Weir-Chunk": _NUMBER_SCHEMA,
 }
+# What is a schema has one of these.
+_OF_SCHEMAS: Final = frozenset(("$ref", "anyOf", "type"))
 # Members and parameters whose limit is a setting: the document tells what this gateway is set to.
 _SET_LIMITS: Final = (
     ("wait", "maximum", "wait_ms_max"),
@@ -147,13 +149,25 @@ def document(api: FastAPI, settings: Settings) -> bytes:
     modelled = described.get("components", {}).get("schemas", {})
     # An enumeration of the engine's, which a type describes otherwise.
     modelled.pop("Cursor", None)
-    described["components"] = {"schemas": {**components, **modelled, "Problem": problem_schema()}}
+    used = {
+        answer["$ref"].rpartition("/")[2]
+        for methods in described["paths"].values()
+        for told in methods.values()
+        for answer in told["responses"].values()
+        if "$ref" in answer
+    }
+    described["components"] = {
+        "schemas": {**components, **modelled, "Problem": problem_schema()},
+        "responses": {name: one for name, one in responses.components().items() if name in used},
+    }
     _resolve(described, settings)
     for name, schema in _named_schemas(described):
         _set_limits(name, schema, settings)
     described["info"]["description"] = _ABOUT
     described["info"]["license"] = {"name": "MIT", "identifier": "MIT"}
     described["tags"] = [{"name": name, "description": words} for name, words in _TAGS]
+    # There are no credentials yet: what needs them will say so.
+    described["security"] = []
     described["servers"] = [{"url": "/", "description": "this gateway"}]
     return msgspec.json.encode(described)
 
@@ -168,8 +182,8 @@ def _named_schemas(described: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _resolve(value: object, settings: Settings) -> None:
-    """Give every schema the bounds that are set, and drop what only generated code stumbles over: titles of
-    members, and defaults that are null.
+    """Give every schema the bounds that are set, and drop what only generated code stumbles over: titles that
+    were made of names, and defaults that are null.
     """
     if isinstance(value, list):
         for one in value:
@@ -182,12 +196,14 @@ def _resolve(value: object, settings: Settings) -> None:
         # FastAPI writes them as floats.
         if isinstance(value.get(key), float):
             value[key] = int(value[key])
+    if not _OF_SCHEMAS.isdisjoint(value) and isinstance(value.get("title"), str):
+        del value["title"]
     for member in value.get("properties", {}).values():
-        member.pop("title", None)
         if member.get("default", ...) is None:
             del member["default"]
-    for one in value.values():
-        _resolve(one, settings)
+    for name, one in value.items():
+        if name != "examples":
+            _resolve(one, settings)
 
 
 def _set_limits(name: str, schema: Json, settings: Settings) -> None:
@@ -341,7 +357,6 @@ def problem_schema() -> Json:
     text = {"type": "string"}
     return {
         "type": "object",
-        "title": "Problem",
         "description": "A refusal (RFC 9457). What else it has depends on its code: IDs, counts, names.",
         "required": ["type", "title", "status", "code", "detail", "retryable", "request_id"],
         "properties": {

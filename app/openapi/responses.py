@@ -1,4 +1,5 @@
-"""The refusals of operations, as the document has them: by status, each with its codes.
+"""The refusals of operations, as the document has them: one component for each status, referenced with the
+codes of the operation.
 
 Knows: which codes come with having a query, a body, an effect. Must never know: a particular operation.
 """
@@ -9,6 +10,8 @@ from typing import Any, Final
 from app.errors import CODES, slug
 
 _PROBLEM: Final = "application/problem+json"
+# The component of refusals whose status an operation does not name.
+_OTHER: Final = "OtherRefusal"
 _ANYWHERE: Final = ("unknown_parameter", "invalid_name", "unauthenticated", "forbidden", "origin_refused")
 _WITH_BODY: Final = ("malformed_json", "body_too_large", "unsupported_media_type", "invalid")
 _WITH_ENGINE: Final = ("starting", "restarting", "draining", "storage_failed")
@@ -34,17 +37,38 @@ def refusals(
     for code in dict.fromkeys(codes):
         by_status.setdefault(CODES[code].status, []).append(code)
     found = {
-        status: problem("; ".join(f"`{code}`: {CODES[code].title}" for code in codes), codes)
+        status: _reference(_name(status), ", ".join(f"`{code}`" for code in codes))
         for status, codes in sorted(by_status.items(), key=lambda one: str(one[0]))
     }
-    return {**found, "default": problem("Any other refusal", ("internal",))}
+    return {**found, "default": _reference(_OTHER, "Any other refusal")}
 
 
-def problem(words: str, codes: Sequence[str]) -> Json:
-    """A refusal with an example for each of its codes."""
+def _reference(name: str, words: str) -> Json:
+    """A component, with what it means here: OpenAPI 3.1 allows a description beside a reference."""
+    return {"$ref": f"#/components/responses/{name}", "description": words}
+
+
+def _name(status: int | str) -> str:
+    return f"Refused{status}"
+
+
+def components() -> dict[str, Json]:
+    """The refusals of each status, with an example for each of its codes."""
+    found: dict[str, list[str]] = {}
+    for code, kind in CODES.items():
+        found.setdefault(_name(kind.status), []).append(code)
+    named = {
+        name: {"description": "Refused: " + "; ".join(CODES[code].title for code in codes), **problem(codes)}
+        for name, codes in found.items()
+    }
+    return {**named, _OTHER: {"description": "Refused: its code says why", **problem(("internal",))}}
+
+
+def problem(codes: Sequence[str]) -> Json:
+    """The content of a refusal with an example for each of its codes."""
     examples = {code: {"summary": CODES[code].title, "value": problem_example(code)} for code in codes}
     schema = {"$ref": "#/components/schemas/Problem"}
-    return {"description": words, "content": {_PROBLEM: {"schema": schema, "examples": examples}}}
+    return {"content": {_PROBLEM: {"schema": schema, "examples": examples}}}
 
 
 def problem_example(code: str) -> Json:

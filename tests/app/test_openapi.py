@@ -49,6 +49,7 @@ def _document() -> Json:
 
 DOCUMENT = _document()
 SCHEMAS: Json = DOCUMENT["components"]["schemas"]
+REFUSALS: Json = DOCUMENT["components"]["responses"]
 
 
 class Operation(NamedTuple):
@@ -190,10 +191,13 @@ def test_an_operation_is_told_in_words(name: str) -> None:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_refusals_are_problems_with_their_codes(name: str) -> None:
-    """Each example's code is registered with its status, and it has the problem's shape."""
+    """Its words name the codes; each example's code is registered with its status, and is a problem."""
     for status, answer in OPERATIONS[name].told["responses"].items():
         if not status.startswith("2"):
-            content = answer["content"]["application/problem+json"]
+            known = [code for code, kind in CODES.items() if str(kind.status) == status]
+            assert status == "default" or any(f"`{code}`" in answer["description"] for code in known)
+            component = REFUSALS[answer["$ref"].rpartition("/")[2]] if "$ref" in answer else answer
+            content = component["content"]["application/problem+json"]
             assert content["examples"]
             for code, example in content["examples"].items():
                 assert status in (str(CODES[code].status), "default")
@@ -206,11 +210,57 @@ def test_the_codes_are_an_enum() -> None:
     assert SCHEMAS["Problem"]["properties"]["code"]["enum"] == list(CODES)
 
 
-def test_all_schemas_are_named_and_used() -> None:
-    """References lead somewhere, and nothing stands about that nobody refers to."""
+def test_no_operation_needs_credentials() -> None:
+    """There are none yet."""
+    assert DOCUMENT["security"] == []
+
+
+def test_the_document_is_small() -> None:
+    """A refusal is described once for each status, not once for each operation."""
+    assert len(msgspec.json.encode(DOCUMENT)) < 200_000
+
+
+def test_no_schema_has_a_title_that_was_made_up() -> None:
+    """A title that repeats a name becomes a type of its own in generated code."""
+    assert [place for place, one in _schemas(DOCUMENT, "") if "title" in one] == []
+
+
+def test_what_has_a_default_is_not_required() -> None:
+    """Generators take a default for something that is always there, or demand what may be left out."""
+    for place, one in _schemas(DOCUMENT, ""):
+        for name in one.get("required", ()):
+            assert "default" not in one.get("properties", {}).get(name, {}), f"{place}/{name}"
+    for operation in OPERATIONS.values():
+        for parameter in operation.told.get("parameters", ()):
+            assert not (parameter.get("required") and "default" in parameter["schema"]), parameter
+
+
+def test_no_parameter_may_be_null() -> None:
+    """It is there or it is not."""
+    for operation in OPERATIONS.values():
+        for parameter in operation.told.get("parameters", ()):
+            assert {"type": "null"} not in parameter["schema"].get("anyOf", ()), parameter
+
+
+def _schemas(value: Any, place: str) -> Iterator[tuple[str, Json]]:
+    """Every schema that is an object, and whatever else has a type."""
+    if isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from _schemas(one, f"{place}/{index}")
+    if isinstance(value, dict):
+        if isinstance(value.get("type"), str):
+            yield place, value
+        for name, one in value.items():
+            if name not in ("examples", "example"):
+                yield from _schemas(one, f"{place}/{name}")
+
+
+def test_all_components_are_named_and_used() -> None:
+    """References lead somewhere, and every component is referenced."""
     text = msgspec.json.encode(DOCUMENT).decode()
-    used = {piece.partition('"')[0] for piece in text.split("#/components/schemas/")[1:]}
-    assert used == set(SCHEMAS)
+    for kind, components in DOCUMENT["components"].items():
+        used = {piece.partition('"')[0] for piece in text.split(f"#/components/{kind}/")[1:]}
+        assert used == set(components)
     assert all("description" in schema for schema in SCHEMAS.values())
 
 
