@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-BENCHES = ("versus", "single", "growth", "threads", "rewrite", "speed", "spark")
+BENCHES = ("trace", "versus", "single", "growth", "threads", "rewrite", "speed", "spark")
 
 
 def main() -> None:

@@ -1,0 +1,151 @@
+"""Through how many files a request goes: how much a reader has to follow, not how fast it is.
+
+One gateway in this process, with its log in memory, serves a few requests of each kind; the last of them is
+traced. Counted are the files of `app` and `engine` in which a function was called, and the moves: calls whose
+file is another one than that of the call before.
+
+    python -m bench.trace
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from app.gateway import Gateway
+from app.main import App
+from app.settings import Settings
+from app.transport.server import config
+from engine import Engine, SystemClock
+from engine.storage.memory import MemoryStorage
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+OURS: Final = (str(ROOT / "app"), str(ROOT / "engine"))
+# The first requests read heads and make what is kept for the next ones.
+WARM: Final = 3
+STREAM: Final = "/v1/streams/s"
+
+Request = Callable[["Line"], Awaitable[None]]
+
+
+class Trace:
+    """Files and moves between `start` and `stop`."""
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        self.moves = 0
+        self._at: str | None = None
+
+    def start(self) -> None:
+        """Begin to count."""
+        sys.setprofile(self._event)
+
+    def stop(self) -> None:
+        """End it."""
+        sys.setprofile(None)
+
+    def _event(self, frame: FrameType, event: str, _: object) -> None:
+        if event != "call":
+            return
+        file = frame.f_code.co_filename
+        if not file.startswith(OURS):
+            return
+        self.files.add(file)
+        self.moves += self._at is not None and file != self._at
+        self._at = file
+
+
+class Line:
+    """A connection to the gateway."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def post(self, path: str, body: object, *headers: str) -> None:
+        """Send a request and read its answer."""
+        self.send("POST", path, json.dumps(body).encode(), *headers)
+        await self.receive()
+
+    def send(self, method: str, path: str, body: bytes, *headers: str) -> None:
+        """Send a request."""
+        lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers]
+        head = "\r\n".join([*lines, f"Content-Length: {len(body)}"])
+        self._writer.write(head.encode() + b"\r\n\r\n" + body)
+
+    async def receive(self) -> None:
+        """Read an answer."""
+        head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        assert head.split(b" ", 2)[1][:1] == b"2", head
+        await self._reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+
+
+async def publish(line: Line) -> None:
+    """One entry."""
+    await line.post(f"{STREAM}/entries", {"fields": {"a": "1"}})
+
+
+async def xadd(line: Line) -> None:
+    """The same as a command."""
+    await line.post("/v1/commands", ["XADD", "s", "*", "a", "1"])
+
+
+def blocked_read(other: Line) -> Request:
+    """A read that waits, and the publish on another connection that ends it."""
+
+    async def read(line: Line) -> None:
+        line.send("GET", f"{STREAM}/entries?after=$&wait=5000", b"")
+        await asyncio.sleep(0.05)
+        await publish(other)
+        await line.receive()
+
+    return read
+
+
+async def traced(line: Line, request: Request) -> Trace:
+    """The trace of one request after some others."""
+    for _ in range(WARM):
+        await request(line)
+    trace = Trace()
+    trace.start()
+    try:
+        await request(line)
+        await asyncio.sleep(0)
+    finally:
+        trace.stop()
+    return trace
+
+
+async def main() -> None:
+    """Print a line for each kind of request."""
+    import uvicorn  # noqa: PLC0415 - after the settings are made
+
+    settings = Settings(port=0, log_requests="none")
+    app = App(Gateway(settings, SystemClock()), fast_path=True)
+    engine = Engine.open(MemoryStorage(), clock=SystemClock())
+    await engine.start()
+    app.gateway.open(engine)
+    server: Any = uvicorn.Server(config(settings, app))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:  # noqa: ASYNC110 - uvicorn sets a flag
+        await asyncio.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    line, other = [Line(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(2)]
+    await publish(line)
+    for name, request in (
+        ("publish", publish),
+        ("XADD as a command", xadd),
+        ("blocked read", blocked_read(other)),
+    ):
+        trace = await traced(line, request)
+        print(f"{name}: {len(trace.files)} files, {trace.moves} moves between files")
+    server.should_exit = True
+    await serving
+    await engine.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
