@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from app.errors import Refusal
+from app.errors import RefusalError
 
 
 class Action(StrEnum):
@@ -42,7 +42,7 @@ class Principal(msgspec.Struct, frozen=True):
     name: str
 
 
-class Policy(Protocol):
+class AccessPolicy(Protocol):
     """Tells principals, and what they may do."""
 
     def principal(self, headers: Mapping[bytes, bytes]) -> Principal:
@@ -67,9 +67,9 @@ class OpenPolicy:
 _ANYBODY: Final = Principal("anybody")
 
 
-def require(policy: Policy, principal: Principal, action: Action, stream: str | None) -> None:
+def require(policy: AccessPolicy, principal: Principal, action: Action, stream: str | None) -> None:
     """Raise `forbidden` unless the principal may; it tells neither whether the stream exists nor how long it
     is.
     """
     if not policy.may(principal, action, stream):
-        raise Refusal("forbidden", f"the credentials do not allow to {action} here")
+        raise RefusalError("forbidden", f"the credentials do not allow to {action} here")

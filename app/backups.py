@@ -12,7 +12,7 @@ from typing import Final, Literal
 from pydantic import ConfigDict
 
 from app import logs
-from app.errors import Refusal, invalid
+from app.errors import RefusalError, invalid
 from app.http.models import Count, Milliseconds, ResponseModel
 from app.settings import Settings
 from engine import Clock, LogRefused, StorageLocked, StorageRefused, back_up
@@ -60,12 +60,12 @@ class Backups:
         """
         if not self._settings.backup_dir:
             hint = "no directory for backups is configured: start the gateway with --set backup_dir=DIR"
-            raise Refusal("not_configured", hint)
+            raise RefusalError("not_configured", hint)
         place = Path(self._settings.backup_dir) / name
         if await asyncio.to_thread(place.exists):
             raise invalid("/name", "there is a backup of this name already")
         if self.last.state == "running":
-            raise Refusal("busy", f"the backup {self.last.name} is under way: GET tells when it is done")
+            raise RefusalError("busy", f"the backup {self.last.name} is under way: GET tells when it is done")
         begun = _NONE.model_copy(
             update={"state": "running", "name": name, "started_ms": self._clock.wall_ms()}
         )

@@ -82,7 +82,7 @@ CODES: Final[dict[str, Code]] = {
 }
 
 
-class Place(NamedTuple):
+class ErrorLocation(NamedTuple):
     """Where something is wrong, and what: `name` is a JSON pointer into the body, a parameter or a header."""
 
     kind: Literal["pointer", "parameter", "header"]
@@ -90,7 +90,7 @@ class Place(NamedTuple):
     detail: str
 
 
-class Refusal(Exception):  # noqa: N818 - the house says "a refusal", and most are nobody's error
+class RefusalError(Exception):
     """A request that is not served. `code` is one of `CODES`, `detail` a sentence for people.
 
     `places` say where it is wrong; `members` are further facts for programs.
@@ -101,7 +101,7 @@ class Refusal(Exception):  # noqa: N818 - the house says "a refusal", and most a
         code: str,
         detail: str,
         *,
-        places: Sequence[Place] = (),
+        places: Sequence[ErrorLocation] = (),
         members: Mapping[str, Member] | None = None,
     ) -> None:
         super().__init__(code, detail)
@@ -122,30 +122,30 @@ class Refusal(Exception):  # noqa: N818 - the house says "a refusal", and most a
         return self.kind.retry_after_s is not None
 
 
-def of_engine(error: EngineError) -> Refusal:
+def to_refusal(error: EngineError) -> RefusalError:
     """The engine's refusal as one of the doors; Redis's sentence goes along."""
-    return Refusal(error.code, error.detail, members={"redis_error": error.redis, **error.members})
+    return RefusalError(error.code, error.detail, members={"redis_error": error.redis, **error.members})
 
 
-def invalid(name: str, detail: str) -> Refusal:
+def invalid(name: str, detail: str) -> RefusalError:
     """422: what stands at `name` (a JSON pointer, or a parameter's or header's name) is wrong."""
-    return Refusal("invalid", f"{name or 'the body'}: {detail}", places=[place_of(name, detail)])
+    return RefusalError("invalid", f"{name or 'the body'}: {detail}", places=[locate(name, detail)])
 
 
-def place_of(name: str, detail: str) -> Place:
+def locate(name: str, detail: str) -> ErrorLocation:
     """The place of this name: pointers begin with a slash or are empty, for all of the body; parameters are
     lower-case words, headers are neither.
     """
     if not name or name.startswith("/"):
-        return Place("pointer", name, detail)
-    return Place("parameter" if _PARAMETER.fullmatch(name) else "header", name, detail)
+        return ErrorLocation("pointer", name, detail)
+    return ErrorLocation("parameter" if _PARAMETER.fullmatch(name) else "header", name, detail)
 
 
-def in_frame(place: Place) -> Place:
+def as_frame_location(place: ErrorLocation) -> ErrorLocation:
     """The same place where there are neither parameters nor headers: a member of the frame."""
     if place.kind == "pointer":
         return place
-    return Place("pointer", "/" + place.name.lower().replace("-", "_"), place.detail)
+    return ErrorLocation("pointer", "/" + place.name.lower().replace("-", "_"), place.detail)
 
 
 def step(name: str) -> str:
@@ -154,9 +154,9 @@ def step(name: str) -> str:
     return name[:_STEP_CHARS_MAX].replace("~", "~0").replace("/", "~1")
 
 
-def not_implemented(what: str) -> Refusal:
+def not_implemented(what: str) -> RefusalError:
     """501: the contract has it, this version does not; never silently ignored."""
-    return Refusal("not_implemented", f"{what} is not built yet in this version")
+    return RefusalError("not_implemented", f"{what} is not built yet in this version")
 
 
 def slug(code: str) -> str:
@@ -164,7 +164,7 @@ def slug(code: str) -> str:
     return code.replace("_", "-")
 
 
-def problem(refusal: Refusal, request_id: str) -> bytes:
+def problem(refusal: RefusalError, request_id: str) -> bytes:
     """The body of `application/problem+json`."""
     kind = refusal.kind
     members: dict[str, object] = {
@@ -182,7 +182,7 @@ def problem(refusal: Refusal, request_id: str) -> bytes:
     return msgspec.json.encode(members)
 
 
-def problem_headers(refusal: Refusal) -> list[tuple[bytes, bytes]]:
+def problem_headers(refusal: RefusalError) -> list[tuple[bytes, bytes]]:
     """What goes beside the body: when to come back, how to authenticate, whether the connection can go on."""
     headers = []
     if refusal.kind.retry_after_s is not None:

@@ -9,16 +9,16 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from app import logs
-from app.auth import OpenPolicy, Policy
+from app.auth import AccessPolicy, OpenPolicy
 from app.backups import Backups
-from app.errors import Refusal, of_engine
+from app.dead_letter_log import DeadLetterLog
+from app.errors import RefusalError, to_refusal
 from app.http.columns import ColumnsLimits
 from app.http.entry_bodies import EntryLimits
-from app.letters import DeadLetters
 from app.live.feeds import Feeds
-from app.live.leases import Consumers
+from app.live.leases import ConsumerLeases
 from app.memory_limit import MemoryLog
-from app.redis import Limits as CommandLimits
+from app.redis import CommandLimits
 from app.settings import Settings
 from app.wire.read import ReadLimits
 from engine import Clock, EngineError, EngineProtocol, errors
@@ -36,7 +36,7 @@ class Phase(Enum):
     DRAINING = "draining"
 
 
-class Progress(NamedTuple):
+class RecoveryProgress(NamedTuple):
     """How far reading the log is: the step, and the bytes that it has behind it, of how many."""
 
     step: str
@@ -44,19 +44,19 @@ class Progress(NamedTuple):
     total_bytes: int
 
 
-class ClientLeft(Exception):  # noqa: N818 - nothing is wrong, there is only nobody to answer
+class ClientLeftError(Exception):
     """The client closed the connection before its answer was there."""
 
 
 class Gateway:
     """One for each process. `open` once the engine has recovered, `drain` when the process is to stop."""
 
-    def __init__(self, settings: Settings, clock: Clock, policy: Policy | None = None) -> None:
+    def __init__(self, settings: Settings, clock: Clock, policy: AccessPolicy | None = None) -> None:
         self.settings = settings
         self.clock = clock
         self.policy = policy or OpenPolicy()
         self.phase = Phase.STARTING
-        self.progress: Progress | None = None
+        self.progress: RecoveryProgress | None = None
         self.entry_limits = EntryLimits(
             entries_max=settings.batch_entries_max,
             entry_bytes_max=settings.entry_bytes_max,
@@ -79,7 +79,7 @@ class Gateway:
             rows_max=settings.count_max,
             answer_bytes_max=settings.answer_bytes_max,
         )
-        self.dead_letters = DeadLetters()
+        self.dead_letters = DeadLetterLog()
         self.backups = Backups(settings, clock)
         self._engine: EngineProtocol | None = None
         self._feeds: Feeds | None = None
@@ -89,7 +89,7 @@ class Gateway:
         self._started_at = clock.monotonic()
         # How many connections there are: the server's to say.
         self.connections: Callable[[], int] = lambda: 0
-        self.consumers = Consumers()
+        self.leases = ConsumerLeases()
         # Who is told when it stops.
         self.on_drain: list[Callable[[], None]] = []
         # Who drops what it has of an engine that is given up.
@@ -111,8 +111,8 @@ class Gateway:
         if self.phase is Phase.DRAINING:
             raise draining()
         if self.phase is Phase.RESTARTING:
-            raise of_engine(errors.restarting())
-        raise Refusal("starting", "the log is being read: try again in a moment")
+            raise to_refusal(errors.restarting())
+        raise RefusalError("starting", "the log is being read: try again in a moment")
 
     @property
     def feeds(self) -> Feeds:
@@ -130,7 +130,7 @@ class Gateway:
         engine.when_log_fails(_log_failed)
         engine.when_full(self._disk_changed)
         engine.rewriting.on_failed = _rewrite_failed
-        engine.attended = self.consumers.attended
+        engine.attended = self.leases.active
         if self.phase is not Phase.DRAINING:
             self.phase = Phase.READY
         # Last: its first turns have run, and one of them may have failed.
@@ -159,13 +159,13 @@ class Gateway:
             restarting()
         if feeds is not None:
             feeds.close(errors.restarting())
-        self.consumers.wake()
-        self.consumers = Consumers()
+        self.leases.wake()
+        self.leases = ConsumerLeases()
 
     def drain(self) -> None:
         """From now on nothing new is begun; reads that wait end at once, with nothing delivered to them."""
         self.phase = Phase.DRAINING
-        self.consumers.wake()
+        self.leases.wake()
         for told in self.on_drain:
             told()
         if self._engine is not None:
@@ -195,7 +195,7 @@ class Gateway:
         Raises `too_many_waiters`.
         """
         if self._waits >= self.settings.waiters_max:
-            raise Refusal("too_many_waiters", "too many reads wait already: try again later")
+            raise RefusalError("too_many_waiters", "too many reads wait already: try again later")
         self._waits += 1
 
     def unfollow(self) -> None:
@@ -212,23 +212,23 @@ class Gateway:
         """Run a read that may wait. It ends with the client's connection and with the gateway's drain.
 
         A read that takes entries from others ends by `until`, never by being cancelled, and `give_back`
-        returns what came for a client that has left. Raises ClientLeft, `draining`, `too_many_waiters`.
+        returns what came for a client that has left. Raises ClientLeftError, `draining`, `too_many_waiters`.
         """
         try:
             self.follow()
-        except Refusal:
+        except RefusalError:
             work.close()
             raise
         waiting = asyncio.ensure_future(work)
-        leaving = asyncio.ensure_future(left(receive))
+        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
             await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
             if leaving.done():
-                await _ended(waiting, until)
+                await _end_read(waiting, until)
                 failed = waiting.cancelled() or waiting.exception() is not None
                 if give_back is not None and not failed:
                     give_back(waiting.result())
-                raise ClientLeft
+                raise ClientLeftError
         finally:
             self.unfollow()
             waiting.cancel()
@@ -252,18 +252,18 @@ def _rewrite_failed(reason: str, retry_s: float) -> None:
     logs.get().error("a rewrite has failed", reason=reason, again_in_s=retry_s, remedy=remedy)
 
 
-def draining() -> Refusal:
+def draining() -> RefusalError:
     """503: the gateway is about to stop."""
-    return Refusal("draining", "the gateway is shutting down: try again in a moment, here or elsewhere")
+    return RefusalError("draining", "the gateway is shutting down: try again in a moment, here or elsewhere")
 
 
-async def left(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Return when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _ended(task: asyncio.Future[Any], until: asyncio.Future[None] | None) -> None:
+async def _end_read(task: asyncio.Future[Any], until: asyncio.Future[None] | None) -> None:
     """End the read, and wait until the engine has taken it off its list."""
     if until is None:
         task.cancel()

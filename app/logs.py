@@ -91,7 +91,7 @@ class RequestLog:
 
     def note(self, line: RequestLine) -> None:
         """Write the line, soon."""
-        line.path = escaped(line.path)
+        line.path = escape(line.path)
         if self._console:
             get().info(**msgspec.structs.asdict(line))
             return
@@ -139,7 +139,7 @@ def trace(error: BaseException) -> list[str]:
     return [f"{frame.f_code.co_filename}:{line} {frame.f_code.co_qualname}" for frame, line in frames]
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Text of a client's making, cut, in visible ASCII whatever it holds."""
     shown = text[:TEXT_CHARS_MAX]
     return shown if shown.isascii() and shown.isprintable() else shown.encode("unicode_escape").decode()

@@ -33,8 +33,8 @@ from app.api import (
     streams,
     tail,
 )
-from app.auth import Policy
-from app.errors import Refusal
+from app.auth import AccessPolicy
+from app.errors import RefusalError
 from app.gateway import Gateway, Receive
 from app.http.calls import Answer, Call, Scope, Send, refused
 from app.http.compression import Codings
@@ -100,7 +100,7 @@ class App:
             scope["method"] = "GET"
             await self._outermost(scope, receive, socket.upgrading(send))
 
-    def refuse(self, refusal: Refusal) -> Answer:
+    def refuse(self, refusal: RefusalError) -> Answer:
         """The answer to what the server could not read as a request."""
         return self._outermost.refuse(refusal)
 
@@ -127,7 +127,7 @@ class App:
 
 
 def create_app(
-    settings: Settings, clock: Clock, *, fast_path: bool = True, policy: Policy | None = None
+    settings: Settings, clock: Clock, *, fast_path: bool = True, policy: AccessPolicy | None = None
 ) -> App:
     """The application for these settings. `fast_path=False` sends every request through FastAPI."""
     return App(Gateway(settings, clock, policy), fast_path=fast_path)
@@ -155,9 +155,9 @@ async def _refuse_path(request: Request, error: Exception) -> Answer:
     request_id: str = request.scope["state"]["request_id"]
     methods = _methods(request)
     if not methods:
-        return refused(Refusal("no_route", "there is nothing at this path; /v1 has links"), request_id)
+        return refused(RefusalError("no_route", "there is nothing at this path; /v1 has links"), request_id)
     allowed = ", ".join(sorted(methods))
-    answer = refused(Refusal("method_not_allowed", f"here there is {allowed}"), request_id)
+    answer = refused(RefusalError("method_not_allowed", f"here there is {allowed}"), request_id)
     answer.raw_headers.append((b"allow", allowed.encode()))
     return answer
 

@@ -19,7 +19,7 @@ _FORBIDDEN: Final = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
 _RESERVED: Final = frozenset({".", ".."})
 
 
-def checked(raw: bytes, what: str = "name") -> str:
+def check(raw: bytes, what: str = "name") -> str:
     """The name that `raw` spells; `what` (`"stream name"`, …) is for the error's sentence.
 
     Raises the refusal `invalid_name`.
@@ -35,9 +35,9 @@ def checked(raw: bytes, what: str = "name") -> str:
     return name
 
 
-def checked_text(name: str, what: str = "name") -> str:
+def check_text(name: str, what: str = "name") -> str:
     """The same for a name that came as text; a lone surrogate is no UTF-8.
 
     Raises the refusal `invalid_name`.
     """
-    return checked(name.encode(errors="surrogatepass"), what)
+    return check(name.encode(errors="surrogatepass"), what)

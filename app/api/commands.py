@@ -11,7 +11,7 @@ from app.http.calls import Answer
 from app.http.media import JSON
 from app.http.models import Base64Flag, ResponseModel, absent
 from app.http.operations import Router
-from app.redis import Request, bodies, executor
+from app.redis import CommandRequest, bodies, executor
 from app.redis.bodies import Encoding
 from app.redis.executor import Parsed
 from engine import EngineError
@@ -50,11 +50,11 @@ class _CommandBody(Body):
 
     content: ClassVar = {JSON: {"schema": {"type": "array", "items": _SCALAR, "description": _WORDS}}}
 
-    async def read(self, encoded: Encoding) -> Request:
+    async def read(self, encoded: Encoding) -> CommandRequest:
         """The command. Raises `malformed_json`, EngineError."""
         limits = self.call.gateway.command_limits
 
-        def parse(body: bytes) -> Request:
+        def parse(body: bytes) -> CommandRequest:
             return executor.parsed(bodies.one(body, encoded, limits.words_max), limits)
 
         return await self.call.read(parse, _INLINE_BYTES_MAX)

@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 from typing import Final
 
 from app.auth import Access
-from app.errors import Refusal
+from app.errors import RefusalError
 from app.http import files as web
 from app.http.binder import CallParameter
 from app.http.calls import Answer
@@ -47,7 +47,7 @@ async def get_console_file(call: CallParameter, file: str) -> Answer:
     """A module, a sheet, a picture of the page."""
     found = (await asyncio.to_thread(_files)).get(file)
     if found is None:
-        raise Refusal("no_route", "the console has no such file")
+        raise RefusalError("no_route", "the console has no such file")
     return fresh(call, found, _HEADERS)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from app import errors
 from app.auth import Access
-from app.errors import CODES, Refusal
+from app.errors import CODES, RefusalError
 from app.http.binder import CallParameter
 from app.http.calls import HTML, Answer
 from app.http.files import File, file, fresh
@@ -89,7 +89,7 @@ async def get_error(slug: str) -> Answer:
     code = slug.replace("-", "_")
     kind = CODES.get(code)
     if kind is None or errors.slug(code) != slug:
-        raise Refusal("no_route", "there is no such error")
+        raise RefusalError("no_route", "there is no such error")
     again = "may" if kind.retry_after_s is not None else "will not"
     told = f"<p>Code <code>{code}</code>, status {kind.status}. Trying again later {again} help."
     return _page(

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from app.api import tail
 from app.api.streams import change
 from app.auth import Action
-from app.errors import Refusal, invalid
+from app.errors import RefusalError, invalid
 from app.http import columns, entry_bodies, media, query
 from app.http.calls import Answer, Call, Header, Pieces
 from app.http.columns import Columns, ColumnsPage
@@ -47,7 +47,7 @@ async def add_entries(call: Call) -> Answer:
     published = await call.read(reader)
     reply = await call.execute(wanted.command(stream, published, demands), synced=wishes.synced)
     if not isinstance(reply, Added):
-        raise Refusal("no_stream", f"there is no stream {stream!r}, and nomkstream forbids to make it")
+        raise RefusalError("no_stream", f"there is no stream {stream!r}, and nomkstream forbids to make it")
     body = options.added(reply, wanted, published, ids_wanted=not wishes.minimal)
     located = not published.batch and not wanted.removes(reply.ids[0])
     return Answer(201, body, _headers(call, reply, wishes, located=located))
@@ -161,7 +161,7 @@ async def get_entry(call: Call) -> Answer:
     query.parse(call.query, ())
     found = await call.execute(XRange(stream=call.names["stream"], start=entry_id, end=entry_id))
     if not isinstance(found, Entries) or not found.count:
-        raise Refusal("no_entry", f"there is no entry {ids.text(entry_id)} in the stream")
+        raise RefusalError("no_entry", f"there is no entry {ids.text(entry_id)} in the stream")
     return Answer(200, found.json())
 
 
@@ -171,9 +171,11 @@ async def delete_entry(call: Call) -> Answer:
     command = removals.delete_one(call.names["stream"], call.names["id"], call.query)
     became = removals.result(await change(call, command))
     if became == "absent":
-        raise Refusal("no_entry", f"there is no entry {call.names['id']} in the stream")
+        raise RefusalError("no_entry", f"there is no entry {call.names['id']} in the stream")
     if became == "kept":
-        raise Refusal("trim_guarded", "a group has still to read or to acknowledge the entry: it is kept")
+        raise RefusalError(
+            "trim_guarded", "a group has still to read or to acknowledge the entry: it is kept"
+        )
     return call.written(204)
 
 

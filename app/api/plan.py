@@ -10,7 +10,7 @@ import orjson
 from pydantic import Field
 
 from app.auth import Access, Action
-from app.errors import Refusal, invalid, step
+from app.errors import RefusalError, invalid, step
 from app.http.binder import CallParameter
 from app.http.calls import Answer, Call
 from app.http.models import (
@@ -218,7 +218,7 @@ async def _find(call: Call, wanted: PlanWanted, pattern: Glob | None) -> list[st
             return found
 
 
-def _too_many(most: int) -> Refusal:
+def _too_many(most: int) -> RefusalError:
     return invalid("/pattern", f"one plan is of at most {most} streams: share them between several")
 
 

@@ -4,14 +4,14 @@ from collections.abc import MutableMapping
 from typing import Any, Final
 
 from app.auth import Access, Action
-from app.errors import Refusal
+from app.errors import RefusalError
 from app.gateway import Gateway, Receive
 from app.http import query
 from app.http.binder import CallParameter
 from app.http.calls import Answer, Call, Scope, Send
 from app.http.operations import Router
 from app.live.websocket import frames
-from app.live.websocket.connection import Hub, Push
+from app.live.websocket.connection import Connection, Hub
 from app.live.websocket.effects import SessionLimits
 from app.live.websocket.session import Session
 from app.openapi import asyncapi
@@ -29,7 +29,7 @@ _PATH: Final = ("v1", "ws")
 @router.get("/v1/ws", Access.OPEN, hidden=True)
 async def open_socket() -> Answer:
     """Say what is missing."""
-    raise Refusal("upgrade_required", "this is a WebSocket: see /asyncapi.json")
+    raise RefusalError("upgrade_required", "this is a WebSocket: see /asyncapi.json")
 
 
 @router.get("/asyncapi.json", Access.OPEN, hidden=True)
@@ -46,18 +46,18 @@ class Sockets:
         self._hub = Hub(gateway)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Accept, and stay until the connection is gone. Raises Refusal before it is accepted."""
+        """Accept, and stay until the connection is gone. Raises RefusalError before it is accepted."""
         if scope["state"]["segments"] != _PATH:
-            raise Refusal("no_route", "sockets are at /v1/ws")
+            raise RefusalError("no_route", "sockets are at /v1/ws")
         query.parse(scope["query_string"], ())
         call = Call(self._gateway, scope, receive, {})
         call.check_ready()
         link = scope["extensions"].get(_EXTENSION)
         if not isinstance(link, WebSocketConnection):
-            raise Refusal("not_implemented", "the server that runs this application serves no sockets")
+            raise RefusalError("not_implemented", "the server that runs this application serves no sockets")
         if len(self._hub.open) >= self._gateway.settings.sockets_max:
-            raise Refusal("too_many_sockets", "too many sockets are open: see the setting sockets_max")
-        push = Push(self._hub, link, call, self._session(call))
+            raise RefusalError("too_many_sockets", "too many sockets are open: see the setting sockets_max")
+        push = Connection(self._hub, link, call, self._session(call))
         chosen = frames.SUBPROTOCOL if frames.SUBPROTOCOL in scope["subprotocols"] else None
         await send({"type": "http.response.start", "status": 101, "headers": [], "subprotocol": chosen})
         push.begin(self._hello())
@@ -80,11 +80,11 @@ class Sockets:
 
         return Session(limits, allowed, call.request_id, depth_max=settings.json_depth_max)
 
-    def _hello(self) -> frames.Hello:
+    def _hello(self) -> frames.HelloFrame:
         settings = self._gateway.settings
-        return frames.Hello(
+        return frames.HelloFrame(
             version=frames.VERSION,
-            limits=frames.Limits(
+            limits=frames.SocketLimits(
                 frame_bytes_max=settings.entry_bytes_max + FRAME_OVERHEAD_BYTES,
                 entry_bytes_max=settings.entry_bytes_max,
                 batch_entries_max=settings.batch_entries_max,

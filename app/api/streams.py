@@ -4,7 +4,7 @@ from typing import Final
 from urllib.parse import quote
 
 from app.auth import Action
-from app.errors import Refusal
+from app.errors import RefusalError
 from app.http import media, query
 from app.http.calls import Answer, Call
 from app.http.routing import Routes
@@ -88,5 +88,5 @@ async def change(call: Call, command: Command) -> Reply:
     return reply
 
 
-def _missing(name: str) -> Refusal:
-    return Refusal("no_stream", f"there is no stream {name!r}", members={"stream": name})
+def _missing(name: str) -> RefusalError:
+    return RefusalError("no_stream", f"there is no stream {name!r}", members={"stream": name})

@@ -7,7 +7,7 @@ from fastapi import Header, Query
 
 from app.api import group_calls
 from app.auth import Access, Action
-from app.errors import Refusal, invalid
+from app.errors import RefusalError, invalid
 from app.http import media, query
 from app.http.binder import CallParameter
 from app.http.calls import Answer, Call
@@ -23,9 +23,9 @@ from app.http.models import (
 )
 from app.http.operations import Operation, Router
 from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN, RELEASED_ONLY_MS
-from app.live.sse.consumers import Asked, Consuming
-from app.live.sse.cursors import Wanted, composed, mark_of
-from app.live.sse.tails import Events, Following
+from app.live.sse.consumers import ConsumerOptions, ConsumerSource
+from app.live.sse.cursors import TailOptions, mark_for, parse_composite
+from app.live.sse.tails import EventStream, TailSource
 from app.openapi.operation import EVENTS
 from app.wire.read import gap_refused
 from engine.commands import Cursor, DescribeGroup, XRead
@@ -81,7 +81,7 @@ async def tail_stream(
     cursor = Cursor.LATEST if after is None else after
     if last_event_id and last_event_id.strip():
         cursor, last = query.entry_id(last_event_id.strip(), "Last-Event-ID"), None
-    return await _follow(call, Wanted((stream,), (cursor,), "", last, on_gap == "fail", fields))
+    return await _follow(call, TailOptions((stream,), (cursor,), "", last, on_gap == "fail", fields))
 
 
 @_MANY.get("/v1/tail", Access.PER_STREAM, offers=_OFFERS, answers=_ANSWERS, refusals=_REFUSALS)
@@ -107,10 +107,10 @@ async def tail_streams(
     _check(call, last, after)
     cursors = _cursors(stream, "$" if after is None else after)
     if last_event_id and last_event_id.strip():
-        cursors, last = composed(stream, last_event_id.strip(), "Last-Event-ID"), None
+        cursors, last = parse_composite(stream, last_event_id.strip(), "Last-Event-ID"), None
     for name in stream:
         call.require(Action.READ, name)
-    return await _follow(call, Wanted(stream, cursors, mark_of(stream), last, on_gap == "fail", fields))
+    return await _follow(call, TailOptions(stream, cursors, mark_for(stream), last, on_gap == "fail", fields))
 
 
 def _check(call: Call, last: int | None, after: object) -> None:
@@ -121,11 +121,11 @@ def _check(call: Call, last: int | None, after: object) -> None:
 
 def _cursors(streams: Sequence[str], text: str) -> Sequence[int | Cursor]:
     if "." in text:
-        return composed(streams, text, "after")
+        return parse_composite(streams, text, "after")
     return [Cursor.LATEST if text == "$" else query.entry_id(text, "after")] * len(streams)
 
 
-async def _follow(call: Call, wanted: Wanted) -> Answer:
+async def _follow(call: Call, wanted: TailOptions) -> Answer:
     gateway = call.gateway
     if wanted.fail_on_gap and wanted.last is None:
         look = XRead(streams=list(zip(wanted.streams, wanted.after, strict=True)), count=1)
@@ -138,11 +138,11 @@ async def _follow(call: Call, wanted: Wanted) -> Answer:
     try:
         source = None
         if call.scope["method"] != "HEAD":
-            source = await Following.begin(gateway.feeds, wanted, gateway.clock)
+            source = await TailSource.begin(gateway.feeds, wanted, gateway.clock)
     except BaseException:
         gateway.unfollow()
         raise
-    return Events(gateway, source, call.request_id)
+    return EventStream(gateway, source, call.request_id)
 
 
 @_GROUPS.get(
@@ -178,9 +178,9 @@ async def consume_group(
     """
     if not call.asks_for_events(_OFFERS):
         # It takes entries from the group: nothing that a page embeds, an image for one, may ask for that.
-        raise Refusal("not_acceptable", f"a consumer's entries need the header Accept: {media.EVENTS}")
+        raise RefusalError("not_acceptable", f"a consumer's entries need the header Accept: {media.EVENTS}")
     await group_calls.look(call, DescribeGroup(stream=stream, group=group))
-    asked = Asked(
+    asked = ConsumerOptions(
         stream=stream,
         group=group,
         consumer=consumer,
@@ -190,11 +190,11 @@ async def consume_group(
     gateway = call.gateway
     gateway.follow()
     try:
-        source = None if call.scope["method"] == "HEAD" else await Consuming.begin(gateway, asked)
+        source = None if call.scope["method"] == "HEAD" else await ConsumerSource.begin(gateway, asked)
     except BaseException:
         gateway.unfollow()
         raise
-    return Events(gateway, source, call.request_id)
+    return EventStream(gateway, source, call.request_id)
 
 
 operations: Final[list[Operation]] = [*_ENTRIES.operations, *_MANY.operations, *_GROUPS.operations]

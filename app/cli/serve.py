@@ -54,11 +54,11 @@ def serve(
 
     logs.configure(settings.log_level, settings.log_format)
     for name, nearest in unknown_variables(os.environ):
-        logs.get().warning("unknown variable", name=logs.escaped(name), nearest=nearest)
+        logs.get().warning("unknown variable", name=logs.escape(name), nearest=nearest)
     server.prepare()
     try:
         server.run(settings, SystemClock(), _say)
-    except server.Stopped as stopped:
+    except server.ServerStoppedError as stopped:
         print(f"weir: {stopped}", file=sys.stderr)
         raise typer.Exit(stopped.exit_code) from None
 

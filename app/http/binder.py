@@ -26,7 +26,7 @@ from fastapi import Depends, Request, params
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from app.errors import CODES, Place, Refusal, step
+from app.errors import CODES, ErrorLocation, RefusalError, step
 from app.http import members, query, strict_json
 from app.http.calls import Call
 from app.http.models import Context, RequestModel
@@ -182,7 +182,7 @@ def _read_body(body: bytes, *, model: type[BaseModel], default: object, settings
     # Two lists or objects of a client's making at most, with two values an item, and the members beside them.
     values_max = 4 * max(settings.ids_max, settings.request_streams_max) + 1_000
     if strict_json.exceeds(body, values_max):
-        raise Refusal("body_too_large", f"the body has more than {values_max} values")
+        raise RefusalError("body_too_large", f"the body has more than {values_max} values")
     value = plain(strict_json.parse(body, depth_max=settings.json_depth_max), "") if body else {}
     try:
         return model.__pydantic_validator__.validate_python(value, context=Context(settings, is_text=False))
@@ -196,8 +196,8 @@ def plain(value: object, pointer: str) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, Object):
         twice = strict_json.repeated_name(value)
         if twice is not None:
-            place = Place("pointer", f"{pointer}/{step(twice)}", "the member stands twice")
-            raise Refusal("invalid", f"{place.name}: {place.detail}", places=[place])
+            place = ErrorLocation("pointer", f"{pointer}/{step(twice)}", "the member stands twice")
+            raise RefusalError("invalid", f"{place.name}: {place.detail}", places=[place])
         return {name: plain(one, f"{pointer}/{step(name)}") for name, one in value}
     if isinstance(value, list):
         return [one if type(one) is str else plain(one, f"{pointer}/{at}") for at, one in enumerate(value)]
@@ -209,17 +209,17 @@ def plain(value: object, pointer: str) -> Any:  # noqa: ANN401 - JSON
 
 def _refusal(
     error: ValidationError, place_of: Callable[[tuple[int | str, ...]], tuple[Any, str]], known: str = ""
-) -> Refusal:
+) -> RefusalError:
     """Every place that is wrong; the first one decides the code."""
     places, codes = [], []
     for found in error.errors(include_url=False, include_input=False)[:_PLACES_MAX]:
         context = found.get("ctx", {})
         where = (*found["loc"], context["at"]) if "at" in context else found["loc"]
         kind, name = place_of(where)
-        places.append(Place(kind, name, _sentence(found["type"], context, found["msg"], known)))
+        places.append(ErrorLocation(kind, name, _sentence(found["type"], context, found["msg"], known)))
         codes.append(found["type"] if found["type"] in CODES else "invalid")
     first = places[0]
-    return Refusal(codes[0], f"{first.name or 'the body'}: {first.detail}", places=places)
+    return RefusalError(codes[0], f"{first.name or 'the body'}: {first.detail}", places=places)
 
 
 def _sentence(kind: str, context: Mapping[str, Any], message: str, known: str) -> str:

@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from app import auth
 from app.auth import Action, Principal
-from app.errors import Refusal, problem, problem_headers
-from app.gateway import ClientLeft, Gateway, Receive, left
+from app.errors import RefusalError, problem, problem_headers
+from app.gateway import ClientLeftError, Gateway, Receive, wait_for_disconnect
 from app.http import media, members, query
 from app.http.media import MediaType, Preferences
 from app.http.members import Members
@@ -100,7 +100,7 @@ class Pieces(Answer):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it, no faster than it is read; HEAD gets the head alone."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        leaving = asyncio.ensure_future(left(receive))
+        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
             if scope["method"] != "HEAD":
                 async for piece in self._pieces:
@@ -115,7 +115,7 @@ class Pieces(Answer):
             await self._pieces.aclose()
 
 
-def refused(refusal: Refusal, request_id: str) -> Answer:
+def refused(refusal: RefusalError, request_id: str) -> Answer:
     """A refusal as its answer."""
     return Answer(
         refusal.kind.status, problem(refusal, request_id), problem_headers(refusal), media_type=PROBLEM
@@ -180,7 +180,7 @@ class Call:
         auth.require(self.gateway.policy, self.principal, action, stream)
 
     async def body(self) -> bytes:
-        """The whole body. Raises `body_too_large` as early as it can be known, ClientLeft."""
+        """The whole body. Raises `body_too_large` as early as it can be known, ClientLeftError."""
         limit = self.gateway.settings.body_bytes_max
         announced = self.headers.get(b"content-length", b"0")
         if not announced.isdigit() or int(announced) > limit:
@@ -202,7 +202,7 @@ class Call:
             if not message.get("more_body"):
                 return bytes(body)
             message = await self.receive()
-        raise ClientLeft
+        raise ClientLeftError
 
     async def read(self, reader: Callable[[bytes], T], inline_bytes_max: int = _INLINE_BYTES_MAX) -> T:
         """`reader` of the body; a large body is read in a thread, so that others are served meanwhile."""
@@ -231,7 +231,7 @@ class Call:
             replies = [await self.execute(commands[0], synced=synced)]
         else:
             replies = await self.transaction(commands, synced=synced)
-        self.gateway.consumers.settled(self.names.get("stream", ""))
+        self.gateway.leases.settled(self.names.get("stream", ""))
         return replies
 
     def written(self, status: int, body: bytes | BaseModel = b"", headers: Sequence[Header] = ()) -> Answer:
@@ -263,7 +263,7 @@ class Call:
         for one in in_flight.give_back(command, reply):
             # Each by itself: a large one takes several turns, which a transaction may not.
             self.engine.submit([one], lambda _: None)
-            self.gateway.consumers.settled(one.stream)
+            self.gateway.leases.settled(one.stream)
 
     async def run(self, commands: Sequence[Command]) -> list[Reply]:
         """One command, which may wait, or several as one turn."""
@@ -281,5 +281,5 @@ class Call:
         return replies
 
 
-def _too_large(limit: int) -> Refusal:
-    return Refusal("body_too_large", f"a body has at most {limit} bytes")
+def _too_large(limit: int) -> RefusalError:
+    return RefusalError("body_too_large", f"a body has at most {limit} bytes")

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from app.errors import Refusal, invalid, place_of, step
+from app.errors import RefusalError, invalid, locate, step
 from app.http import strict_json
 from app.http.media import MediaType
 from app.http.strict_json import Json, Number, Object
@@ -271,8 +271,8 @@ def _large_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mappin
         raise invalid("/streams", _STREAMS)
     try:
         texts = strict_json.members_of(members["streams"], _SLACK * streams_max)
-    except Refusal as refusal:
-        refusal.places = [place_of(f"/streams{place.name}", place.detail) for place in refusal.places]
+    except RefusalError as refusal:
+        refusal.places = [locate(f"/streams{place.name}", place.detail) for place in refusal.places]
         raise
     rows_of = {name: _rows(text, f"/streams/{step(name)}") for name, text in texts.items()}
     _check_count(sum(map(len, rows_of.values())) or 1, limits)
@@ -404,7 +404,7 @@ def _form(body: bytes, limits: EntryLimits) -> Published:
     pairs = [form_pair(piece) for piece in body.split(b"&") if piece]
     if len(pairs) == 1 and pairs[0][0].lstrip().startswith("{"):
         hint = "this looks like JSON sent as a form: say Content-Type: application/json (curl has --json)"
-        raise Refusal("unsupported_media_type", hint)
+        raise RefusalError("unsupported_media_type", hint)
     return Published([_stored(pairs, "", limits)])
 
 
@@ -430,7 +430,7 @@ class _Indexed:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Refusal):
+        if isinstance(error, RefusalError):
             error.members["index"] = self._index
             if error.code == "malformed_json" and self._line is None:
                 error.detail = f"entry {self._index}: {error.detail}"
@@ -476,7 +476,7 @@ def _new_id(value: Json, pointer: str) -> NewId:
     parsed = ids.parse(ms if auto and "-" not in ms else value)
     if parsed is None or (rest and auto):
         hint = "an ID is '<ms>-<seq>', '<ms>-*' or '*'"
-        raise Refusal("malformed_id", f"{pointer}: {hint}", places=[place_of(pointer, hint)])
+        raise RefusalError("malformed_id", f"{pointer}: {hint}", places=[locate(pointer, hint)])
     return AutoSequence(ids.ms_of(parsed)) if auto else parsed
 
 
@@ -507,7 +507,7 @@ def _of_envelopes(envelopes: Sequence[_One], limits: EntryLimits) -> Published:
 def _plain_id(text: str) -> NewId:
     try:
         return _new_id(text, "") if text else None
-    except Refusal:
+    except RefusalError:
         raise _NotPlainError from None
 
 
@@ -556,7 +556,7 @@ def _check_count(count: int, limits: EntryLimits) -> None:
     if count == 0:
         raise invalid("", "there is no entry: a batch has at least one")
     if count > limits.entries_max:
-        raise Refusal("too_many_entries", f"a batch has at most {limits.entries_max} entries")
+        raise RefusalError("too_many_entries", f"a batch has at most {limits.entries_max} entries")
 
 
 def _check_fields(count: int, pointer: str, limits: EntryLimits) -> None:
@@ -568,7 +568,7 @@ def _check_fields(count: int, pointer: str, limits: EntryLimits) -> None:
 
 def _check_size(size: int, limits: EntryLimits) -> None:
     if size > limits.entry_bytes_max:
-        raise Refusal(
+        raise RefusalError(
             "entry_too_large", f"an entry has at most {limits.entry_bytes_max} bytes as stored JSON"
         )
 

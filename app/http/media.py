@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from app.errors import Refusal, invalid, place_of
+from app.errors import RefusalError, invalid, locate
 from engine import ids
 from engine.commands import Chunk
 
@@ -46,15 +46,19 @@ def content_type(header: bytes, coding: bytes) -> MediaType:
     """
     text = header.decode("latin-1").strip()
     if coding and coding.strip().lower() != b"identity":
-        raise Refusal("unsupported_media_type", "a Content-Encoding is not taken: send the body as it is")
+        raise RefusalError(
+            "unsupported_media_type", "a Content-Encoding is not taken: send the body as it is"
+        )
     name = text.partition(";")[0].strip().lower()
     if name.startswith("multipart/"):
-        raise Refusal("unsupported_media_type", "multipart bodies are not taken: send one entry or a batch")
+        raise RefusalError(
+            "unsupported_media_type", "multipart bodies are not taken: send one entry or a batch"
+        )
     charset = _CHARSET.search(text)
     if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):
-        raise Refusal("unsupported_media_type", "the only charset is UTF-8")
+        raise RefusalError("unsupported_media_type", "the only charset is UTF-8")
     if not text.isascii() or not text.isprintable():
-        raise Refusal("unsupported_media_type", "the Content-Type is malformed")
+        raise RefusalError("unsupported_media_type", "the Content-Type is malformed")
     return MediaType(text, name)
 
 
@@ -77,7 +81,7 @@ def accepted(header: bytes, offered: Sequence[str]) -> str:
         if meant and quality > quality_best:
             best, quality_best = meant, quality
     if not best:
-        raise Refusal("not_acceptable", f"what can be given is {', '.join(offered)}")
+        raise RefusalError("not_acceptable", f"what can be given is {', '.join(offered)}")
     return best
 
 
@@ -150,7 +154,7 @@ def if_match(header: bytes | None) -> int | None:
     expected = ids.parse(text[1:-1]) if quoted else None
     if expected is None:
         hint = 'it is the stream\'s last ID in quotation marks: "<ms>-<seq>"'
-        raise Refusal("malformed_id", f"If-Match: {hint}", places=[place_of("If-Match", hint)])
+        raise RefusalError("malformed_id", f"If-Match: {hint}", places=[locate("If-Match", hint)])
     return expected
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from app import names
-from app.errors import Refusal, invalid, step
+from app.errors import RefusalError, invalid, step
 from app.http import strict_json
 from app.http.query import malformed_id
 from app.http.strict_json import Json, Number, Object
@@ -26,7 +26,7 @@ _DIGITS_MAX: Final = 20
 def check_is_json(media_name: str) -> None:
     """These bodies are JSON; without a Content-Type they are taken for it."""
     if media_name not in ("", "application/json"):
-        raise Refusal(
+        raise RefusalError(
             "unsupported_media_type", "the body is JSON: say Content-Type: application/json (curl --json)"
         )
 
@@ -38,7 +38,7 @@ def parse(body: bytes, known: Sequence[str], *, depth_max: int, values_max: int)
     if not body:
         return {}
     if strict_json.exceeds(body, values_max):
-        raise Refusal("body_too_large", f"the body has more than {values_max} values")
+        raise RefusalError("body_too_large", f"the body has more than {values_max} values")
     value = strict_json.parse(body, depth_max=depth_max)
     if not isinstance(value, Object):
         raise invalid("", "the body is a JSON object")
@@ -75,7 +75,7 @@ def text(given: Members, name: str, hint: str, *, where: str = "") -> str:
 
 def name_of(given: Members, member: str, what: str, *, where: str = "") -> str:
     """The name of a group, a consumer, a stream (`what` is `"group name"`, …). Raises `invalid_name`."""
-    return names.checked_text(text(given, member, f"the {what}, a string, is missing", where=where), what)
+    return names.check_text(text(given, member, f"the {what}, a string, is missing", where=where), what)
 
 
 def entry_id(value: Json, pointer: str, hint: str = "it is an ID, '<ms>-<seq>' or '<ms>'") -> int:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJson
 from pydantic_core import PydanticCustomError, core_schema
 
 from app import names
-from app.errors import Refusal
+from app.errors import RefusalError
 from app.http import projection, query
 from app.settings import Settings
 from engine import EngineError, ids
@@ -161,7 +161,7 @@ def _field_names(value: object, info: ValidationInfo) -> Sequence[str]:
         raise wrong("it is the names of fields between commas")
     try:
         return projection.parse(value) or ()
-    except Refusal as refusal:
+    except RefusalError as refusal:
         raise wrong(refusal.places[0].detail) from None
 
 
@@ -176,7 +176,7 @@ def _checked_name(value: object, what: str, at: str | None = None) -> str:
     if not isinstance(value, str):
         raise wrong(f"it is a {what}, a string", at=at)
     try:
-        return names.checked_text(value, what)
+        return names.check_text(value, what)
     except EngineError as refusal:
         raise wrong(refusal.detail, refusal.code, at) from None
 
@@ -252,7 +252,7 @@ def _range_bound(*, upper: bool) -> _Type:
             raise wrong("it is '-', '+', an ID, or '(' and an ID")
         try:
             return query.bound(value, "", upper=upper)
-        except Refusal as refusal:
+        except RefusalError as refusal:
             raise wrong(refusal.places[0].detail, refusal.code) from None
 
     which = "`+` (the default)" if upper else "`-` (the default)"

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
-from app.errors import Refusal
+from app.errors import RefusalError
 from app.gateway import Receive
 from app.http.calls import STRANGER, Answer, Header, Scope, Send
 from app.http.request_id import ASGI
@@ -66,7 +66,7 @@ class Origins:
         host = self._host(scope, by_name[b"host"])
         origins = by_name[b"origin"]
         if len(origins) > 1:
-            raise Refusal("origin_refused", "a request has at most one Origin")
+            raise RefusalError("origin_refused", "a request has at most one Origin")
         if not origins:
             _check_site(scope, by_name)
             if len(self._passed) < _PASSED_MAX and STRANGER not in scope["state"]:
@@ -78,7 +78,7 @@ class Origins:
             await self._app(scope, receive, send)
             return
         if "*" not in self._origins and origin not in self._origins:
-            raise Refusal(
+            raise RefusalError(
                 "origin_refused", "pages from this origin may not call: see the setting allowed_origins"
             )
         await self._cross(scope, receive, _exposing(send, origins[0]))
@@ -94,11 +94,13 @@ class Origins:
             scope["state"][STRANGER] = True
             return ""
         if len(hosts) != 1:
-            raise Refusal("malformed_request", "a request has one header Host")
+            raise RefusalError("malformed_request", "a request has one header Host")
         host = hosts[0].decode("latin-1").lower()
         if not self._is_served(host):
             if not probes:
-                raise Refusal("origin_refused", "this Host is not served here: see the setting allowed_hosts")
+                raise RefusalError(
+                    "origin_refused", "this Host is not served here: see the setting allowed_hosts"
+                )
             scope["state"][STRANGER] = True
         return host
 
@@ -145,7 +147,7 @@ def _check_site(scope: Scope, found: Found) -> None:
         and scope["method"] in _SAFE_METHODS
     ):
         return
-    raise Refusal(
+    raise RefusalError(
         "origin_refused", "pages elsewhere may not call or embed this: see the setting allowed_origins"
     )
 

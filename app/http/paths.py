@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from app import names
-from app.errors import Refusal
+from app.errors import RefusalError
 from app.gateway import Receive
 from app.http.calls import Scope, Send
 from app.http.request_id import ASGI
@@ -44,13 +44,13 @@ def segments(raw_path: bytes) -> Sequence[str]:
     if raw_path in (b"", b"/"):
         return ()
     if not raw_path.startswith(b"/"):
-        raise Refusal("no_route", "a path begins with a slash")
+        raise RefusalError("no_route", "a path begins with a slash")
     if _BAD_ESCAPE.search(raw_path):
-        raise Refusal("invalid_name", "the path is not percent-encoded")
+        raise RefusalError("invalid_name", "the path is not percent-encoded")
     pieces = raw_path[1:].split(b"/")
     if not pieces[-1]:
-        raise Refusal("no_route", "no path here ends with a slash")
-    return tuple(names.checked(unquote_to_bytes(piece), "segment of a path") for piece in pieces)
+        raise RefusalError("no_route", "no path here ends with a slash")
+    return tuple(names.check(unquote_to_bytes(piece), "segment of a path") for piece in pieces)
 
 
 _remembered = lru_cache(maxsize=4_096)(segments)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from app.errors import Place, Refusal, invalid, place_of
+from app.errors import ErrorLocation, RefusalError, invalid, locate
 from engine import ids
 
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
@@ -36,7 +36,7 @@ def parse_repeated(
 ) -> tuple[Parameters, Sequence[str]]:
     """The same, and beside it all values of the one parameter that may be given more than once."""
     if _BAD_ESCAPE.search(query):
-        raise Refusal("unknown_parameter", "the query is not percent-encoded")
+        raise RefusalError("unknown_parameter", "the query is not percent-encoded")
     values: dict[str, str] = {}
     many: list[str] = []
     for piece in query.split(b"&"):
@@ -54,16 +54,18 @@ def parse_repeated(
     return values, many
 
 
-def _unknown(name: str, known: Sequence[str]) -> Refusal:
+def _unknown(name: str, known: Sequence[str]) -> RefusalError:
     hint = f"unknown parameter {name!r}; known: {', '.join(known)}"
-    return Refusal("unknown_parameter", hint, places=[Place("parameter", name, "it is unknown here")])
+    return RefusalError(
+        "unknown_parameter", hint, places=[ErrorLocation("parameter", name, "it is unknown here")]
+    )
 
 
 def _decode(text: bytes) -> str:
     try:
         return unquote_to_bytes(text.replace(b"+", b" ")).decode()
     except UnicodeDecodeError:
-        raise Refusal("unknown_parameter", "the query is not UTF-8") from None
+        raise RefusalError("unknown_parameter", "the query is not UTF-8") from None
 
 
 def integer(given: Parameters, name: str, *, least: int, most: int, default: int | None = None) -> int | None:
@@ -105,9 +107,9 @@ def entry_id(text: str, name: str) -> int:
     return parsed
 
 
-def malformed_id(name: str, hint: str = "it is an ID, '<ms>-<seq>' or '<ms>'") -> Refusal:
+def malformed_id(name: str, hint: str = "it is an ID, '<ms>-<seq>' or '<ms>'") -> RefusalError:
     """400 for what stands in the place of an ID."""
-    return Refusal("malformed_id", f"{name}: {hint}", places=[place_of(name, hint)])
+    return RefusalError("malformed_id", f"{name}: {hint}", places=[locate(name, hint)])
 
 
 def bound(text: str, name: str, *, upper: bool) -> int:

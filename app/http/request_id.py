@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any, Final
 
 from app import logs
-from app.errors import Refusal, of_engine
+from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Phase, Receive
 from app.http.calls import Answer, Scope, Send, refused
 from engine import EngineError
@@ -81,7 +81,7 @@ class Envelope:
         """The ID of a request that brought none."""
         return f"{self._prefix}-{next(self._serials):x}"
 
-    def refuse(self, refusal: Refusal) -> Answer:
+    def refuse(self, refusal: RefusalError) -> Answer:
         """The answer to what is no request yet, and that goes no further than the parser."""
         request_id = self.new_id()
         answer = refused(refusal, request_id)
@@ -146,11 +146,11 @@ def _iso(wall_ms: int) -> str:
     return moment.removesuffix("+00:00") + "Z"
 
 
-def as_refusal(error: Exception, request_id: str) -> Refusal:
+def as_refusal(error: Exception, request_id: str) -> RefusalError:
     """Any exception as what a client may know of it. What nobody expected is logged, with its trace."""
-    if isinstance(error, Refusal):
+    if isinstance(error, RefusalError):
         return error
     if isinstance(error, EngineError):
-        return of_engine(error)
+        return to_refusal(error)
     logs.get().error("unexpected", request_id=request_id, error=repr(error), trace=logs.trace(error))
-    return Refusal("internal", "something went wrong; the gateway's log has more under this request_id")
+    return RefusalError("internal", "something went wrong; the gateway's log has more under this request_id")

@@ -13,12 +13,12 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 
 from app.auth import Access, Action, Rule
-from app.errors import Refusal
-from app.gateway import ClientLeft, Gateway
+from app.errors import RefusalError
+from app.gateway import ClientLeftError, Gateway
 from app.http.calls import Answer, Call, Nothing, refused
 from app.http.operations import Operation
 from app.http.request_id import as_refusal
-from app.live.sse.tails import ended
+from app.live.sse.tails import end_with
 from app.openapi import document
 
 Handler = Callable[[Call], Awaitable[Answer]]
@@ -145,15 +145,15 @@ async def answer(route: Route | Operation, called: Callable[[], Call], request_i
             # Before the body is read: what is starting or stopping takes none.
             call.check_ready()
         return await route.handler(call)
-    except ClientLeft:
+    except ClientLeftError:
         return Nothing()
     except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
         return _refused(route, call, as_refusal(error, request_id), request_id)
 
 
-def _refused(route: Route | Operation, call: Call | None, refusal: Refusal, request_id: str) -> Answer:
+def _refused(route: Route | Operation, call: Call | None, refusal: RefusalError, request_id: str) -> Answer:
     if refusal.retryable and call is not None and call.asks_for_events(route.offers):
-        return ended(refusal)
+        return end_with(refusal)
     if route.rule is Access.PER_COMMAND:
         # SDKs of the command door look for `error`.
         refusal.members["error"] = refusal.members.get("redis_error") or f"ERR {refusal.detail}"

@@ -15,7 +15,7 @@ from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
-from app.errors import Refusal, invalid, step
+from app.errors import RefusalError, invalid, step
 
 # A value costs about a hundred bytes of memory here: this keeps the largest body's values below 100 MB.
 VALUES_MAX: Final = 1_000_000
@@ -50,14 +50,14 @@ def parse(body: bytes, *, depth_max: int, depth: int = 0) -> Json:
     except UnicodeDecodeError as error:
         raise malformed(f"byte {error.start} is not UTF-8") from None
     if sum(map(text.count, ",[{")) > VALUES_MAX:
-        raise ContentRefusal("body_too_large", f"the body has more than {VALUES_MAX} values")
+        raise ContentRefusalError("body_too_large", f"the body has more than {VALUES_MAX} values")
     try:
         value: Json = _decoder.decode(text)
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if "\n" in text else ""
         raise malformed(f"{line}column {error.colno}: {error.msg}") from None
     except RecursionError:
-        raise malformed(f"it is nested deeper than {depth_max} levels", ContentRefusal) from None
+        raise malformed(f"it is nested deeper than {depth_max} levels", ContentRefusalError) from None
     _check_depth(text, depth_max, depth)
     _check_surrogates(text)
     return value
@@ -115,7 +115,7 @@ def members_of(body: bytes, most: int) -> dict[str, bytes]:
 def items_of(body: bytes, hint: str) -> Sequence[msgspec.Raw]:
     """The items of a large list as text. Raises 422 with the hint for what is no list."""
     if exceeds(body, VALUES_MAX):
-        raise ContentRefusal("body_too_large", f"the body has more than {VALUES_MAX} values")
+        raise ContentRefusalError("body_too_large", f"the body has more than {VALUES_MAX} values")
     return _split(_decode_items, body, hint)
 
 
@@ -141,7 +141,7 @@ def _split(decoder: msgspec.json.Decoder[T], body: bytes, hint: str) -> T:
         column = at - body.rfind(b"\n", 0, at)
         raise malformed(f"line {line}, column {column}: {match[1] if match else 'it is no JSON'}") from None
     except RecursionError:
-        raise malformed("it is nested too deep", ContentRefusal) from None
+        raise malformed("it is nested too deep", ContentRefusalError) from None
 
 
 def _skip(pattern: re.Pattern[bytes], body: bytes, at: int) -> int:
@@ -156,11 +156,11 @@ def _name_at(body: bytes, at: int) -> tuple[bytes, int]:
     return match[1], match.end()
 
 
-class ContentRefusal(Refusal):
+class ContentRefusalError(RefusalError):
     """JSON by its grammar, with something in it that cannot be taken."""
 
 
-def malformed(detail: str, kind: type[Refusal] = Refusal) -> Refusal:
+def malformed(detail: str, kind: type[RefusalError] = RefusalError) -> RefusalError:
     """400: not JSON."""
     return kind("malformed_json", f"the JSON cannot be read: {detail}")
 
@@ -193,7 +193,7 @@ def _check_depth(text: str, depth_max: int, depth: int) -> None:
         if token in ("[", "{"):
             depth += 1
             if depth > depth_max:
-                raise malformed(f"it is nested deeper than {depth_max} levels", ContentRefusal)
+                raise malformed(f"it is nested deeper than {depth_max} levels", ContentRefusalError)
         elif token in ("]", "}"):
             depth -= 1
 
@@ -207,7 +207,7 @@ def _check_surrogates(text: str) -> None:
         unit = int(match[1], 16) if match[1] else 0
         low = 0xDC00 <= unit <= 0xDFFF
         if (low or high_end >= 0) and not (low and high_end == match.start()):
-            raise malformed("a surrogate stands without its other half", ContentRefusal)
+            raise malformed("a surrogate stands without its other half", ContentRefusalError)
         high_end = match.end() if 0xD800 <= unit <= 0xDBFF else -1
     if high_end >= 0:
-        raise malformed("a surrogate stands without its other half", ContentRefusal)
+        raise malformed("a surrogate stands without its other half", ContentRefusalError)

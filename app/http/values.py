@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, cast
 
-from app.errors import Refusal, invalid, place_of, step
+from app.errors import RefusalError, invalid, locate, step
 from app.http import strict_json
 from app.http.strict_json import Json, Number, Object
 
@@ -76,7 +76,9 @@ def from_base64(value: Value, pointer: str) -> bytes:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
         hint = "this is not base64"
-        raise Refusal("malformed_encoding", f"{pointer}: {hint}", places=[place_of(pointer, hint)]) from None
+        raise RefusalError(
+            "malformed_encoding", f"{pointer}: {hint}", places=[locate(pointer, hint)]
+        ) from None
 
 
 def form_pair(piece: bytes) -> tuple[str, bytes]:
@@ -85,7 +87,7 @@ def form_pair(piece: bytes) -> tuple[str, bytes]:
     try:
         return _unquote(name).decode(), _unquote(value)
     except ValueError:
-        raise Refusal(
+        raise RefusalError(
             "malformed_encoding", "the form is not percent-encoded, or a field's name is not UTF-8"
         ) from None
 

@@ -40,7 +40,7 @@ _PARK_MS: Final = 60_000
 Callback = Callable[[], None]
 
 
-class Page:
+class FeedPage:
     """Entries of one stream above the cursor `after`: their stored texts, joined by `,`."""
 
     __slots__ = ("_forms", "after", "count", "entries", "first_id", "last_id", "stream")
@@ -54,7 +54,7 @@ class Page:
         self.last_id = found.last
         self._forms: dict[Hashable, bytes] = {}
 
-    def cached(self, key: Hashable, make: "Callable[[Page], bytes]") -> bytes:
+    def cached(self, key: Hashable, make: "Callable[[FeedPage], bytes]") -> bytes:
         """The page in the form `key`, made once for all tails that share the page."""
         form = self._forms.get(key)
         if form is None:
@@ -62,7 +62,7 @@ class Page:
         return form
 
 
-class Gap:
+class FeedGap:
     """Entries above the cursor `after` were removed before they were read; `lost` is their number or None."""
 
     __slots__ = ("after", "first_available", "lost", "stream")
@@ -79,15 +79,15 @@ class Gap:
         return self.first_available - 1
 
 
-class _Kept:
+class _RingSlot:
     """A page or a gap in a feed's ring, and how many tails have still to take it."""
 
     __slots__ = ("item", "size", "takers")
 
-    def __init__(self, item: Page | Gap, takers: int) -> None:
+    def __init__(self, item: FeedPage | FeedGap, takers: int) -> None:
         self.item = item
         self.takers = takers
-        self.size = len(item.entries) if isinstance(item, Page) else 0
+        self.size = len(item.entries) if isinstance(item, FeedPage) else 0
 
 
 class Feeds:
@@ -95,7 +95,7 @@ class Feeds:
 
     def __init__(self, engine: EngineProtocol) -> None:
         self.engine = engine
-        self._feeds: dict[str, _Feed] = {}
+        self._feeds: dict[str, StreamFeed] = {}
         self._due: deque[Callback] = deque()
         self._waking = False
 
@@ -105,7 +105,7 @@ class Feeds:
 
     async def tail(
         self, stream: str, after: int | Cursor, last: int | None = None, bytes_max: int | None = None
-    ) -> "Tail":
+    ) -> "Subscriber":
         """Follow `stream` from behind `after`, an ID or `Cursor.LATEST`; with `last` from so many entries
         back (fewer where they have more than `bytes_max`), whatever `after` is.
 
@@ -132,15 +132,15 @@ class Feeds:
                 cursor = found.last - 1
         feed = self._feeds.get(stream)
         if feed is None:
-            feed = self._feeds[stream] = _Feed(self, stream, latest)
-        return Tail(feed, cursor)
+            feed = self._feeds[stream] = StreamFeed(self, stream, latest)
+        return Subscriber(feed, cursor)
 
     def close(self, failure: EngineError | None = None) -> None:
         """Stop reading, and tell all tails why: `draining` if nothing else is said."""
         for feed in list(self._feeds.values()):
             feed.stop(failure or errors.closing())
 
-    def forget(self, feed: "_Feed") -> None:
+    def forget(self, feed: "StreamFeed") -> None:
         """A feed without tails, or one that failed, is no longer anybody's."""
         if self._feeds.get(feed.stream) is feed:
             del self._feeds[feed.stream]
@@ -165,7 +165,7 @@ class Feeds:
             asyncio.get_running_loop().call_soon(self._wake_some)
 
 
-class _Feed:
+class StreamFeed:
     """The one reader of a stream: everything up to `position` was read. `edition` counts what changed."""
 
     def __init__(self, feeds: Feeds, stream: str, position: int) -> None:
@@ -175,12 +175,12 @@ class _Feed:
         self.edition = 0
         self.failure: Exception | None = None
         self._feeds = feeds
-        self._tails: set[Tail] = set()
+        self._tails: set[Subscriber] = set()
         # Tails at the position, or on their way there through the ring: pages are kept for these alone.
         self._joined = 0
-        self._ring: dict[int, _Kept] = {}
+        self._ring: dict[int, _RingSlot] = {}
         self._ring_bytes = 0
-        self._waiting: dict[Tail, Callback] = {}
+        self._waiting: dict[Subscriber, Callback] = {}
         self._reading = asyncio.ensure_future(self._read())
 
     # --- the reader -----------------------------------------------------------------------------------------
@@ -207,17 +207,17 @@ class _Feed:
     def _give_out(self, found: Entries, gap: EngineGap | None) -> None:
         after = self.position
         if gap is not None:
-            missed = Gap(self.stream, gap)
+            missed = FeedGap(self.stream, gap)
             self._keep(after, missed)
             after = missed.last_id
-        self._keep(after, Page(self.stream, after, found))
+        self._keep(after, FeedPage(self.stream, after, found))
         self.position = found.last
         self._changed()
 
-    def _keep(self, after: int, item: Page | Gap) -> None:
+    def _keep(self, after: int, item: FeedPage | FeedGap) -> None:
         if not self._joined:
             return
-        kept = self._ring[after] = _Kept(item, self._joined)
+        kept = self._ring[after] = _RingSlot(item, self._joined)
         self._ring_bytes += kept.size
         while len(self._ring) > _RING_PAGES_MAX or (
             self._ring_bytes > _RING_BYTES_MAX and len(self._ring) > 1
@@ -254,11 +254,11 @@ class _Feed:
 
     # --- its tails ------------------------------------------------------------------------------------------
 
-    def enter(self, tail: "Tail") -> None:
+    def enter(self, tail: "Subscriber") -> None:
         """A tail follows this feed."""
         self._tails.add(tail)
 
-    def leave(self, tail: "Tail") -> None:
+    def leave(self, tail: "Subscriber") -> None:
         """A tail follows no more; the last one ends the feed."""
         self.part(tail)
         self._tails.discard(tail)
@@ -267,12 +267,12 @@ class _Feed:
             self._reading.cancel()
             self._feeds.forget(self)
 
-    def join(self, tail: "Tail") -> None:
+    def join(self, tail: "Subscriber") -> None:
         """A tail is at the position: from now on pages are kept until it has taken them."""
         tail.joined = True
         self._joined += 1
 
-    def part(self, tail: "Tail") -> None:
+    def part(self, tail: "Subscriber") -> None:
         """A tail takes no more pages from here."""
         if not tail.joined:
             return
@@ -281,12 +281,12 @@ class _Feed:
         for after in [after for after in self._ring if after >= tail.cursor]:
             self._taken(after)
 
-    def at(self, cursor: int) -> Page | Gap | None:
+    def at(self, cursor: int) -> FeedPage | FeedGap | None:
         """What begins at the cursor."""
         kept = self._ring.get(cursor)
         return None if kept is None else kept.item
 
-    def take(self, tail: "Tail", item: Page | Gap) -> None:
+    def take(self, tail: "Subscriber", item: FeedPage | FeedGap) -> None:
         """A joined tail has the item that begins at its cursor, and moves on."""
         self._taken(tail.cursor)
         tail.cursor = item.last_id
@@ -297,16 +297,16 @@ class _Feed:
         if kept.takers <= 0:
             self._drop(after)
 
-    def wait(self, tail: "Tail", callback: Callback) -> None:
+    def wait(self, tail: "Subscriber", callback: Callback) -> None:
         """Call once, when something has changed."""
         self._waiting[tail] = callback
 
-    def stop_waiting(self, tail: "Tail") -> None:
+    def stop_waiting(self, tail: "Subscriber") -> None:
         """Call no more."""
         self._waiting.pop(tail, None)
 
 
-class Tail:
+class Subscriber:
     """One follower: everything up to `cursor` has been taken. `close` it.
 
     `next` waits; whoever has no task to wait in registers with `call_when_ready` and asks `take`.
@@ -314,7 +314,7 @@ class Tail:
 
     __slots__ = ("_dry_edition", "_feed", "cursor", "joined")
 
-    def __init__(self, feed: _Feed, cursor: int) -> None:
+    def __init__(self, feed: StreamFeed, cursor: int) -> None:
         self.cursor = cursor
         # Whether the feed keeps pages for it: the feed's to say.
         self.joined = False
@@ -338,7 +338,7 @@ class Tail:
         """Whether `next` would answer, or raise, without waiting for new entries."""
         return self._feed.failure is not None or not self.caught_up
 
-    def take(self, count_max: int, bytes_max: int) -> Page | Gap | None:
+    def take(self, count_max: int, bytes_max: int) -> FeedPage | FeedGap | None:
         """The shared page, or the gap, that begins at the cursor, which moves behind it. None if there is
         none at hand, or it has more than so many entries (at least one) or bytes: then `next` has it.
         """
@@ -359,7 +359,7 @@ class Tail:
         if not self.joined and self.cursor == self._feed.position:
             self._feed.join(self)
 
-    async def next(self, count_max: int, bytes_max: int) -> Page | Gap:
+    async def next(self, count_max: int, bytes_max: int) -> FeedPage | FeedGap:
         """What comes behind the cursor, which moves behind it; waits for it. A page has at least one entry,
         and else at most so many entries and bytes.
 
@@ -372,7 +372,7 @@ class Tail:
             if not self.ready():
                 await self._change()
 
-    async def look(self, count_max: int, bytes_max: int) -> Page | Gap | None:
+    async def look(self, count_max: int, bytes_max: int) -> FeedPage | FeedGap | None:
         """The same for who waits in a way of its own (`call_when_ready`): None where nothing is there yet, or
         where only the cursor has moved.
         """
@@ -393,7 +393,7 @@ class Tail:
         self._join()
         self._feed.wait(self, callback)
 
-    def take_live(self, count_max: int, bytes_max: int, callback: Callback) -> Page | None:
+    def take_live(self, count_max: int, bytes_max: int, callback: Callback) -> FeedPage | None:
         """The shared page at the cursor, if that is all there is, with `callback` registered for what comes
         next: the short way for those who wait at the end. None, with nothing done, for everything else.
         """
@@ -402,7 +402,7 @@ class Tail:
         if not self.joined or feed.failure is not None:
             return None
         item = feed.at(cursor)
-        if not isinstance(item, Page) or item.last_id != feed.position:
+        if not isinstance(item, FeedPage) or item.last_id != feed.position:
             return None
         if not _fits(item, count_max, bytes_max):
             return None
@@ -422,7 +422,7 @@ class Tail:
         finally:
             self._feed.stop_waiting(self)
 
-    async def _look_behind(self, count_max: int, bytes_max: int) -> Page | Gap | None:
+    async def _look_behind(self, count_max: int, bytes_max: int) -> FeedPage | FeedGap | None:
         """What lies between the cursor and the feed's position, or nothing, and then the cursor may move."""
         feed, cursor, position, edition = self._feed, self.cursor, self._feed.position, self._feed.edition
         between = XRange(
@@ -433,11 +433,11 @@ class Tail:
         assert isinstance(looked, StreamsRead), "that is what XREAD answers"
         gap = looked.streams[0].gap if looked.streams else None
         if gap is not None:
-            missed = Gap(feed.stream, gap)
+            missed = FeedGap(feed.stream, gap)
             self.cursor = missed.last_id
             return missed
         if isinstance(found, Entries) and found.count:
-            page = Page(feed.stream, cursor, found)
+            page = FeedPage(feed.stream, cursor, found)
             self.cursor = page.last_id
             return page
         self._pass_over(position, edition, edges if isinstance(edges, Edges) else None)
@@ -465,8 +465,8 @@ async def _turn(engine: EngineProtocol, commands: Sequence[Command]) -> list[Rep
     return replies
 
 
-def _fits(item: Page | Gap, count_max: int, bytes_max: int) -> bool:
-    if isinstance(item, Gap):
+def _fits(item: FeedPage | FeedGap, count_max: int, bytes_max: int) -> bool:
+    if isinstance(item, FeedGap):
         return True
     return item.count <= count_max and (item.count == 1 or len(item.entries) <= bytes_max)
 

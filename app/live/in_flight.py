@@ -17,12 +17,12 @@ RELEASED_ONLY_MS: Final = (1 << 53) - 1
 # A consumer's own entries grow old too: a shorter time would have it claim them from itself again and again.
 CLAIM_MIN_IDLE_MS_MIN: Final = 1_000
 # How often is looked whether others have taken or settled what a consumer without room was sent.
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 # So many entries are looked at then.
-_LOOKED_AT_MAX: Final = 10_000
+_CHECKED_MAX: Final = 10_000
 
 
-class Consumer(NamedTuple):
+class ConsumerKey(NamedTuple):
     """Whose entries are read."""
 
     stream: str
@@ -43,28 +43,30 @@ def give_back(command: XReadGroup, reply: Reply) -> list[GiveBack]:
     if not isinstance(reply, GroupRead) or command.noack:
         return []
     return [
-        Consumer(found.stream, command.group, command.consumer).give_back([one.id for one in found.entries])
+        ConsumerKey(found.stream, command.group, command.consumer).give_back(
+            [one.id for one in found.entries]
+        )
         for found in reply.streams
         if found.entries and not found.history
     ]
 
 
-class Look:
+class PendingCheck:
     """One look at what a consumer was sent, which is something; `command` answers a list.
 
     Where that is more than one look takes in, it is what comes behind `after`, and from the beginning again.
     """
 
-    def __init__(self, consumer: Consumer, sent: Sequence[int], after: int = ids.ID_MIN) -> None:
+    def __init__(self, consumer: ConsumerKey, sent: Sequence[int], after: int = ids.ID_MIN) -> None:
         in_order = sorted(sent)
-        at = bisect_right(in_order, after) if len(in_order) > _LOOKED_AT_MAX else 0
-        self._sent = in_order[at : at + _LOOKED_AT_MAX] or in_order[:_LOOKED_AT_MAX]
+        at = bisect_right(in_order, after) if len(in_order) > _CHECKED_MAX else 0
+        self._sent = in_order[at : at + _CHECKED_MAX] or in_order[:_CHECKED_MAX]
         self.command = XPendingRange(
             stream=consumer.stream,
             group=consumer.group,
             start=self._sent[0],
             end=self._sent[-1],
-            count=_LOOKED_AT_MAX,
+            count=_CHECKED_MAX,
             consumer=consumer.name,
         )
 

@@ -13,10 +13,10 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
-from app.live.in_flight import Consumer
+from app.live.in_flight import ConsumerKey
 
 
-class Place:
+class ConsumerLease:
     """One reader's hold on its consumer.
 
     `alone` is done once nobody else reads as it, `until` when this reader has to stop, `over` when it has and
@@ -25,7 +25,7 @@ class Place:
 
     __slots__ = ("_left", "_replaced", "_under_way", "alone", "consumer", "over", "until")
 
-    def __init__(self, consumer: Consumer, replaced: Callable[[], None]) -> None:
+    def __init__(self, consumer: ConsumerKey, replaced: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         self.consumer = consumer
         self.alone: asyncio.Future[None] = loop.create_future()
@@ -55,7 +55,7 @@ class Place:
             self.until.set_result(None)
 
     def leave(self) -> None:
-        """The reader has stopped; its place is free when what is under way has come back."""
+        """The reader has stopped; its lease is free when what is under way has come back."""
         self._left = True
         self.stop()
         self._check_over()
@@ -65,48 +65,48 @@ class Place:
             self.over.set_result(None)
 
 
-class Consumers:
-    """All places of a gateway."""
+class ConsumerLeases:
+    """All leases of a gateway."""
 
     def __init__(self) -> None:
-        self._places: dict[str, dict[Consumer, Place]] = {}
+        self._leases: dict[str, dict[ConsumerKey, ConsumerLease]] = {}
         # In the order in which they came, so that the first is woken first.
         self._watching: dict[str, dict[asyncio.Event, None]] = {}
 
-    def take(self, consumer: Consumer, replaced: Callable[[], None]) -> Place:
+    def acquire(self, consumer: ConsumerKey, replaced: Callable[[], None]) -> ConsumerLease:
         """Have the consumer, once whoever has it is gone, who is told; `replaced` is called when another
         reader takes it over in turn.
         """
-        places = self._places.setdefault(consumer.stream, {})
-        before = places.get(consumer)
-        place = places[consumer] = Place(consumer, replaced)
+        leases = self._leases.setdefault(consumer.stream, {})
+        before = leases.get(consumer)
+        lease = leases[consumer] = ConsumerLease(consumer, replaced)
 
         def forget(_: asyncio.Future[None]) -> None:
-            if places.get(consumer) is place:
-                del places[consumer]
-            if not places and self._places.get(consumer.stream) is places:
-                del self._places[consumer.stream]
+            if leases.get(consumer) is lease:
+                del leases[consumer]
+            if not leases and self._leases.get(consumer.stream) is leases:
+                del self._leases[consumer.stream]
 
-        place.over.add_done_callback(forget)
+        lease.over.add_done_callback(forget)
         if before is None or before.over.done():
-            place.alone.set_result(None)
-            return place
+            lease.alone.set_result(None)
+            return lease
 
         def alone(_: asyncio.Future[None]) -> None:
-            place.alone.set_result(None)
-            place.end()
+            lease.alone.set_result(None)
+            lease.end()
 
-        # Whoever waits for this place waits for the one before it too.
-        place.begin()
+        # Whoever waits for this lease waits for the one before it too.
+        lease.begin()
         before.over.add_done_callback(alone)
         before.replace()
-        return place
+        return lease
 
-    def attended(self, stream: str) -> Collection[tuple[str, str]]:
+    def active(self, stream: str) -> Collection[tuple[str, str]]:
         """Group and name of all consumers of the stream that somebody reads as, whether or not there is room
         for an entry at this moment.
         """
-        return {(one.group, one.name) for one in self._places.get(stream, ())}
+        return {(one.group, one.name) for one in self._leases.get(stream, ())}
 
     def settled(self, stream: str) -> None:
         """Something of the stream may have been acknowledged, given back or taken over."""

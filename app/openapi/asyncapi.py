@@ -49,8 +49,8 @@ def document(settings: Settings) -> bytes:
     """The whole description as JSON."""
     kinds = (*frames.CLIENT_FRAMES, *frames.SERVER_FRAMES)
     _, schemas = msgspec.json.schema_components([*kinds, Place], ref_template="#/components/schemas/{name}")
-    schemas["Ack"]["properties"]["ids"]["maxItems"] = settings.ids_max
-    schemas["Nack"]["properties"]["ids"]["maxItems"] = settings.lookups_max
+    schemas["AckFrame"]["properties"]["ids"]["maxItems"] = settings.ids_max
+    schemas["NackFrame"]["properties"]["ids"]["maxItems"] = settings.lookups_max
     names = [_name(kind) for kind in kinds]
     described = {
         "asyncapi": "3.0.0",
@@ -84,15 +84,15 @@ def document(settings: Settings) -> bytes:
     return msgspec.json.encode(described)
 
 
-def _name(kind: type[frames.Frame]) -> str:
+def _name(kind: type[frames.BaseFrame]) -> str:
     return str(kind.__struct_config__.tag)
 
 
-def _summary(kind: type[frames.Frame]) -> str:
+def _summary(kind: type[frames.BaseFrame]) -> str:
     return " ".join((kind.__doc__ or "").split())
 
 
-def _message(kind: type[frames.Frame]) -> Json:
+def _message(kind: type[frames.BaseFrame]) -> Json:
     name = _name(kind)
     told: Json = {
         "name": name,

@@ -10,7 +10,7 @@ Must never know: HTTP, tokens, the clock, and how the engine does what it is ask
 """
 
 from app.redis.bounds import (
-    Limits,
+    CommandLimits,
     check_probed,
     check_written,
     checked,
@@ -18,7 +18,7 @@ from app.redis.bounds import (
     probes,
     within,
 )
-from app.redis.request import EXECABORT, Action, Request, Visible
+from app.redis.request import EXECABORT, Action, CommandRequest, Visible
 from app.redis.resp import Resp, arguments, load, to_json
 from app.redis.table import COMMANDS, parse, parse_each, parse_transaction
 from app.redis.written import text_bytes
@@ -27,8 +27,8 @@ __all__ = [
     "COMMANDS",
     "EXECABORT",
     "Action",
-    "Limits",
-    "Request",
+    "CommandLimits",
+    "CommandRequest",
     "Resp",
     "Visible",
     "arguments",

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from app.errors import Refusal, invalid
+from app.errors import RefusalError, invalid
 from app.http import strict_json
 from app.redis.resp import Resp, arguments, load, to_json
 from engine import EngineError, errors
@@ -55,13 +55,13 @@ def check_number(rows: Sequence[object], commands_max: int) -> None:
         raise _too_many(commands_max)
 
 
-def _too_many(commands_max: int) -> Refusal:
-    return Refusal("too_many_entries", f"one request has at most {commands_max} commands")
+def _too_many(commands_max: int) -> RefusalError:
+    return RefusalError("too_many_entries", f"one request has at most {commands_max} commands")
 
 
 def _load(body: bytes, most: int) -> object:
     if strict_json.exceeds(body, most):
-        raise Refusal("body_too_large", f"the body has more than {most} values")
+        raise RefusalError("body_too_large", f"the body has more than {most} values")
     try:
         return load(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

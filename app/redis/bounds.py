@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from app.redis.request import Request
+from app.redis.request import CommandRequest
 from engine import EngineError, entries, errors, ids
 from engine.commands import (
     Command,
@@ -55,7 +55,7 @@ _WAYS_ROUND: Final[dict[type[object], str]] = {
 }
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one command may carry and get. The names are those of the settings, but for `rows_max`, which is
     `count_max`, and `lookups_max`, the IDs of entries that are looked up.
     """
@@ -77,7 +77,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 # ---- what a command carries
 
 
-def checked(request: Request, limits: Limits) -> Request:
+def checked(request: CommandRequest, limits: CommandLimits) -> CommandRequest:
     """The request, its maxima cut to what is answered at most.
 
     Raises `EngineError` where the command carries too much, `entry_too_large` for one.
@@ -96,7 +96,7 @@ def checked(request: Request, limits: Limits) -> Request:
     return request if cut is command else replace(request, command=cut)
 
 
-def _check_entry(body: bytes, limits: Limits) -> None:
+def _check_entry(body: bytes, limits: CommandLimits) -> None:
     if len(body) > limits.entry_bytes_max:
         most = limits.entry_bytes_max
         raise EngineError(
@@ -139,12 +139,14 @@ def _cut(command: Command | None, rows_max: int) -> Command | None:
 # ---- what a command gets
 
 
-def is_long(request: Request) -> bool:
+def is_long(request: CommandRequest) -> bool:
     """Whether the answer may be long. A claim of given entries that answers with IDs alone repeats them."""
     return request.command is not None and request.command.has_long_reply()
 
 
-def within(request: Request, bytes_max: int, limits: Limits, name: str = "answer_bytes_max") -> Request:
+def within(
+    request: CommandRequest, bytes_max: int, limits: CommandLimits, name: str = "answer_bytes_max"
+) -> CommandRequest:
     """The request, answered with at most so many bytes of entries, one entry at least.
 
     A command that means more than that is refused by `answer`; `name` is the limit's. A reading command
@@ -162,7 +164,7 @@ def within(request: Request, bytes_max: int, limits: Limits, name: str = "answer
     return replace(request, command=bounded, check=_check(command, bytes_max, limits, name))
 
 
-def _check(command: Command, bytes_max: int, limits: Limits, name: str) -> Callable[[Reply], None]:
+def _check(command: Command, bytes_max: int, limits: CommandLimits, name: str) -> Callable[[Reply], None]:
     def check(reply: Reply) -> None:
         # Where its count ends a list, the answer is what was asked for.
         if isinstance(command, XRange) and isinstance(reply, Entries):
@@ -182,7 +184,9 @@ def _check_rows(command: XPendingRange, reply: PendingList, rows_max: int) -> No
         )
 
 
-def check_written(request: Request, written: int, bytes_max: int, name: str = "answer_bytes_max") -> None:
+def check_written(
+    request: CommandRequest, written: int, bytes_max: int, name: str = "answer_bytes_max"
+) -> None:
     """Raise where the answer of a read is longer than its limit, `written` bytes, and was not bounded before:
     names, groups and consumers.
     """
@@ -199,7 +203,7 @@ def too_long(bytes_max: int, name: str, way_round: str) -> EngineError:
 # ---- XINFO STREAM … FULL
 
 
-def probes(request: Request, bytes_max: int) -> tuple[Command, ...]:
+def probes(request: CommandRequest, bytes_max: int) -> tuple[Command, ...]:
     """What to ask before the command is run, because nothing bounds its answer: for `check_probed`."""
     command = request.command
     if not isinstance(command, XInfoStreamFull):
@@ -211,10 +215,10 @@ def probes(request: Request, bytes_max: int) -> tuple[Command, ...]:
 
 
 def check_probed(
-    request: Request,
+    request: CommandRequest,
     replies: Sequence[Reply | EngineError],
     bytes_max: int,
-    limits: Limits,
+    limits: CommandLimits,
     name: str = "answer_bytes_max",
 ) -> None:
     """Raise where the answer would be beyond a limit."""

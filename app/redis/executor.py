@@ -16,7 +16,7 @@ import msgspec
 from app import redis
 from app.auth import Action
 from app.http.calls import Call
-from app.redis import Limits, Request, bodies
+from app.redis import CommandLimits, CommandRequest, bodies
 from app.redis.bodies import Encoding, Words
 from engine import EngineError, errors
 from engine.commands import Command
@@ -32,15 +32,15 @@ _TURN_WORDS_MAX: Final = 1_000
 
 
 # A request that was parsed, or why it was not.
-Parsed: TypeAlias = "Request | EngineError"
+Parsed: TypeAlias = "CommandRequest | EngineError"
 
 
-def parsed(words: Words, limits: Limits) -> Request:
+def parsed(words: Words, limits: CommandLimits) -> CommandRequest:
     """One command, within its limits. Raises EngineError."""
     return redis.checked(redis.parse(words), limits)
 
 
-def each_parsed(rows: Sequence[Words | EngineError], limits: Limits) -> list[tuple[Parsed, int]]:
+def each_parsed(rows: Sequence[Words | EngineError], limits: CommandLimits) -> list[tuple[Parsed, int]]:
     """The commands of a pipeline, each with its number of words."""
     return [
         (row, 0) if isinstance(row, EngineError) else (_checked(redis.parse_each([row])[0], limits), len(row))
@@ -48,7 +48,7 @@ def each_parsed(rows: Sequence[Words | EngineError], limits: Limits) -> list[tup
     ]
 
 
-def together_parsed(rows: Sequence[Words | EngineError], limits: Limits) -> list[Parsed]:
+def together_parsed(rows: Sequence[Words | EngineError], limits: CommandLimits) -> list[Parsed]:
     """The commands of a transaction. Raises EXECABORT where one is unknown or has impossible arguments."""
     words = list[Words]()
     for row in rows:
@@ -58,7 +58,7 @@ def together_parsed(rows: Sequence[Words | EngineError], limits: Limits) -> list
     return [_checked(request, limits) for request in redis.parse_transaction(words)]
 
 
-def _checked(request: Parsed, limits: Limits) -> Parsed:
+def _checked(request: Parsed, limits: CommandLimits) -> Parsed:
     if isinstance(request, EngineError):
         return request
     try:
@@ -67,7 +67,7 @@ def _checked(request: Parsed, limits: Limits) -> Parsed:
         return refusal
 
 
-async def run(call: Call, request: Request, encoded: Encoding) -> bytes:
+async def run(call: Call, request: CommandRequest, encoded: Encoding) -> bytes:
     """Run one command. Raises EngineError, `forbidden`."""
     _authorise(call, request)
     settings = call.gateway.settings
@@ -110,7 +110,7 @@ async def run_together(call: Call, requests: Sequence[Parsed], encoded: Encoding
     requests = [await _probed(call, request, room, name) for request in requests]
     requests = [_within(call, request, room, name) for request in requests]
     commands = [command for request in requests if (command := _command(request)) is not None]
-    synced = any(isinstance(request, Request) and request.synced for request in requests)
+    synced = any(isinstance(request, CommandRequest) and request.synced for request in requests)
     replies = iter(await call.engine.transaction(commands, synced=synced) if commands else ())
     return [await _shaped(call, request, replies, room, name, encoded) for request in requests]
 
@@ -134,7 +134,7 @@ class _Pipeline:
     async def add(self, request: Parsed) -> None:
         """Run a command, some time before `end` returns and behind those added before."""
         most = self._call.gateway.settings.answer_bytes_max
-        wanted = most if isinstance(request, Request) and redis.is_long(request) else 0
+        wanted = most if isinstance(request, CommandRequest) and redis.is_long(request) else 0
         alone = _is_alone(request)
         if alone or (wanted and self._taken + wanted > self._left):
             await self._flush()
@@ -179,7 +179,7 @@ def _room_of_each(call: Call, requests: Sequence[Parsed]) -> tuple[int, str]:
     least, there are no more of them than there is room for the largest entries.
     """
     settings = call.gateway.settings
-    long = sum(1 for request in requests if isinstance(request, Request) and redis.is_long(request))
+    long = sum(1 for request in requests if isinstance(request, CommandRequest) and redis.is_long(request))
     long_max = max(1, settings.pipeline_bytes_max // settings.entry_bytes_max)
     if long > long_max:
         raise errors.invalid(
@@ -193,7 +193,7 @@ def _room_of_each(call: Call, requests: Sequence[Parsed]) -> tuple[int, str]:
 
 
 def _command(request: Parsed) -> Command | None:
-    return request.command if isinstance(request, Request) else None
+    return request.command if isinstance(request, CommandRequest) else None
 
 
 def _authorise(call: Call, request: Parsed) -> None:
@@ -222,7 +222,7 @@ async def _outcome(
         return bodies.outcome(refusal, encoded)
 
 
-async def _run(call: Call, request: Request, room: int, name: str, encoded: Encoding) -> bytes:
+async def _run(call: Call, request: CommandRequest, room: int, name: str, encoded: Encoding) -> bytes:
     if request.command is None:
         return _immediate(call, request, encoded)
     await _probe(call, request, room, name)
@@ -232,7 +232,7 @@ async def _run(call: Call, request: Request, room: int, name: str, encoded: Enco
     return await _written(call, request, reply, room, name, encoded)
 
 
-async def _probe(call: Call, request: Request, room: int, name: str) -> None:
+async def _probe(call: Call, request: CommandRequest, room: int, name: str) -> None:
     """Ask how long the answer would be, where nothing bounds it. Raises EngineError where it is too long."""
     probes = redis.probes(request, room)
     if probes:
@@ -275,7 +275,7 @@ async def _shaped(
 
 
 async def _written(
-    call: Call, request: Request, reply: Reply | EngineError, room: int, name: str, encoded: Encoding
+    call: Call, request: CommandRequest, reply: Reply | EngineError, room: int, name: str, encoded: Encoding
 ) -> bytes:
     policy, principal = call.gateway.policy, call.principal
     write = partial(
@@ -295,5 +295,5 @@ def _is_laborious(reply: Reply | EngineError) -> bool:
     return redis.text_bytes(reply) > _INLINE_BYTES_MAX
 
 
-def _immediate(call: Call, request: Request, encoded: Encoding) -> bytes:
+def _immediate(call: Call, request: CommandRequest, encoded: Encoding) -> bytes:
     return bodies.outcome(request.immediate(call.gateway.clock.wall_ms() * 1000), encoded)

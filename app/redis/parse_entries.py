@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.redis import replies
-from app.redis.request import Request, of_engine, refused_behind_key
+from app.redis.request import CommandRequest, for_engine, refused_behind_key
 from app.redis.words import (
     INTEGER_MAX,
     Words,
@@ -141,7 +141,7 @@ class _Producing:
         return Production(self.producer, entries.fingerprint(pairs) if self.key is None else self.key)
 
 
-def xadd(words: Words) -> Request:
+def xadd(words: Words) -> CommandRequest:
     """XADD key [options] <*|id|ms-*> field value [field value …]."""
     key = words.take()
     trimming, producing, mkstream = _Trimming(), _Producing(), True
@@ -166,7 +166,7 @@ def xadd(words: Words) -> Request:
         raise errors.id_is_zero()
     stream = stream_name(key)
     pairs = _pairs(words.rest())
-    return of_engine(
+    return for_engine(
         XAdd(
             stream=stream,
             bodies=(entries.body(pairs),),
@@ -197,7 +197,7 @@ def _pairs(words: Sequence[bytes]) -> list[tuple[str, bytes]]:
     return list(zip(names, words[1::2], strict=True))
 
 
-def xtrim(words: Words) -> Request:
+def xtrim(words: Words) -> CommandRequest:
     """XTRIM key <MAXLEN|MINID> [=|~] threshold [LIMIT n] [KEEPREF|DELREF|ACKED]."""
     key = words.take()
     trimming = _Trimming()
@@ -206,51 +206,51 @@ def xtrim(words: Words) -> Request:
             raise errors.syntax_error()
     trim = trimming.checked(required=True)
     assert trim is not None, "a strategy was required"
-    return of_engine(XTrim(stream=stream_name(key), trim=trim))
+    return for_engine(XTrim(stream=stream_name(key), trim=trim))
 
 
-def xlen(words: Words) -> Request:
+def xlen(words: Words) -> CommandRequest:
     """XLEN key."""
-    return of_engine(XLen(stream=stream_name(words.take())), replies.count)
+    return for_engine(XLen(stream=stream_name(words.take())), replies.count)
 
 
-def xrange(words: Words) -> Request:
+def xrange(words: Words) -> CommandRequest:
     """XRANGE key start end [COUNT n]."""
     key, start, end = words.take_many(3)
     return _range(key, range_start(start), range_end(end), words, reverse=False)
 
 
-def xrevrange(words: Words) -> Request:
+def xrevrange(words: Words) -> CommandRequest:
     """XREVRANGE key end start [COUNT n]."""
     key, end, start = words.take_many(3)
     return _range(key, range_start(start), range_end(end), words, reverse=True)
 
 
-def _range(key: bytes, start: int, end: int, words: Words, *, reverse: bool) -> Request:
+def _range(key: bytes, start: int, end: int, words: Words, *, reverse: bool) -> CommandRequest:
     count = None
     while words.left:
         if not words.took(b"COUNT", values=1):
             raise errors.syntax_error()
         count = max(0, integer(words.take()))
-    return of_engine(XRange(stream=stream_name(key), start=start, end=end, count=count, reverse=reverse))
+    return for_engine(XRange(stream=stream_name(key), start=start, end=end, count=count, reverse=reverse))
 
 
-def xdel(words: Words) -> Request:
+def xdel(words: Words) -> CommandRequest:
     """XDEL key id [id …]; the IDs are looked at after the key."""
     stream = stream_name(words.take())
     try:
-        return of_engine(XDel(stream=stream, ids=entry_ids(words.rest())), replies.count)
+        return for_engine(XDel(stream=stream, ids=entry_ids(words.rest())), replies.count)
     except EngineError as refusal:
         return refused_behind_key(stream, refusal, missing=0)
 
 
-def xdelex(words: Words) -> Request:
+def xdelex(words: Words) -> CommandRequest:
     """XDELEX key [KEEPREF|DELREF|ACKED] IDS numids id …; the IDs are looked at after the key."""
     key = words.take()
     found, refs = ids_block(words)
     stream = stream_name(key)
     try:
-        return of_engine(XDelEx(stream=stream, ids=entry_ids(found), refs=refs))
+        return for_engine(XDelEx(stream=stream, ids=entry_ids(found), refs=refs))
     except EngineError as refusal:
         return refused_behind_key(stream, refusal, missing=[-1] * len(found))
 
@@ -276,7 +276,7 @@ def ids_block(words: Words) -> tuple[Sequence[bytes], Refs]:
     return found, refs or Refs.KEEP
 
 
-def xsetid(words: Words) -> Request:
+def xsetid(words: Words) -> CommandRequest:
     """XSETID key last-id [ENTRIESADDED n] [MAXDELETEDID id]."""
     key, last_id = words.take(), entry_id(words.take())
     entries_added: int | None = None
@@ -294,7 +294,7 @@ def xsetid(words: Words) -> Request:
                 )
         else:
             raise errors.syntax_error()
-    return of_engine(
+    return for_engine(
         XSetId(
             stream=stream_name(key),
             last_id=last_id,
@@ -305,11 +305,11 @@ def xsetid(words: Words) -> Request:
     )
 
 
-def xcfgset(words: Words) -> Request:
+def xcfgset(words: Words) -> CommandRequest:
     """XCFGSET key [IDMP-DURATION s] [IDMP-MAXSIZE n]; the options are looked at after the key."""
     stream = stream_name(words.take())
     try:
-        return of_engine(XCfgSet(stream=stream, settings=_idmp_settings(words)))
+        return for_engine(XCfgSet(stream=stream, settings=_idmp_settings(words)))
     except EngineError as refusal:
         return refused_behind_key(stream, refusal, missing=errors.no_such_key(stream))
 
@@ -336,7 +336,7 @@ def _idmp_settings(words: Words) -> IdmpSettings:
     return IdmpSettings(duration_s=duration_s, maxsize=maxsize)
 
 
-def xidmprecord(words: Words) -> Request:
+def xidmprecord(words: Words) -> CommandRequest:
     """XIDMPRECORD key pid iid id."""
     key, producer, iid, added_id = words.take_many(4)
     if not producer:
@@ -345,4 +345,4 @@ def xidmprecord(words: Words) -> Request:
         raise errors.invalid("ERR idempotent ID must be non-empty")
     produced = Production(producer, iid)
     found_id = entry_id(added_id)
-    return of_engine(XIdmpRecord(stream=stream_name(key), production=produced, id=found_id))
+    return for_engine(XIdmpRecord(stream=stream_name(key), production=produced, id=found_id))

@@ -10,7 +10,7 @@ from typing import Final
 
 from app.redis import replies
 from app.redis.parse_entries import ids_block
-from app.redis.request import Request, of_engine, refused_behind_group, refused_behind_key
+from app.redis.request import CommandRequest, for_engine, refused_behind_group, refused_behind_key
 from app.redis.words import (
     INTEGER_MAX,
     Words,
@@ -53,31 +53,31 @@ _AUTOCLAIM_COUNT_MAX: Final = INTEGER_MAX // 16
 _NACK_MODES: Final = {b"SILENT": NackMode.SILENT, b"FAIL": NackMode.FAIL, b"FATAL": NackMode.FATAL}
 
 
-def xack(words: Words) -> Request:
+def xack(words: Words) -> CommandRequest:
     """XACK key group id [id …]."""
     stream, group = stream_name(words.take()), group_name(words.take())
     try:
-        return of_engine(XAck(stream=stream, group=group, ids=entry_ids(words.rest())), replies.count)
+        return for_engine(XAck(stream=stream, group=group, ids=entry_ids(words.rest())), replies.count)
     except EngineError as refusal:
         return refused_behind_group([stream], group, refusal, missing=lambda *_: 0)
 
 
-def xackdel(words: Words) -> Request:
+def xackdel(words: Words) -> CommandRequest:
     """XACKDEL key group [KEEPREF|DELREF|ACKED] IDS numids id …."""
     key, group = words.take_many(2)
     found, refs = ids_block(words)
     stream, name = stream_name(key), group_name(group)
     try:
-        return of_engine(XAckDel(stream=stream, group=name, ids=entry_ids(found), refs=refs))
+        return for_engine(XAckDel(stream=stream, group=name, ids=entry_ids(found), refs=refs))
     except EngineError as refusal:
         return refused_behind_group([stream], name, refusal, missing=lambda *_: [-1] * len(found))
 
 
-def xnack(words: Words) -> Request:
+def xnack(words: Words) -> CommandRequest:
     """XNACK key group <SILENT|FAIL|FATAL> IDS numids id … [RETRYCOUNT n] [FORCE]."""
     stream, group = stream_name(words.take()), group_name(words.take())
     try:
-        return of_engine(XNack(stream=stream, group=group, nack=_nack(words)), replies.count)
+        return for_engine(XNack(stream=stream, group=group, nack=_nack(words)), replies.count)
     except EngineError as refusal:
         return refused_behind_group([stream], group, refusal, _no_group(group))
 
@@ -111,14 +111,14 @@ def _nack(words: Words) -> Nack:
     return Nack(ids=entry_ids(found), mode=mode, retry_count=retry_count, force=force)
 
 
-def xpending(words: Words) -> Request:
+def xpending(words: Words) -> CommandRequest:
     """XPENDING key group [[IDLE min] start end count [consumer]]."""
     arguments = words.left
     if arguments != 2 and not 5 <= arguments <= 8:
         raise errors.syntax_error()
     key, group = words.take_many(2)
     if not words.left:
-        return of_engine(XPending(stream=stream_name(key), group=group_name(group)))
+        return for_engine(XPending(stream=stream_name(key), group=group_name(group)))
     min_idle_ms = 0
     if words.took(b"IDLE"):
         min_idle_ms = max(0, integer(words.take()))
@@ -129,7 +129,7 @@ def xpending(words: Words) -> Request:
     lowest, highest = range_start(start), range_end(end)
     # Words behind the consumer are not looked at: Redis's way.
     consumer = consumer_name(words.take()) if words.left else None
-    return of_engine(
+    return for_engine(
         XPendingRange(
             stream=stream_name(key),
             group=group_name(group),
@@ -142,7 +142,7 @@ def xpending(words: Words) -> Request:
     )
 
 
-def xclaim(words: Words) -> Request:
+def xclaim(words: Words) -> CommandRequest:
     """XCLAIM key group consumer min-idle id [id …] [options]; all but the names waits for the group."""
     stream, group, consumer = stream_name(words.take()), group_name(words.take()), consumer_name(words.take())
     try:
@@ -150,7 +150,7 @@ def xclaim(words: Words) -> Request:
     except EngineError as refusal:
         return refused_behind_group([stream], group, refusal, _no_group(group))
     shape = replies.just_ids if claim.just_ids else replies.resp
-    return of_engine(XClaim(stream=stream, group=group, consumer=consumer, claim=claim), shape)
+    return for_engine(XClaim(stream=stream, group=group, consumer=consumer, claim=claim), shape)
 
 
 def _claim(words: Words) -> Claim:
@@ -199,7 +199,7 @@ def _leading_ids(words: Words) -> list[int]:
     return found
 
 
-def xautoclaim(words: Words) -> Request:
+def xautoclaim(words: Words) -> CommandRequest:
     """XAUTOCLAIM key group consumer min-idle start [COUNT n] [JUSTID]; all of it comes before the key."""
     key, group, consumer = words.take_many(3)
     min_idle_ms = max(0, integer(words.take(), "ERR Invalid min-idle-time argument for XAUTOCLAIM"))
@@ -221,10 +221,10 @@ def xautoclaim(words: Words) -> Request:
         count=count,
         just_ids=just_ids,
     )
-    return of_engine(command, replies.just_ids if just_ids else replies.resp)
+    return for_engine(command, replies.just_ids if just_ids else replies.resp)
 
 
-def xgroup_create(words: Words) -> Request:
+def xgroup_create(words: Words) -> CommandRequest:
     """XGROUP CREATE key group <id|$> [MKSTREAM] [ENTRIESREAD n]."""
     written = words.take()
     key, group, start = words.take_many(3)
@@ -248,12 +248,12 @@ def xgroup_create(words: Words) -> Request:
         if mkstream:
             raise
         return refused_behind_key(stream, refusal, missing=errors.key_required(stream))
-    return of_engine(
+    return for_engine(
         XGroupCreate(stream=stream, group=name, start=first, mkstream=mkstream, entries_read=entries_read)
     )
 
 
-def xgroup_setid(words: Words) -> Request:
+def xgroup_setid(words: Words) -> CommandRequest:
     """XGROUP SETID key group <id|$|-|+> [ENTRIESREAD n]."""
     written = words.take()
     key, group, start = words.take_many(3)
@@ -270,7 +270,7 @@ def xgroup_setid(words: Words) -> Request:
         first = _group_start(start, edges=True)
     except EngineError as refusal:
         return refused_behind_group([stream], name, refusal, _missing_in_xgroup(name))
-    return of_engine(XGroupSetId(stream=stream, group=name, start=first, entries_read=entries_read))
+    return for_engine(XGroupSetId(stream=stream, group=name, start=first, entries_read=entries_read))
 
 
 def _missing_in_xgroup(group: str) -> Callable[[str, Presence], EngineError]:
@@ -292,25 +292,25 @@ def _group_start(word: bytes, *, edges: bool) -> int | Cursor:
     return id_or_edge(word) if edges else entry_id(word)
 
 
-def xgroup_destroy(words: Words) -> Request:
+def xgroup_destroy(words: Words) -> CommandRequest:
     """XGROUP DESTROY key group."""
     _, key, group = words.rest()
-    return of_engine(XGroupDestroy(stream=stream_name(key), group=group_name(group)), replies.count)
+    return for_engine(XGroupDestroy(stream=stream_name(key), group=group_name(group)), replies.count)
 
 
-def xgroup_createconsumer(words: Words) -> Request:
+def xgroup_createconsumer(words: Words) -> CommandRequest:
     """XGROUP CREATECONSUMER key group consumer."""
     _, key, group, consumer = words.rest()
     command = XGroupCreateConsumer(
         stream=stream_name(key), group=group_name(group), consumer=consumer_name(consumer)
     )
-    return of_engine(command, replies.count)
+    return for_engine(command, replies.count)
 
 
-def xgroup_delconsumer(words: Words) -> Request:
+def xgroup_delconsumer(words: Words) -> CommandRequest:
     """XGROUP DELCONSUMER key group consumer."""
     _, key, group, consumer = words.rest()
     command = XGroupDelConsumer(
         stream=stream_name(key), group=group_name(group), consumer=consumer_name(consumer)
     )
-    return of_engine(command, replies.count)
+    return for_engine(command, replies.count)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.redis.request import Request, of_engine, refused_behind_group
+from app.redis.request import CommandRequest, for_engine, refused_behind_group
 from app.redis.words import Words, consumer_name, entry_id, group_name, integer, stream_names, timeout_ms
 from engine import EngineError, errors, ids
 from engine.commands import Cursor, XRead, XReadGroup
@@ -72,15 +72,15 @@ class _Options:
             raise errors.invalid(_GROUP_ONLY.format(option))
 
 
-def xread(words: Words) -> Request:
+def xread(words: Words) -> CommandRequest:
     """XREAD [COUNT n] [BLOCK ms] STREAMS key … id …."""
     options = _Options(grouped=False)
     keys = _keys(words, options)
     streams = list(zip(keys, map(_read_cursor, words.rest()), strict=True))
-    return of_engine(XRead(streams=streams, count=options.count, block_ms=options.block_ms))
+    return for_engine(XRead(streams=streams, count=options.count, block_ms=options.block_ms))
 
 
-def xreadgroup(words: Words) -> Request:
+def xreadgroup(words: Words) -> CommandRequest:
     """XREADGROUP GROUP group consumer [COUNT n] [BLOCK ms] [CLAIM min-idle] [NOACK] STREAMS key … id …."""
     options = _Options(grouped=True)
     keys = _keys(words, options)
@@ -99,7 +99,7 @@ def xreadgroup(words: Words) -> Request:
             )
             # Who may not read one of the others learns nothing of these.
             return replace(found, streams=tuple(dict.fromkeys(keys)))
-    return of_engine(
+    return for_engine(
         XReadGroup(
             group=group,
             consumer=consumer,

@@ -11,7 +11,7 @@ from typing import Final
 from app.redis import help as help_texts
 from app.redis import replies
 from app.redis.glob import Glob
-from app.redis.request import Request, Visible, at_once, of_engine, of_names
+from app.redis.request import CommandRequest, Visible, at_once, for_engine, for_names
 from app.redis.resp import Resp
 from app.redis.scan import Bookmarks
 from app.redis.words import (
@@ -63,11 +63,11 @@ PATTERN_BYTES_MAX: Final = 512
 _BOOKMARKS: Final = Bookmarks()
 
 
-def xinfo_stream(words: Words) -> Request:
+def xinfo_stream(words: Words) -> CommandRequest:
     """XINFO STREAM key [FULL [COUNT n]]; the options are looked at after the key."""
     written, stream = words.take(), stream_name(words.take())
     if not words.left:
-        return of_engine(XInfoStream(stream=stream))
+        return for_engine(XInfoStream(stream=stream))
     try:
         count = _full_count(words, written)
     except EngineError as caught:
@@ -76,8 +76,8 @@ def xinfo_stream(words: Words) -> Request:
         def refuse(_: Reply) -> Resp:
             raise refusal
 
-        return of_engine(XInfoStream(stream=stream), refuse)
-    return of_engine(XInfoStreamFull(stream=stream, count=count))
+        return for_engine(XInfoStream(stream=stream), refuse)
+    return for_engine(XInfoStreamFull(stream=stream, count=count))
 
 
 def _full_count(words: Words, written: bytes) -> int | None:
@@ -94,66 +94,66 @@ def _full_count(words: Words, written: bytes) -> int | None:
     return count or None
 
 
-def xinfo_groups(words: Words) -> Request:
+def xinfo_groups(words: Words) -> CommandRequest:
     """XINFO GROUPS key."""
     _, key = words.rest()
-    return of_engine(XInfoGroups(stream=stream_name(key)))
+    return for_engine(XInfoGroups(stream=stream_name(key)))
 
 
-def xinfo_consumers(words: Words) -> Request:
+def xinfo_consumers(words: Words) -> CommandRequest:
     """XINFO CONSUMERS key group."""
     _, key, group = words.rest()
-    return of_engine(XInfoConsumers(stream=stream_name(key), group=group_name(group)))
+    return for_engine(XInfoConsumers(stream=stream_name(key), group=group_name(group)))
 
 
-def xgroup_help(_: Words) -> Request:
+def xgroup_help(_: Words) -> CommandRequest:
     """XGROUP HELP."""
     return at_once(lambda _: list(help_texts.lines("xgroup")))
 
 
-def xinfo_help(_: Words) -> Request:
+def xinfo_help(_: Words) -> CommandRequest:
     """XINFO HELP."""
     return at_once(lambda _: list(help_texts.lines("xinfo")))
 
 
-def config_help(_: Words) -> Request:
+def config_help(_: Words) -> CommandRequest:
     """CONFIG HELP."""
     return at_once(lambda _: list(help_texts.lines("config")))
 
 
-def command_help(_: Words) -> Request:
+def command_help(_: Words) -> CommandRequest:
     """COMMAND HELP."""
     return at_once(lambda _: list(help_texts.lines("command")))
 
 
-def delete(words: Words) -> Request:
+def delete(words: Words) -> CommandRequest:
     """DEL key [key …]; UNLINK is the same."""
-    return of_engine(Delete(streams=stream_names(words.rest())), replies.count)
+    return for_engine(Delete(streams=stream_names(words.rest())), replies.count)
 
 
-def exists(words: Words) -> Request:
+def exists(words: Words) -> CommandRequest:
     """EXISTS key [key …]; a key that is named twice counts twice."""
-    return of_engine(Exists(streams=stream_names(words.rest())), replies.count)
+    return for_engine(Exists(streams=stream_names(words.rest())), replies.count)
 
 
-def type_of(words: Words) -> Request:
+def type_of(words: Words) -> CommandRequest:
     """TYPE key."""
-    return of_engine(Type(stream=stream_name(words.take())))
+    return for_engine(Type(stream=stream_name(words.take())))
 
 
-def dbsize(_: Words) -> Request:
+def dbsize(_: Words) -> CommandRequest:
     """DBSIZE."""
-    return of_engine(DbSize(), replies.count)
+    return for_engine(DbSize(), replies.count)
 
 
-def flushall(words: Words) -> Request:
+def flushall(words: Words) -> CommandRequest:
     """FLUSHALL [ASYNC|SYNC]."""
     if words.left > 1 or (words.left and words.option() not in {b"ASYNC", b"SYNC"}):
         raise errors.syntax_error()
-    return of_engine(FlushAll())
+    return for_engine(FlushAll())
 
 
-def keys(words: Words) -> Request:
+def keys(words: Words) -> CommandRequest:
     """KEYS pattern."""
     glob = _glob(words.take())
 
@@ -161,10 +161,10 @@ def keys(words: Words) -> Request:
         assert isinstance(reply, Listing), "ListStreams lists"
         return _matching(reply.names, glob, visible)
 
-    return of_names(ListStreams(prefix=_prefix(glob)), shape)
+    return for_names(ListStreams(prefix=_prefix(glob)), shape)
 
 
-def scan(words: Words) -> Request:
+def scan(words: Words) -> CommandRequest:
     """SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]."""
     after = _BOOKMARKS.find(_cursor(words.take()))
     glob, count, streams_too = Glob(b"*"), _SCAN_COUNT_DEFAULT, True
@@ -188,7 +188,7 @@ def scan(words: Words) -> Request:
         return [b"%d" % cursor, found]
 
     command = ListStreams(prefix=_prefix(glob), after=after, limit=min(count, _SCAN_COUNT_MAX))
-    return of_names(command, shape)
+    return for_names(command, shape)
 
 
 def _cursor(word: bytes) -> int:
@@ -213,7 +213,7 @@ def _matching(names: Sequence[str], glob: Glob, visible: Visible) -> list[Resp]:
     return [word for name, word in raw if glob.matches(word) and visible(name)]
 
 
-def config_get(words: Words) -> Request:
+def config_get(words: Words) -> CommandRequest:
     """CONFIG GET pattern [pattern …]: the settings of streams; other names give nothing."""
     words.take()
     globs = [_glob(pattern.lower()) for pattern in words.rest()]
@@ -224,10 +224,10 @@ def config_get(words: Words) -> Request:
         shown = [pair for pair in named if any(glob.matches(pair[0]) for glob in globs)]
         return [part for pair in shown for part in pair]
 
-    return of_engine(ConfigGet(), shape)
+    return for_engine(ConfigGet(), shape)
 
 
-def config_set(words: Words) -> Request:
+def config_set(words: Words) -> CommandRequest:
     """CONFIG SET name value [name value …]: settings of streams alone; all of them or none."""
     words.take()
     if words.left % 2:
@@ -244,7 +244,7 @@ def config_set(words: Words) -> Request:
             raise _config_failed(name, "duplicate parameter")
         value = raw_value.decode(errors="replace")
         values[name] = _memory(value) if name == _MEMORY_SETTING else value
-    return of_engine(ConfigSet(values=tuple(values.items())))
+    return for_engine(ConfigSet(values=tuple(values.items())))
 
 
 def _memory(value: str) -> str:
@@ -259,7 +259,7 @@ def _config_failed(name: str, reason: str) -> EngineError:
     return errors.invalid(f"ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}")
 
 
-def ping(words: Words) -> Request:
+def ping(words: Words) -> CommandRequest:
     """PING [message]."""
     if words.left > 1:
         raise wrong_arity("ping")
@@ -267,25 +267,25 @@ def ping(words: Words) -> Request:
     return at_once(lambda _: answer)
 
 
-def echo_back(words: Words) -> Request:
+def echo_back(words: Words) -> CommandRequest:
     """ECHO message."""
     message = words.take()
     return at_once(lambda _: message)
 
 
-def time(_: Words) -> Request:
+def time(_: Words) -> CommandRequest:
     """TIME: seconds and microseconds of the wall clock."""
     return at_once(lambda now_us: [b"%d" % part for part in divmod(now_us, 1_000_000)])
 
 
-def wait(words: Words) -> Request:
+def wait(words: Words) -> CommandRequest:
     """WAIT numreplicas timeout: there are no replicas, so nothing is waited for."""
     integer(words.take())
     timeout_ms(words.take())
     return at_once(lambda _: 0)
 
 
-def waitaof(words: Words) -> Request:
+def waitaof(words: Words) -> CommandRequest:
     """WAITAOF numlocal numreplicas timeout: what was answered before is on this disk, and on no replica."""
     refusal = "ERR value is out of range, must be between 0 and 1"
     local = integer_from(words.take(), 0, 1, refusal)
@@ -293,4 +293,4 @@ def waitaof(words: Words) -> Request:
     timeout_ms(words.take())
     if not local:
         return at_once(lambda _: [0, 0])
-    return Request("", (), (), DbSize(), lambda _, __: [1, 0], synced=True)
+    return CommandRequest("", (), (), DbSize(), lambda _, __: [1, 0], synced=True)

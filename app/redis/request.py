@@ -37,7 +37,7 @@ def _not_shaped(_: Reply, __: Visible) -> Resp:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CommandRequest:
     """A command that may be run.
 
     `command` is what the engine runs, None where the answer is known without it (`immediate`). `name` is in
@@ -89,7 +89,7 @@ class Request:
             return command.claim.just_ids
         return isinstance(command, XAutoClaim) and command.just_ids
 
-    def bounded(self, block_ms_max: int) -> "Request":
+    def bounded(self, block_ms_max: int) -> "CommandRequest":
         """The same with a BLOCK of 0 (for ever) or beyond the limit cut to the limit."""
         command = self.command
         if not isinstance(command, BlockingCommand) or command.block_ms is None:
@@ -99,14 +99,14 @@ class Request:
         return replace(self, command=msgspec.structs.replace(command, block_ms=block_ms_max))
 
 
-def of_engine(command: Command, shape: Callable[[Reply], Resp] = replies.resp) -> Request:
+def for_engine(command: Command, shape: Callable[[Reply], Resp] = replies.resp) -> CommandRequest:
     """A request for the engine. The table adds name and actions."""
     named = command.named_streams()
     streams = None if named is None else tuple(dict.fromkeys(named))
-    return Request("", (), streams, command, lambda reply, _: shape(reply))
+    return CommandRequest("", (), streams, command, lambda reply, _: shape(reply))
 
 
-def refused_behind_key(stream: str, refusal: EngineError, missing: "EngineError | Resp") -> Request:
+def refused_behind_key(stream: str, refusal: EngineError, missing: "EngineError | Resp") -> CommandRequest:
     """A request that is wrong in words which Redis reads only after it has found the key.
 
     The engine looks for the stream, in the turn in which the command would have run: the answer is `missing`
@@ -118,7 +118,7 @@ def refused_behind_key(stream: str, refusal: EngineError, missing: "EngineError 
             raise refusal
         return _raised(missing)
 
-    return of_engine(Exists(streams=(stream,)), shape)
+    return for_engine(Exists(streams=(stream,)), shape)
 
 
 def refused_behind_group(
@@ -126,7 +126,7 @@ def refused_behind_group(
     group: str,
     refusal: EngineError,
     missing: Callable[[str, Presence], "EngineError | Resp"],
-) -> Request:
+) -> CommandRequest:
     """The same for words which Redis reads after it has found the group on each of `streams`, in order."""
 
     def shape(reply: Reply) -> Resp:
@@ -137,7 +137,7 @@ def refused_behind_group(
                 return _raised(missing(stream, found))
         raise refusal
 
-    return of_engine(FindGroup(streams=streams, group=group), shape)
+    return for_engine(FindGroup(streams=streams, group=group), shape)
 
 
 def _raised(answer: "EngineError | Resp") -> Resp:
@@ -146,14 +146,14 @@ def _raised(answer: "EngineError | Resp") -> Resp:
     return answer
 
 
-def of_names(command: Command, shape: Callable[[Reply, Visible], Resp]) -> Request:
+def for_names(command: Command, shape: Callable[[Reply, Visible], Resp]) -> CommandRequest:
     """A request whose answer shows stream names: those that are not visible are left out of it."""
-    return Request("", (), (), command, shape)
+    return CommandRequest("", (), (), command, shape)
 
 
-def at_once(local: Callable[[int], Resp]) -> Request:
+def at_once(local: Callable[[int], Resp]) -> CommandRequest:
     """A request that needs no engine."""
-    return Request("", local=local)
+    return CommandRequest("", local=local)
 
 
 EXECABORT: Final = "EXECABORT Transaction discarded because of previous errors."

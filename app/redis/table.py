@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from app.redis import parse_entries, parse_groups, parse_reads, parse_server
-from app.redis.request import Action, Request, at_once, discarded
+from app.redis.request import Action, CommandRequest, at_once, discarded
 from app.redis.words import Words, unknown_command, unknown_subcommand, wrong_arity
 from engine import EngineError
 
 
-class Row(NamedTuple):
+class CommandRow(NamedTuple):
     """`arity` counts the words with the command's own (and its subcommand's); negative: at least so many.
 
     Every action must be allowed on every stream that the command names.
@@ -23,7 +23,7 @@ class Row(NamedTuple):
 
     arity: int
     actions: tuple[Action, ...]
-    parse: Callable[[Words], Request]
+    parse: Callable[[Words], CommandRequest]
 
 
 _NOBODY: Final[tuple[Action, ...]] = ()
@@ -34,58 +34,58 @@ _MANAGE: Final[tuple[Action, ...]] = ("manage",)
 _ADMIN: Final[tuple[Action, ...]] = ("admin",)
 
 
-def _command_count(_: Words) -> Request:
+def _command_count(_: Words) -> CommandRequest:
     return at_once(lambda _: len({name.partition("|")[0] for name in COMMANDS}))
 
 
-COMMANDS: Final[Mapping[str, Row]] = {
-    "xadd": Row(-5, _WRITE, parse_entries.xadd),
-    "xlen": Row(2, _READ, parse_entries.xlen),
-    "xrange": Row(-4, _READ, parse_entries.xrange),
-    "xrevrange": Row(-4, _READ, parse_entries.xrevrange),
-    "xdel": Row(-3, _MANAGE, parse_entries.xdel),
-    "xdelex": Row(-5, _MANAGE, parse_entries.xdelex),
-    "xtrim": Row(-4, _MANAGE, parse_entries.xtrim),
-    "xsetid": Row(-3, _MANAGE, parse_entries.xsetid),
-    "xcfgset": Row(-2, _MANAGE, parse_entries.xcfgset),
-    "xidmprecord": Row(5, _MANAGE, parse_entries.xidmprecord),
-    "xread": Row(-4, _READ, parse_reads.xread),
-    "xreadgroup": Row(-7, _CONSUME, parse_reads.xreadgroup),
-    "xack": Row(-4, _CONSUME, parse_groups.xack),
-    "xackdel": Row(-6, ("consume", "manage"), parse_groups.xackdel),
-    "xnack": Row(-7, _CONSUME, parse_groups.xnack),
-    "xpending": Row(-3, _READ, parse_groups.xpending),
-    "xclaim": Row(-6, _CONSUME, parse_groups.xclaim),
-    "xautoclaim": Row(-6, _CONSUME, parse_groups.xautoclaim),
-    "xgroup|create": Row(-5, _MANAGE, parse_groups.xgroup_create),
-    "xgroup|setid": Row(-5, _MANAGE, parse_groups.xgroup_setid),
-    "xgroup|destroy": Row(4, _MANAGE, parse_groups.xgroup_destroy),
+COMMANDS: Final[Mapping[str, CommandRow]] = {
+    "xadd": CommandRow(-5, _WRITE, parse_entries.xadd),
+    "xlen": CommandRow(2, _READ, parse_entries.xlen),
+    "xrange": CommandRow(-4, _READ, parse_entries.xrange),
+    "xrevrange": CommandRow(-4, _READ, parse_entries.xrevrange),
+    "xdel": CommandRow(-3, _MANAGE, parse_entries.xdel),
+    "xdelex": CommandRow(-5, _MANAGE, parse_entries.xdelex),
+    "xtrim": CommandRow(-4, _MANAGE, parse_entries.xtrim),
+    "xsetid": CommandRow(-3, _MANAGE, parse_entries.xsetid),
+    "xcfgset": CommandRow(-2, _MANAGE, parse_entries.xcfgset),
+    "xidmprecord": CommandRow(5, _MANAGE, parse_entries.xidmprecord),
+    "xread": CommandRow(-4, _READ, parse_reads.xread),
+    "xreadgroup": CommandRow(-7, _CONSUME, parse_reads.xreadgroup),
+    "xack": CommandRow(-4, _CONSUME, parse_groups.xack),
+    "xackdel": CommandRow(-6, ("consume", "manage"), parse_groups.xackdel),
+    "xnack": CommandRow(-7, _CONSUME, parse_groups.xnack),
+    "xpending": CommandRow(-3, _READ, parse_groups.xpending),
+    "xclaim": CommandRow(-6, _CONSUME, parse_groups.xclaim),
+    "xautoclaim": CommandRow(-6, _CONSUME, parse_groups.xautoclaim),
+    "xgroup|create": CommandRow(-5, _MANAGE, parse_groups.xgroup_create),
+    "xgroup|setid": CommandRow(-5, _MANAGE, parse_groups.xgroup_setid),
+    "xgroup|destroy": CommandRow(4, _MANAGE, parse_groups.xgroup_destroy),
     # XREADGROUP makes its consumer too.
-    "xgroup|createconsumer": Row(5, _CONSUME, parse_groups.xgroup_createconsumer),
-    "xgroup|delconsumer": Row(5, _MANAGE, parse_groups.xgroup_delconsumer),
-    "xgroup|help": Row(2, _NOBODY, parse_server.xgroup_help),
-    "xinfo|stream": Row(-3, _READ, parse_server.xinfo_stream),
-    "xinfo|groups": Row(3, _READ, parse_server.xinfo_groups),
-    "xinfo|consumers": Row(4, _READ, parse_server.xinfo_consumers),
-    "xinfo|help": Row(2, _NOBODY, parse_server.xinfo_help),
-    "del": Row(-2, _MANAGE, parse_server.delete),
-    "unlink": Row(-2, _MANAGE, parse_server.delete),
-    "exists": Row(-2, _READ, parse_server.exists),
-    "type": Row(2, _READ, parse_server.type_of),
-    "keys": Row(2, _READ, parse_server.keys),
-    "scan": Row(-2, _READ, parse_server.scan),
-    "dbsize": Row(1, _READ, parse_server.dbsize),
-    "flushall": Row(-1, _ADMIN, parse_server.flushall),
-    "config|get": Row(-3, _ADMIN, parse_server.config_get),
-    "config|set": Row(-4, _ADMIN, parse_server.config_set),
-    "config|help": Row(2, _NOBODY, parse_server.config_help),
-    "ping": Row(-1, _NOBODY, parse_server.ping),
-    "echo": Row(2, _NOBODY, parse_server.echo_back),
-    "time": Row(1, _NOBODY, parse_server.time),
-    "wait": Row(3, _NOBODY, parse_server.wait),
-    "waitaof": Row(4, _NOBODY, parse_server.waitaof),
-    "command|count": Row(2, _NOBODY, _command_count),
-    "command|help": Row(2, _NOBODY, parse_server.command_help),
+    "xgroup|createconsumer": CommandRow(5, _CONSUME, parse_groups.xgroup_createconsumer),
+    "xgroup|delconsumer": CommandRow(5, _MANAGE, parse_groups.xgroup_delconsumer),
+    "xgroup|help": CommandRow(2, _NOBODY, parse_server.xgroup_help),
+    "xinfo|stream": CommandRow(-3, _READ, parse_server.xinfo_stream),
+    "xinfo|groups": CommandRow(3, _READ, parse_server.xinfo_groups),
+    "xinfo|consumers": CommandRow(4, _READ, parse_server.xinfo_consumers),
+    "xinfo|help": CommandRow(2, _NOBODY, parse_server.xinfo_help),
+    "del": CommandRow(-2, _MANAGE, parse_server.delete),
+    "unlink": CommandRow(-2, _MANAGE, parse_server.delete),
+    "exists": CommandRow(-2, _READ, parse_server.exists),
+    "type": CommandRow(2, _READ, parse_server.type_of),
+    "keys": CommandRow(2, _READ, parse_server.keys),
+    "scan": CommandRow(-2, _READ, parse_server.scan),
+    "dbsize": CommandRow(1, _READ, parse_server.dbsize),
+    "flushall": CommandRow(-1, _ADMIN, parse_server.flushall),
+    "config|get": CommandRow(-3, _ADMIN, parse_server.config_get),
+    "config|set": CommandRow(-4, _ADMIN, parse_server.config_set),
+    "config|help": CommandRow(2, _NOBODY, parse_server.config_help),
+    "ping": CommandRow(-1, _NOBODY, parse_server.ping),
+    "echo": CommandRow(2, _NOBODY, parse_server.echo_back),
+    "time": CommandRow(1, _NOBODY, parse_server.time),
+    "wait": CommandRow(3, _NOBODY, parse_server.wait),
+    "waitaof": CommandRow(4, _NOBODY, parse_server.waitaof),
+    "command|count": CommandRow(2, _NOBODY, _command_count),
+    "command|help": CommandRow(2, _NOBODY, parse_server.command_help),
 }
 
 _CONTAINERS: Final = frozenset(name.partition("|")[0] for name in COMMANDS if "|" in name)
@@ -119,7 +119,7 @@ def _folded(word: bytes) -> str:
     return word.lower().decode("latin-1")
 
 
-def parse(words: Sequence[bytes]) -> Request:
+def parse(words: Sequence[bytes]) -> CommandRequest:
     """The request in the words of one command, its name first.
 
     Raises `EngineError` for everything that Redis finds wrong before it looks at the key, and `ERR invalid
@@ -130,12 +130,12 @@ def parse(words: Sequence[bytes]) -> Request:
     return replace(row.parse(Words(words)), name=name, actions=row.actions)
 
 
-def parse_each(commands: Sequence[Sequence[bytes]]) -> list[Request | EngineError]:
+def parse_each(commands: Sequence[Sequence[bytes]]) -> list[CommandRequest | EngineError]:
     """The requests of a pipeline: one that is wrong stands as its refusal among the others."""
     return [_parse_or_refusal(words) for words in commands]
 
 
-def parse_transaction(commands: Sequence[Sequence[bytes]]) -> list[Request | EngineError]:
+def parse_transaction(commands: Sequence[Sequence[bytes]]) -> list[CommandRequest | EngineError]:
     """The requests of MULTI … EXEC, where those that are wrong in themselves fail alone.
 
     Raises `EngineError` EXECABORT where a command is unknown or has a wrong number of words: nothing is to
@@ -149,7 +149,7 @@ def parse_transaction(commands: Sequence[Sequence[bytes]]) -> list[Request | Eng
     return parse_each(commands)
 
 
-def _parse_or_refusal(words: Sequence[bytes]) -> Request | EngineError:
+def _parse_or_refusal(words: Sequence[bytes]) -> CommandRequest | EngineError:
     try:
         return parse(words)
     except EngineError as refusal:

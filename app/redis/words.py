@@ -149,7 +149,7 @@ def range_end(word: bytes) -> int:
 
 def stream_name(word: bytes) -> str:
     """The key."""
-    return names.checked(word, "stream name")
+    return names.check(word, "stream name")
 
 
 def stream_names(words: Sequence[bytes]) -> list[str]:
@@ -159,12 +159,12 @@ def stream_names(words: Sequence[bytes]) -> list[str]:
 
 def group_name(word: bytes) -> str:
     """The group."""
-    return names.checked(word, "group name")
+    return names.check(word, "group name")
 
 
 def consumer_name(word: bytes) -> str:
     """The consumer."""
-    return names.checked(word, "consumer name")
+    return names.check(word, "consumer name")
 
 
 def wrong_arity(command: str) -> EngineError:

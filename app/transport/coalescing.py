@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from typing import Final, Protocol
 from urllib.parse import quote
 
-from app.errors import Refusal, of_engine
+from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Phase
 from app.http import entry_bodies
 from app.http.calls import Answer, refused
@@ -103,7 +103,7 @@ class PublishCoalescer:
         lines = b"\n".join([one.body for one in pending])
         try:
             published = entry_bodies.read(lines, _LINES, self._gateway.entry_limits)
-        except (Refusal, EngineError):
+        except (RefusalError, EngineError):
             return None
         return published if len(published.bodies) == len(pending) and not published.ids else None
 
@@ -112,7 +112,7 @@ class PublishCoalescer:
         if isinstance(reply, EngineError) and reply.code == "internal":
             # One of them may have caused the fault, so none is tried again.
             for one in pending:
-                one.finish(refused(of_engine(reply), one.request_id))
+                one.finish(refused(to_refusal(reply), one.request_id))
         elif isinstance(reply, Added):
             for one, entry_id in zip(pending, reply.ids, strict=True):
                 one.finish_entry(location, b"%d-%d" % divmod(entry_id, 1 << ids.SEQUENCE_BITS))

@@ -18,11 +18,11 @@ from typing import Any, Final, NamedTuple, cast
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from app.errors import Refusal
+from app.errors import RefusalError
 from app.transport.descriptors import Descriptors
 
 # Makes the answer of a refusal: its request ID is in the log.
-Refuse = Callable[[Refusal], Response]
+Refuse = Callable[[RefusalError], Response]
 # The extension of a request's scope that tells, by a call, whether nothing that is written leaves any more.
 GONE_EXTENSION: Final = "weir.gone"
 # Where a request may be meant: a path, everything, or a whole URL, whose place has to be the Host's.
@@ -277,7 +277,7 @@ class HttpConnection(HttpToolsProtocol):
             self.flow.pause_reading()
             return
         if answered or (cycle is not None and not cycle.response_started):
-            self._write_refusal(self.refuse(Refusal(code, detail)))
+            self._write_refusal(self.refuse(RefusalError(code, detail)))
         self.transport.close()
 
     def _write_refusal(self, answer: Response) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from app.errors import Refusal
+from app.errors import RefusalError
 from app.http.operations import Operation
 from app.http.origins import Origins
 from app.http.paths import segments
@@ -123,7 +123,7 @@ class PlainRequests:
         method = match[1].decode()
         try:
             found = self._routes.find(method, segments(match[2]))
-        except (Refusal, EngineError):
+        except (RefusalError, EngineError):
             return None
         return None if found is None else Target(*found, method, match[2].decode())
 

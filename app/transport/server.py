@@ -19,7 +19,7 @@ import uvloop
 
 from app import logs
 from app.api.socket import FRAME_OVERHEAD_BYTES
-from app.gateway import Progress
+from app.gateway import RecoveryProgress
 from app.main import App, create_app
 from app.memory_limit import default_bytes
 from app.settings import Settings
@@ -61,7 +61,7 @@ ABANDON_S_MAX: Final = 10.0
 Say = Callable[[str], None]
 
 
-class Stopped(Exception):  # noqa: N818 - an end with its reason and exit code, not only errors
+class ServerStoppedError(Exception):
     """The gateway cannot run. `exit_code` is the process's, the text for whoever started it."""
 
     def __init__(self, exit_code: int, text: str) -> None:
@@ -69,7 +69,7 @@ class Stopped(Exception):  # noqa: N818 - an end with its reason and exit code, 
         self.exit_code = exit_code
 
 
-class Place(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where it listens; the port is the real one."""
 
     host: str
@@ -96,7 +96,7 @@ def _say_data(settings: Settings, say: Say) -> None:
         say("WARNING: anybody who reaches this address may read, write and delete everything (--insecure)")
 
 
-def _say_urls(place: Place, say: Say) -> None:
+def _say_urls(place: ListenAddress, say: Say) -> None:
     """Where everything is, once it can be used."""
     say(f"API      {place.url}/v1")
     say(f"console  {place.url}/console")
@@ -108,13 +108,13 @@ def check_exposure(settings: Settings) -> None:
     if settings.is_loopback:
         return
     if not settings.insecure:
-        raise Stopped(
+        raise ServerStoppedError(
             USAGE,
             f"listening on {settings.host} would let everybody who reaches it read, write and delete "
             "everything: stay on 127.0.0.1, or say --insecure",
         )
     if not settings.allowed_hosts:
-        raise Stopped(
+        raise ServerStoppedError(
             USAGE,
             f"listening on {settings.host} with --insecure needs allowed_hosts, the names that clients use "
             "for this gateway: without them any web page could call it by its own name (DNS rebinding). Say "
@@ -133,7 +133,7 @@ def _listen(settings: Settings) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise Stopped(
+        raise ServerStoppedError(
             FAILED, f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
         ) from None
     return listener
@@ -180,13 +180,13 @@ class _Process:
             # A thread cannot be stopped: what is being read is read to the end, then closed.
             engine = await opening
             if not self._stopping.is_set():
-                _say_urls(Place(*self._listener.getsockname()[:2]), say)
+                _say_urls(ListenAddress(*self._listener.getsockname()[:2]), say)
             while not self._stopping.is_set():
                 await self._wake.wait()
                 if self._broken and not self._stopping.is_set():
                     broken, engine = engine, None
                     engine = await self._replace(broken)
-        except Stopped as error:
+        except ServerStoppedError as error:
             refusal = error
         self._app.gateway.drain()
         self._server.should_exit = True
@@ -228,7 +228,9 @@ class _Process:
             os._exit(FAULT)
         if before is not None and now - before < _FAULT_AGAIN_S:
             storage.unlock()
-            raise Stopped(FAULT, f"a second fault inside the engine within {_FAULT_AGAIN_S / 60:.0f} minutes")
+            raise ServerStoppedError(
+                FAULT, f"a second fault inside the engine within {_FAULT_AGAIN_S / 60:.0f} minutes"
+            )
         await broken.free()
         gc.unfreeze()
         await asyncio.to_thread(gc.collect)
@@ -238,7 +240,7 @@ class _Process:
         log, began_s = logs.get(), self._clock.monotonic()
         try:
             engine = await asyncio.to_thread(self._recover, data)
-        except Stopped as stopped:
+        except ServerStoppedError as stopped:
             log.critical("refused", reason=str(stopped))
             raise
         await engine.start()
@@ -258,7 +260,7 @@ class _Process:
 
     def _tell(self, step: str, done_bytes: int, total_bytes: int) -> None:
         """How far reading the log is: for who asks, and every few seconds for the log. In a thread."""
-        self._app.gateway.progress = Progress(step, done_bytes, total_bytes)
+        self._app.gateway.progress = RecoveryProgress(step, done_bytes, total_bytes)
         now = self._clock.monotonic()
         if now >= self._tell_at:
             self._tell_at = now + _TELL_S
@@ -281,11 +283,11 @@ class _Process:
                 tell=self._tell,
             )
         except StorageLocked as error:
-            raise Stopped(LOCKED, str(error)) from None
+            raise ServerStoppedError(LOCKED, str(error)) from None
         except (LogRefused, StorageRefused, ValueError) as error:
-            raise Stopped(DATA_REFUSED, str(error)) from None
+            raise ServerStoppedError(DATA_REFUSED, str(error)) from None
         except OSError as error:
-            raise Stopped(FAILED, f"{self._settings.data}: {error.strerror or error}") from None
+            raise ServerStoppedError(FAILED, f"{self._settings.data}: {error.strerror or error}") from None
 
 
 async def _close(engine: Engine) -> None:
@@ -293,7 +295,7 @@ async def _close(engine: Engine) -> None:
         await engine.close()
     except LogPoisoned as error:
         # Told in the log by now, with the remedy.
-        raise Stopped(FAILED, f"the log could not be brought to its end: {error}") from None
+        raise ServerStoppedError(FAILED, f"the log could not be brought to its end: {error}") from None
 
 
 def config(settings: Settings, app: App) -> uvicorn.Config:

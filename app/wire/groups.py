@@ -82,7 +82,7 @@ def remove_consumer(stream: str, group: str, consumer: str, query_string: bytes)
     """DELETE …/consumers/{consumer}."""
     pending = query.parse(query_string, ("pending",)).get("pending", "refuse")
     if pending.startswith(_TRANSFER):
-        heir = names.checked_text(pending.removeprefix(_TRANSFER), "consumer name")
+        heir = names.check_text(pending.removeprefix(_TRANSFER), "consumer name")
         if heir == consumer:
             raise invalid("pending", "the entries go to another consumer")
         return RemoveConsumer(stream=stream, group=group, consumer=consumer, transfer_to=heir)

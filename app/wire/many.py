@@ -20,7 +20,7 @@ def _check_names(found: Sequence[str], streams_max: int) -> None:
     if len(found) > streams_max:
         raise invalid("/streams", f"one request names at most {streams_max} streams")
     for name in found:
-        names.checked_text(name, "stream name")
+        names.check_text(name, "stream name")
 
 
 # ---- publishing

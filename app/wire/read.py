@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from app.errors import Refusal, invalid
+from app.errors import RefusalError, invalid
 from app.http import projection, query
 from app.http.query import Parameters
 from engine import entries, ids
@@ -211,10 +211,10 @@ def assemble(found: Entries, fallback: int | None, gap: Gap | None, fields: Sequ
     return Page(body, following, found.more, gap)
 
 
-def gap_refused(gap: Gap) -> Refusal:
+def gap_refused(gap: Gap) -> RefusalError:
     """410."""
     detail = "entries after the cursor were removed before they were read"
-    return Refusal("gap", detail, members=gap_members(gap))
+    return RefusalError("gap", detail, members=gap_members(gap))
 
 
 def gap_text(gap: Gap) -> bytes:

@@ -86,7 +86,7 @@ def _consumer(wanted: Members) -> str | None:
     if wanted.get("consumer") is None:
         return None
     text = members.text(wanted, "consumer", "it is a string", where="/filter")
-    return names.checked_text(text, "consumer name") if text else text
+    return names.check_text(text, "consumer name") if text else text
 
 
 def _reason(wanted: Members) -> str | None:

@@ -8,21 +8,21 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from app.auth import Action
-from app.errors import Refusal
+from app.errors import RefusalError
 from app.http.entry_bodies import EntryLimits
-from app.live.feeds import Page
+from app.live.feeds import FeedPage
 from app.live.websocket.effects import (
-    Ask,
-    Claim,
+    AcquireLease,
     Close,
     Effect,
-    Leave,
-    Open,
-    Read,
-    Send,
+    FetchPage,
+    ReadGroup,
+    RunCommand,
+    SendFrame,
     SessionLimits,
     Submit,
-    Take,
+    Subscribe,
+    Unsubscribe,
 )
 from app.live.websocket.session import Session
 from engine import EngineError, entries, ids
@@ -70,7 +70,7 @@ class World:
         self.closed: Close | None = None
         self.under_way: list[Effect] = []
         self.cursors: dict[tuple[int, str], int] = {}
-        self.unwritten: list[Send] = []
+        self.unwritten: list[SendFrame] = []
 
     # ---- what a test does
 
@@ -96,22 +96,22 @@ class World:
 
     def do(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Send):
+            if isinstance(effect, SendFrame):
                 self.sent.append(payload(effect.data))
                 self.unwritten.append(effect)
             elif isinstance(effect, Close):
                 self.closed = effect
-            elif isinstance(effect, Leave):
+            elif isinstance(effect, Unsubscribe):
                 self.under_way = [one for one in self.under_way if not self.drops(one, effect.key)]
                 self.end_reads(effect.key)
             else:
                 self.under_way.append(effect)
 
     def drops(self, effect: Effect, key: int) -> bool:
-        return isinstance(effect, Take | Open) and effect.key == key
+        return isinstance(effect, FetchPage | Subscribe) and effect.key == key
 
     def end_reads(self, key: int) -> None:
-        for effect in [one for one in self.under_way if isinstance(one, Read) and one.key == key]:
+        for effect in [one for one in self.under_way if isinstance(one, ReadGroup) and one.key == key]:
             self.under_way.remove(effect)
             self.do(self.session.delivered(key, GroupRead(())))
 
@@ -140,21 +140,21 @@ class World:
                 replies, _ = execute_all(self.keyspace, commands, self.now_ms)
                 self.do(self.session.done(token, replies))
                 self.wake()
-            case Open(key, streams, _):
+            case Subscribe(key, streams, _):
                 self.opened(key, streams)
-            case Claim(key, _):
+            case AcquireLease(key, _):
                 self.do(self.session.owned(key))
-            case Ask(ref, command):
+            case RunCommand(ref, command):
                 self.do(self.session.asked(ref, b'{"result":%b}' % command))
-            case Take():
+            case FetchPage():
                 self.took(effect)
-            case Read(key, command):
+            case ReadGroup(key, command):
                 reply = self.run(command)
                 if isinstance(reply, Parked):
                     self.under_way.append(effect)
                     return False
                 if isinstance(reply, EngineError):
-                    reply = Refusal(reply.code, reply.detail)
+                    reply = RefusalError(reply.code, reply.detail)
                 self.do(self.session.delivered(key, reply))
         return True
 
@@ -167,12 +167,12 @@ class World:
             places[stream] = (self.cursors[key, stream], not self.behind(key, stream))
         self.do(self.session.opened(key, places))
 
-    def took(self, effect: Take) -> None:
+    def took(self, effect: FetchPage) -> None:
         key, stream = effect.key, effect.stream
         after = self.cursors[key, stream]
         found = self.run(XRange(stream=stream, start=after + 1, end=ids.ID_MAX, count=effect.count_max))
         assert isinstance(found, Entries)
-        item = Page(stream, after, found) if found.count else None
+        item = FeedPage(stream, after, found) if found.count else None
         if item is not None:
             self.cursors[key, stream] = item.last_id
         self.do(

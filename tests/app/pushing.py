@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 import hypothesis.strategies as st
 
 from app.http.calls import Call
-from app.live.websocket.connection import Hub, Push
+from app.live.websocket.connection import Connection, Hub
 from app.live.websocket.effects import SessionLimits
-from app.live.websocket.frames import Hello, Limits
+from app.live.websocket.frames import HelloFrame, SocketLimits
 from app.live.websocket.session import Session
 from app.main import App, create_app
 from app.settings import Settings
@@ -33,9 +33,9 @@ _patience_s: Final = 20.0
 # Little, so that a test fills it: what a wire holds before nothing should join it.
 _full_bytes: Final = 400
 _SEQUENCE_MAX: Final = (1 << ids.SEQUENCE_BITS) - 1
-HELLO: Final = Hello(
+HELLO: Final = HelloFrame(
     version=1,
-    limits=Limits(
+    limits=SocketLimits(
         frame_bytes_max=1 << 16,
         entry_bytes_max=1 << 12,
         batch_entries_max=100,
@@ -111,7 +111,7 @@ class Peer:
         )
         self.session = kind(limits, anything, "r-1", depth_max=16)
         self.wire = Wire()
-        self.push = Push(house.hub, self.wire, call, self.session)
+        self.push = Connection(house.hub, self.wire, call, self.session)
         self.push.begin(HELLO)
 
     @property

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app.live.in_flight import LOOK_S
+from app.live.in_flight import CHECK_S
 from app.settings import Settings
 from engine import ids
 from engine.commands import Claim, DescribeGroup, EnsureGroup, Nack, NackMode, XAck, XClaim, XNack, execution
@@ -224,7 +224,7 @@ class Consuming(RuleBasedStateMachine):
             self.house.do(worker.peer.say, op, sub="w", ids=[ids.text(one) for one in chosen])
         else:
             self._settle(op, chosen)
-            self.house.do(self.house.app.gateway.consumers.settled, "s")
+            self.house.do(self.house.app.gateway.leases.settled, "s")
 
     @precondition(lambda self: self.owners())
     @rule(data=st.data(), act=st.sampled_from(["claim", "claim", "ack", "nack"]))
@@ -258,7 +258,7 @@ class Consuming(RuleBasedStateMachine):
 
     @rule()
     def a_look_is_due(self) -> None:
-        self.house.clock.pass_ms(0, round(LOOK_S * 1_000) + 1)
+        self.house.clock.pass_ms(0, round(CHECK_S * 1_000) + 1)
         self.house.settle()
 
     @rule()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from app.errors import Refusal
+from app.errors import RefusalError
 from app.http import entry_bodies, strict_json, values
 from app.http.entry_bodies import EntryLimits, Published
 from app.http.media import MediaType
@@ -41,7 +41,7 @@ def outcome(read: Any, body: bytes) -> tuple[object, ...]:
     """What a reader makes of a body: entries and IDs, or the code and the place."""
     try:
         found: Published = read(body, LIMITS)
-    except (Refusal, EngineError) as refusal:
+    except (RefusalError, EngineError) as refusal:
         return "refused", refusal.code, refusal.members.get("index")
     return list(found.bodies), list(found.ids), found.batch
 
@@ -83,7 +83,7 @@ def test_members_are_found_as_they_stand(
     texts = [(json.dumps(name), json.dumps(value, separators=separators)) for name, value in pieces]
     body = "{ %s }" % comma.join(f"{name}{colon}{value}" for name, value in texts)  # noqa: UP031 - braces
     if len({name for name, _ in pieces}) < len(pieces):
-        with pytest.raises(Refusal, match="twice"):
+        with pytest.raises(RefusalError, match="twice"):
             strict_json.members_of(body.encode(), 9)
     else:
         found = strict_json.members_of(body.encode(), 9)
@@ -95,7 +95,7 @@ def test_members_are_found_as_they_stand(
 def test_a_member_stands_twice_whatever_it_holds(first: bytes, last: bytes) -> None:
     """Also where the text of the last one begins that of the first one, as that of a number may."""
     for between in (b"", b'"y":2,'):
-        with pytest.raises(Refusal, match="/x: the member stands twice"):
+        with pytest.raises(RefusalError, match="/x: the member stands twice"):
             strict_json.members_of(b'{"x":%b,%b"x":%b}' % (first, between, last), 9)
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from app.live.feeds import Feeds, Gap, Page, Tail
+from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
 from engine import EngineError, entries, ids
 from engine.commands import Cursor
 from tests.engine.clocks import settle
@@ -32,16 +32,16 @@ async def feeds(talk: Conversation) -> AsyncIterator[Feeds]:
     await settle()
 
 
-def ids_in(page: Page) -> list[str]:
+def ids_in(page: FeedPage) -> list[str]:
     return [ids.text(entries.id_of(text)) for text in entries.texts(page.entries)]
 
 
-def told(item: Page | Gap) -> list[str]:
+def told(item: FeedPage | FeedGap) -> list[str]:
     """The IDs of a page; a gap as the one word that tells where to go on."""
-    return ids_in(item) if isinstance(item, Page) else [f"gap before {ids.text(item.first_available)}"]
+    return ids_in(item) if isinstance(item, FeedPage) else [f"gap before {ids.text(item.first_available)}"]
 
 
-async def drained(tail: Tail, count_max: int = MANY, bytes_max: int = LARGE) -> list[str]:
+async def drained(tail: Subscriber, count_max: int = MANY, bytes_max: int = LARGE) -> list[str]:
     """Everything that the tail has by now."""
     found: list[str] = []
     while True:
@@ -79,13 +79,13 @@ async def test_tails_share_one_read_and_one_page(talk: Conversation, feeds: Feed
     assert talk.engine.waiting == 1
     await talk.add("s", "1-0")
     pages = [await one for one in reading]
-    made: list[Page] = []
+    made: list[FeedPage] = []
 
-    def form(page: Page) -> bytes:
+    def form(page: FeedPage) -> bytes:
         made.append(page)
         return b"frame"
 
-    texts = [page.cached("text", form) for page in pages if isinstance(page, Page)]
+    texts = [page.cached("text", form) for page in pages if isinstance(page, FeedPage)]
     assert texts == [b"frame"] * 50
     assert len(made) == 1
 
@@ -299,7 +299,7 @@ async def test_ten_thousand_tails_wake_a_few_a_turn(talk: Conversation, feeds: F
 async def test_who_has_no_task_takes_when_called(talk: Conversation, feeds: Feeds) -> None:
     """A callback is called once; what it finds it may take without waiting, if it fits."""
     tail = await feeds.tail("s", NEW)
-    found: list[Page | Gap | None] = []
+    found: list[FeedPage | FeedGap | None] = []
     tail.call_when_ready(lambda: found.append(tail.take(MANY, LARGE)))
     await talk.add("s", "1-0")
     await talk.add("s", "2-0")
@@ -318,7 +318,7 @@ async def test_a_follower_that_fails_holds_up_nobody(talk: Conversation, feeds: 
 
     tails = [await feeds.tail("s", NEW) for _ in range(500)]
     for name in ("1-0", "2-0"):
-        woken: list[Tail] = []
+        woken: list[Subscriber] = []
         for place, tail in enumerate(tails):
             tail.call_when_ready(fail if place in (3, 300) else partial(woken.append, tail))
         await talk.add("s", name)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import Refusal
+from app.errors import RefusalError
 from app.http.paths import segments
 from engine import EngineError
 
@@ -82,6 +82,6 @@ def test_any_path_is_split_or_refused(raw: bytes) -> None:
     """Nothing else can happen, and what is split is clean."""
     try:
         found = segments(raw)
-    except (EngineError, Refusal):
+    except (EngineError, RefusalError):
         return
     assert all((name and "/" not in name and name.isprintable()) or not name.isascii() for name in found)

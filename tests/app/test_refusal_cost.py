@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.errors import Refusal
+from app.errors import RefusalError
 from app.http import entry_bodies, members
 from app.http.entry_bodies import EntryLimits
 from app.http.media import MediaType
@@ -96,7 +96,7 @@ REFUSED: dict[str, Callable[[], object]] = {
 def test_a_refusal_is_cheap(what: str) -> None:
     """Whatever fills the largest body."""
     began_s = time.thread_time()
-    with pytest.raises((Refusal, EngineError)):
+    with pytest.raises((RefusalError, EngineError)):
         REFUSED[what]()
     assert time.thread_time() - began_s < cpu_s_max
 

@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 
 from app.auth import Action
-from app.live.feeds import Gap, Page
-from app.live.websocket.effects import Close, Leave, Open, Read, Send, Submit, Take
+from app.live.feeds import FeedGap, FeedPage
+from app.live.websocket.effects import Close, FetchPage, ReadGroup, SendFrame, Submit, Subscribe, Unsubscribe
 from engine import ids
 from engine.commands import Claim as ClaimOptions
 from engine.commands import Cursor, EnsureGroup, Nack, NackMode, Trim, XClaim, XNack, XReadGroup, XTrim
@@ -117,7 +117,7 @@ def test_a_stream_that_is_ready_twice_is_taken_once(world: World) -> None:
     while world.under_way:
         takes.append(world.under_way[0])
         world.come_back(world.under_way[0])
-    assert [one.stream for one in takes if isinstance(one, Take)] == ["a", "b"]
+    assert [one.stream for one in takes if isinstance(one, FetchPage)] == ["a", "b"]
 
 
 def test_a_gap_costs_no_credit(world: World) -> None:
@@ -125,10 +125,10 @@ def test_a_gap_costs_no_credit(world: World) -> None:
     world.add("s", 2)
     world.tell("subscribe", sub="t", streams={"s": "1-0"}, credit=1)
     (opening,) = world.under_way
-    assert isinstance(opening, Open)
+    assert isinstance(opening, Subscribe)
     world.under_way.clear()
     world.do(world.session.opened(opening.key, {"s": (1 << 64, False)}))
-    gap = Gap("s", EngineGap(1 << 64, 5 << 64, None))
+    gap = FeedGap("s", EngineGap(1 << 64, 5 << 64, None))
     world.under_way.clear()
     world.do(world.session.took(opening.key, gap, gap.last_id, caught_up=True))
     told = next(one for one in world.sent if one["op"] == "gap")
@@ -140,15 +140,15 @@ def test_a_gap_costs_no_credit(world: World) -> None:
 
 def test_an_encoded_page_is_shared() -> None:
     """Two sockets with a subscription of the same name send the very same bytes."""
-    page = Page("s", 0, Entries((b'{"id":"1-0","fields":{"a":"1"}}',), 1, 1 << 64, 1 << 64))
+    page = FeedPage("s", 0, Entries((b'{"id":"1-0","fields":{"a":"1"}}',), 1, 1 << 64, 1 << 64))
     sent = []
     for world in (World(), World()):
         world.tell("subscribe", sub="t", streams={"s": "0"})
         (opening,) = world.under_way
-        assert isinstance(opening, Open)
+        assert isinstance(opening, Subscribe)
         world.session.opened(opening.key, {"s": (0, False)})
         first, *_ = world.session.took(opening.key, page, 1 << 64, caught_up=True)
-        assert isinstance(first, Send)
+        assert isinstance(first, SendFrame)
         sent.append(first.data)
     assert sent[0] is sent[1]
 
@@ -275,17 +275,17 @@ def test_what_a_read_brings_too_late_goes_back(world: World) -> None:
     """The subscription has ended meanwhile: released, with the count as it was."""
     world.add("s", 1)
     world.tell("consume", sub="w", stream="s", group="g", consumer="c", create="0", credit=5)
-    while not any(isinstance(one, Read) for one in world.under_way):
+    while not any(isinstance(one, ReadGroup) for one in world.under_way):
         world.come_back(world.under_way[0])
     (read,) = world.under_way
-    assert isinstance(read, Read)
+    assert isinstance(read, ReadGroup)
     world.come_back(read)
     (read,) = world.under_way
-    assert isinstance(read, Read)
+    assert isinstance(read, ReadGroup)
     reply = world.run(read.command)
     world.under_way.clear()
     effects = world.session.lost([])
-    assert effects == [Leave(read.key)]
+    assert effects == [Unsubscribe(read.key)]
     world.do(world.session.delivered(read.key, reply))
     world.settle()
     group = world.keyspace.keys["s"].groups["g"]
@@ -301,12 +301,12 @@ def test_what_a_full_socket_has_no_room_for_goes_back(world: World, owner: str |
         world.run(XReadGroup(group="g", consumer=owner, streams=[("s", Cursor.NEW)]))
     world.tell("consume", sub="w", stream="s", group="g", consumer="c", create="0", credit=5)
     read = world.under_way[0]
-    while not (isinstance(read, Read) and (owner or read.command.block_ms)):
+    while not (isinstance(read, ReadGroup) and (owner or read.command.block_ms)):
         world.come_back(read)
         read = world.under_way[0]
     world.under_way.clear()
     effects = world.session.delivered(read.key, world.run(read.command), room=False)
-    assert [type(one) for one in effects] == [Submit, Read]
+    assert [type(one) for one in effects] == [Submit, ReadGroup]
     assert world.session.credit_of("w") == 5
     world.do(effects[:1])
     world.settle()
@@ -350,7 +350,7 @@ def test_a_consumer_is_told_why_it_ends(world: World, command: list[str], reason
 def test_a_replaced_consumer_is_told(world: World) -> None:
     """Its name is free again, and what it acknowledges is refused."""
     working(world, 1)
-    read = next(one for one in world.under_way if isinstance(one, Read))
+    read = next(one for one in world.under_way if isinstance(one, ReadGroup))
     world.do(world.session.revoke(read.key, "replaced"))
     assert world.sent[-1] == {"op": "revoked", "sub": "w", "reason": "replaced"}
     (told,) = world.say("ack", sub="w", ids=world.pushed("w"), ref=1)

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from app.live.feeds import Feeds
-from app.live.sse.cursors import Wanted
-from app.live.sse.tails import STALL_S_MAX, Following
+from app.live.sse.cursors import TailOptions
+from app.live.sse.tails import STALL_S_MAX, TailSource
 from app.main import App, create_app
 from app.settings import Settings
 from app.transport.http_connection import GONE_EXTENSION
@@ -463,9 +463,9 @@ async def test_where_one_stream_is_refused_none_is_followed() -> None:
     with pytest.raises(EngineError):
         await engine.execute(added)
     feeds = Feeds(engine)
-    (await Following.begin(feeds, Wanted(["a"], [0]), HandClock())).close()
+    (await TailSource.begin(feeds, TailOptions(["a"], [0]), HandClock())).close()
     with pytest.raises(EngineError, match="storage_failed"):
-        await Following.begin(feeds, Wanted(["a", "b"], [0, 0], mark="m"), HandClock())
+        await TailSource.begin(feeds, TailOptions(["a", "b"], [0, 0], mark="m"), HandClock())
     assert len(feeds) == 0
     await engine.close()
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.gateway import Progress
+from app.gateway import RecoveryProgress
 from app.main import App
 
 pytestmark = pytest.mark.both_ways
@@ -133,7 +133,7 @@ async def test_before_recovery_there_is_only_health(closed_app: App) -> None:
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as http:
         assert (await http.get("/healthz/live")).status_code == 200
         assert (await http.get("/healthz/ready")).json() == {"status": "starting"}
-        closed_app.gateway.progress = Progress("loading", 10, 100)
+        closed_app.gateway.progress = RecoveryProgress("loading", 10, 100)
         told = {"step": "loading", "done_bytes": 10, "total_bytes": 100}
         assert (await http.get("/healthz/ready")).json() == {"status": "starting", "progress": told}
         for path in ("/v1/streams/s/entries", "/v1/commands", "/v1/streams/s/groups"):

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Final, Self
 
-from app.redis import Request, parse
+from app.redis import CommandRequest, parse
 from engine import Engine, EngineError, Fsync
 from engine.storage import Storage
 from engine.storage.memory import MemoryHandle, MemoryStorage
@@ -173,7 +173,7 @@ class Conversation:
             assert await self.call("XADD", stream, entry_id, "a", "1") == entry_id
 
 
-def _shown(request: Request, reply: Any) -> object:
+def _shown(request: CommandRequest, reply: Any) -> object:
     return f"-{reply.redis}" if isinstance(reply, EngineError) else plain(request.answer(reply))
 
 

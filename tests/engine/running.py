@@ -7,7 +7,7 @@ Must never know: what a command should answer.
 import asyncio
 from collections.abc import Sequence
 
-from app.redis import Request, parse, parse_each
+from app.redis import CommandRequest, parse, parse_each
 from engine import Engine, EngineError
 from engine.commands import Command, DbSize
 from engine.commands.execution import Parked, Unfinished, execute
@@ -25,7 +25,7 @@ def keyspace_of(engine: Engine) -> Keyspace:
     return engine._keyspace  # noqa: SLF001 - to compare it with what a restart would give
 
 
-def answered(request: Request, reply: Reply | EngineError) -> object:
+def answered(request: CommandRequest, reply: Reply | EngineError) -> object:
     try:
         return plain(request.answer(reply))
     except EngineError as refusal:
@@ -58,7 +58,7 @@ class Running:
     def run(self, *steps: Step) -> list[object]:
         """One command, or several as a transaction."""
         parsed = parse_each([words_of(step.words) for step in steps])
-        requests = [each for each in parsed if isinstance(each, Request)]
+        requests = [each for each in parsed if isinstance(each, CommandRequest)]
         commands = [request.command for request in requests if request.command is not None]
         replies = iter(self.loop.run_until_complete(self._run(commands)))
         return [
@@ -88,7 +88,7 @@ class Running:
         self.readers[name] = self.loop.create_task(self._read(parse(words_of(step.blocking_words()))))
         self.loop.run_until_complete(settle())
 
-    async def _read(self, request: Request) -> object:
+    async def _read(self, request: CommandRequest) -> object:
         assert request.command is not None, "reads are the engine's"
         try:
             return answered(request, await self.engine.execute(request.command))

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from app.redis import Request, parse
+from app.redis import CommandRequest, parse
 from engine import entries, ids
 from engine.commands import (
     Command,
@@ -201,6 +201,6 @@ class Clients:
     @staticmethod
     def _words(words: str) -> Command:
         request = parse([word.encode() for word in words.split()])
-        assert isinstance(request, Request), words
+        assert isinstance(request, CommandRequest), words
         assert request.command is not None, words
         return request.command

@@ -491,7 +491,7 @@ def claiming(stream: bytes, claim: Claim) -> Command:
 def unfit(name: bytes, what: str) -> str | None:
     """Why Weir does not take a name, None where it does."""
     try:
-        names.checked(name, f"{what} name")
+        names.check(name, f"{what} name")
     except EngineError as refusal:
         return refusal.detail
     return None

@@ -12,7 +12,7 @@ import msgspec
 
 from app.gateway import Gateway
 from app.http.deliveries import delivered
-from app.live.in_flight import LOOK_S, Consumer, Look
+from app.live.in_flight import CHECK_S, ConsumerKey, PendingCheck
 from app.live.sse import cursors as wire
 from app.live.sse import events
 from app.live.sse.tails import Put, retry_ms
@@ -25,7 +25,7 @@ _PIECE_COUNT_MAX: Final = 100
 _PIECE_BYTES_MAX: Final = 64 << 10
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a consumer's stream is asked for."""
 
     stream: str
@@ -35,27 +35,27 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     claim_min_idle_ms: int
 
     @property
-    def whose(self) -> Consumer:
+    def whose(self) -> ConsumerKey:
         """Whose entries they are."""
-        return Consumer(self.stream, self.group, self.consumer)
+        return ConsumerKey(self.stream, self.group, self.consumer)
 
 
-class Consuming:
+class ConsumerSource:
     """The source of one consumer's entries: its own pending ones first, then released ones, then new ones."""
 
-    def __init__(self, gateway: Gateway, asked: Asked) -> None:
+    def __init__(self, gateway: Gateway, asked: ConsumerOptions) -> None:
         self._gateway = gateway
         self._engine = gateway.engine
         self._clock = gateway.clock
         self._asked = asked
-        self._place = gateway.consumers.take(asked.whose, self._replace)
+        self._place = gateway.leases.acquire(asked.whose, self._replace)
         self._replaced = False
         # Sent and, as far as is known, neither acknowledged nor gone to others.
         self._in_flight: set[int] = set()
         self._silent_since = gateway.clock.monotonic()
 
     @classmethod
-    async def begin(cls, gateway: Gateway, asked: Asked) -> "Consuming":
+    async def begin(cls, gateway: Gateway, asked: ConsumerOptions) -> "ConsumerSource":
         """Take the consumer's place, once another connection has left it."""
         source = cls(gateway, asked)
         try:
@@ -82,7 +82,7 @@ class Consuming:
     async def run(self, put: Put) -> None:
         """History, then what is released and what is new, never more in flight than was asked for."""
         until = self._place.until
-        with self._gateway.consumers.watch(self._asked.stream) as settled:
+        with self._gateway.leases.watch(self._asked.stream) as settled:
             cursor: int | Cursor = 0
             while not until.done():
                 room = await self._room(put, settled)
@@ -137,7 +137,7 @@ class Consuming:
 
     async def _give_back(self, unsent: Sequence[int]) -> None:
         await self._engine.execute(self._asked.whose.give_back(unsent))
-        self._gateway.consumers.settled(self._asked.stream)
+        self._gateway.leases.settled(self._asked.stream)
 
     # --- what is in flight ----------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class Consuming:
 
     async def _look(self) -> None:
         """Forget what is no longer pending with this consumer."""
-        look = Look(self._asked.whose, [*self._in_flight])
+        look = PendingCheck(self._asked.whose, [*self._in_flight])
         reply = await self._engine.execute(look.command)
         assert isinstance(reply, PendingList), "that is what XPENDING with a range answers"
         self._in_flight.difference_update(look.gone(reply))
@@ -166,7 +166,7 @@ class Consuming:
     async def _wait(self, settled: asyncio.Event) -> None:
         """Until something may have been settled, the end, or it is time to look or to be heard."""
         wake = settled.set
-        timer = asyncio.get_running_loop().call_later(min(LOOK_S, self._silence_left_s()), wake)
+        timer = asyncio.get_running_loop().call_later(min(CHECK_S, self._silence_left_s()), wake)
 
         def end(_: asyncio.Future[None]) -> None:
             wake()

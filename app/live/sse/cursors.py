@@ -14,9 +14,9 @@ from typing import Final
 
 import msgspec
 
-from app.errors import Refusal, problem
+from app.errors import RefusalError, problem
 from app.http import projection, query
-from app.live.feeds import Gap, Page
+from app.live.feeds import FeedGap, FeedPage
 from app.live.sse import events
 from app.wire.read import gap_members, gap_text
 from engine import entries, ids
@@ -26,7 +26,7 @@ from engine.replies import Gap as EngineGap
 _MARK_BYTES: Final = 4
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class TailOptions(msgspec.Struct, frozen=True):
     """What a tail is asked for: `after` has a cursor for each stream; `last` wins over them.
 
     With a `mark` there are several streams: cursors are of all, entries and gaps name theirs.
@@ -53,16 +53,16 @@ class Wanted(msgspec.Struct, frozen=True):
 # ---- cursors
 
 
-def mark_of(streams: Sequence[str]) -> str:
+def mark_for(streams: Sequence[str]) -> str:
     """What tells these streams, in this order, from others."""
     return hashlib.blake2b("/".join(streams).encode(), digest_size=_MARK_BYTES).hexdigest()
 
 
-def composed(streams: Sequence[str], text: str, place: str) -> list[int]:
+def parse_composite(streams: Sequence[str], text: str, place: str) -> list[int]:
     """The cursor of each stream. Raises `malformed_id`, for a cursor of other streams too."""
     mark, _, rest = text.partition(".")
     cursors = [cursor for piece in rest.split("~") if (cursor := ids.parse(piece)) is not None]
-    if mark != mark_of(streams) or len(cursors) != len(streams) or rest.count("~") != len(streams) - 1:
+    if mark != mark_for(streams) or len(cursors) != len(streams) or rest.count("~") != len(streams) - 1:
         raise query.malformed_id(place, "it is the cursor that a tail of these streams gave, in their order")
     return cursors
 
@@ -70,7 +70,7 @@ def composed(streams: Sequence[str], text: str, place: str) -> list[int]:
 # ---- events
 
 
-def page(found: Page, wanted: Wanted, place: int, cursors: Sequence[int]) -> bytes:
+def page(found: FeedPage, wanted: TailOptions, place: int, cursors: Sequence[int]) -> bytes:
     """A page as events. `cursors` are those of all streams before it; its own is at `place`."""
     kept = None if wanted.fields is None else tuple(wanted.fields)
     texts = partial(_texts, fields=kept)
@@ -83,7 +83,7 @@ def page(found: Page, wanted: Wanted, place: int, cursors: Sequence[int]) -> byt
     return _events(texts(found), head, "~".join(["", *behind]).encode(), name)
 
 
-def _texts(page: Page, fields: Sequence[str] | None) -> list[bytes]:
+def _texts(page: FeedPage, fields: Sequence[str] | None) -> list[bytes]:
     return entries.texts(page.entries if fields is None else projection.project(page.entries, fields))
 
 
@@ -102,7 +102,7 @@ def caught_up(cursor: bytes) -> bytes:
     return events.event(b"caught_up", b'{"next":"%b"}' % cursor)
 
 
-def gap(missed: Gap, *, named: bool) -> bytes:
+def gap(missed: FeedGap, *, named: bool) -> bytes:
     """What was lost; where there are several streams, of which."""
     members: dict[str, object] = {"stream": missed.stream} if named else {}
     members |= gap_members(EngineGap(missed.after, missed.first_available, missed.lost))
@@ -119,6 +119,6 @@ def end(reason: str, retry_ms: int) -> bytes:
     return events.event(b"end", msgspec.json.encode({"reason": reason}), retry_ms=retry_ms)
 
 
-def error(refusal: Refusal, request_id: str) -> bytes:
+def error(refusal: RefusalError, request_id: str) -> bytes:
     """What went wrong, as a problem."""
     return events.event(b"error", problem(refusal, request_id))

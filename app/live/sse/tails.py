@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from app.errors import Refusal, of_engine
-from app.gateway import Gateway, Receive, left
+from app.errors import RefusalError, to_refusal
+from app.gateway import Gateway, Receive, wait_for_disconnect
 from app.http.calls import Answer, Scope, Send
-from app.live.feeds import Feeds, Gap, Page, Tail
+from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
 from app.live.sse import cursors as wire
 from app.live.sse import events
-from app.live.sse.cursors import Wanted
+from app.live.sse.cursors import TailOptions
 from app.transport.http_connection import GONE_EXTENSION
 from app.wire.read import gap_refused
 from engine import Clock, EngineError
@@ -35,15 +35,18 @@ _RETRY_MS_MOST: Final = 5_000
 Put = Callable[[bytes], Awaitable[None]]
 
 
-class Stalled(Exception):  # noqa: N818 - an end with its reason
+class StalledError(Exception):
     """The client takes nothing any more, or has gone: what was put last did not leave."""
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """What is pumped: events as text, until it ends by itself or is refused."""
 
     async def run(self, put: Put) -> None:
-        """Give all events to `put`, which waits for the client. Raises Refusal, EngineError, Stalled."""
+        """Pass every event to `put`.
+
+        Raises RefusalError, EngineError, StalledError.
+        """
         ...
 
     def stop(self, pumping: asyncio.Future[None]) -> None:
@@ -55,12 +58,12 @@ class Source(Protocol):
         ...
 
 
-class Events(Answer):
+class EventStream(Answer):
     """An answer of server-sent events, without a source the head alone. Whatever ends it, the source is
     closed, and the gateway knows.
     """
 
-    def __init__(self, gateway: Gateway, source: Source | None, request_id: str) -> None:
+    def __init__(self, gateway: Gateway, source: EventSource | None, request_id: str) -> None:
         super().__init__(204)
         self.status_code = 200
         self.raw_headers += events.HEADERS
@@ -82,9 +85,9 @@ class Events(Answer):
                 self._source.close()
             self._gateway.unfollow()
 
-    async def _run(self, source: Source, receive: Receive, put: Put, send: Send) -> None:
+    async def _run(self, source: EventSource, receive: Receive, put: Put, send: Send) -> None:
         pumping = asyncio.ensure_future(self._pump(source, put, send))
-        leaving = asyncio.ensure_future(left(receive))
+        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
             await asyncio.wait((pumping, leaving), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -95,26 +98,26 @@ class Events(Answer):
         if not pumping.cancelled():
             pumping.result()
 
-    async def _pump(self, source: Source, put: Put, send: Send) -> None:
+    async def _pump(self, source: EventSource, put: Put, send: Send) -> None:
         try:
             try:
                 await source.run(put)
             except EngineError as refusal:
-                await put(self._last(of_engine(refusal)))
-            except Refusal as refusal:
+                await put(self._last(to_refusal(refusal)))
+            except RefusalError as refusal:
                 await put(self._last(refusal))
-        except Stalled:
+        except StalledError:
             # Broken off: neither this nor anything else would reach it.
             return
         await send({"type": "http.response.body", "body": b""})
 
-    def _last(self, refusal: Refusal) -> bytes:
+    def _last(self, refusal: RefusalError) -> bytes:
         if refusal.retryable:
             return wire.end(refusal.code, retry_ms())
         return wire.error(refusal, self._request_id)
 
 
-def ended(refusal: Refusal) -> Answer:
+def end_with(refusal: RefusalError) -> Answer:
     """A refusal for an EventSource, which gives up for good at any status but 200: the end, and when to come
     back. It has no ID, so that the client keeps the one it has.
     """
@@ -134,23 +137,23 @@ def _never() -> bool:
 
 async def _put(send: Send, gone: Callable[[], bool], piece: bytes) -> None:
     if gone():
-        raise Stalled
+        raise StalledError
     try:
         async with asyncio.timeout(STALL_S_MAX):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
     except TimeoutError:
-        raise Stalled from None
+        raise StalledError from None
     # Over when it was to be written, which nobody waited for since: `send` has dropped it.
     if gone():
-        raise Stalled
+        raise StalledError
     # A fast reader never makes `send` wait, and others are there too.
     await asyncio.sleep(0)
 
 
-class Following:
+class TailSource:
     """The source of one or several tails."""
 
-    def __init__(self, tails: Sequence[Tail], wanted: Wanted, clock: Clock) -> None:
+    def __init__(self, tails: Sequence[Subscriber], wanted: TailOptions, clock: Clock) -> None:
         self._tails = tails
         self._wanted = wanted
         self._clock = clock
@@ -159,9 +162,9 @@ class Following:
         self._count_max = max(_SEVERAL_COUNT_MAX, _PIECE_COUNT_MAX // len(tails))
 
     @classmethod
-    async def begin(cls, feeds: Feeds, wanted: Wanted, clock: Clock) -> "Following":
+    async def begin(cls, feeds: Feeds, wanted: TailOptions, clock: Clock) -> "TailSource":
         """Begin to follow, all streams or none. Raises EngineError."""
-        tails: list[Tail] = []
+        tails: list[Subscriber] = []
         try:
             for stream, after in zip(wanted.streams, wanted.after, strict=True):
                 tails.append(await feeds.tail(stream, after, wanted.last, _PIECE_BYTES_MAX))
@@ -213,8 +216,8 @@ class Following:
                 await put(self._events(item, place, cursors))
         return found
 
-    def _events(self, item: Page | Gap, place: int, cursors: Sequence[int]) -> bytes:
-        if isinstance(item, Page):
+    def _events(self, item: FeedPage | FeedGap, place: int, cursors: Sequence[int]) -> bytes:
+        if isinstance(item, FeedPage):
             return wire.page(item, self._wanted, place, cursors)
         if self._wanted.fail_on_gap:
             raise gap_refused(EngineGap(item.after, item.first_available, item.lost))

@@ -12,26 +12,26 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol
 
-from app.errors import Refusal
+from app.errors import RefusalError
 from app.gateway import Gateway
 from app.http.calls import Call
 from app.http.request_id import as_refusal
-from app.live.feeds import Feeds, Gap, Page, Tail
-from app.live.in_flight import LOOK_S
-from app.live.leases import Place
+from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
+from app.live.in_flight import CHECK_S
+from app.live.leases import ConsumerLease
 from app.live.websocket import frames
 from app.live.websocket.effects import (
-    Ask,
-    Claim,
+    AcquireLease,
     Close,
     Effect,
     Effects,
-    Leave,
-    Open,
-    Read,
-    Send,
+    FetchPage,
+    ReadGroup,
+    RunCommand,
+    SendFrame,
     Submit,
-    Take,
+    Subscribe,
+    Unsubscribe,
 )
 from app.live.websocket.session import Session
 from app.live.websocket.subscriptions import PAGE_BYTES_MAX
@@ -50,7 +50,7 @@ _COMMAND_BYTES_MAX: Final = 1 << 20
 P = ParamSpec("P")
 
 
-class Link(Protocol):
+class SocketLink(Protocol):
     """The socket, as `app.transport.websocket_connection` has it."""
 
     @property
@@ -70,8 +70,8 @@ class Hub:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         # Dicts for their order: who came first is first told, and looks first.
-        self.open: dict[Push, None] = {}
-        self.working: dict[Push, None] = {}
+        self.open: dict[Connection, None] = {}
+        self.working: dict[Connection, None] = {}
         self._looking: asyncio.TimerHandle | None = None
         gateway.on_drain.append(self.drain)
         gateway.on_restart.append(self.restart)
@@ -90,7 +90,7 @@ class Hub:
     def look_now_and_then(self) -> None:
         """As long as anybody works."""
         if self._looking is None and self.working:
-            self._looking = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+            self._looking = asyncio.get_running_loop().call_later(CHECK_S, self._look)
 
     def _look(self) -> None:
         self._looking = None
@@ -99,11 +99,13 @@ class Hub:
         self.look_now_and_then()
 
 
-def _event(handle: "Callable[Concatenate[Push, P], None]") -> "Callable[Concatenate[Push, P], None]":
-    """An entry point of a `Push`: an exception ends its conversation, and no event reaches it after that."""
+def _event(
+    handle: "Callable[Concatenate[Connection, P], None]",
+) -> "Callable[Concatenate[Connection, P], None]":
+    """Guard an entry point of a `Connection`: an exception ends the connection, which then ignores events."""
 
     @wraps(handle)
-    def guarded(push: "Push", /, *arguments: P.args, **named: P.kwargs) -> None:
+    def guarded(push: "Connection", /, *arguments: P.args, **named: P.kwargs) -> None:
         if push.failed:
             return
         try:
@@ -114,12 +116,12 @@ def _event(handle: "Callable[Concatenate[Push, P], None]") -> "Callable[Concaten
     return guarded
 
 
-class Push:
+class Connection:
     """One socket's pump. `begin` once it is accepted; `closed` when it is gone; `failed` when an exception
     has ended it: something may be lost by then, so nothing is sent behind that.
     """
 
-    def __init__(self, hub: Hub, link: Link, call: Call, session: Session) -> None:
+    def __init__(self, hub: Hub, link: SocketLink, call: Call, session: Session) -> None:
         self._hub = hub
         self._link = link
         self._call = call
@@ -132,20 +134,20 @@ class Push:
         # Lists, though their heads are taken: they are short, and each empty deque takes 0.7 KB of a socket.
         self._effects: list[Effect] = []
         self._running = False
-        self._tails: dict[int, Mapping[str, Tail]] = {}
+        self._tails: dict[int, Mapping[str, Subscriber]] = {}
         # Subscriptions whose streams are about to be followed.
         self._opening: set[int] = set()
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, ConsumerLease] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # What waits until the socket takes something again.
-        self._later: list[Take] = []
+        self._later: list[FetchPage] = []
         # One page of history at a time: many would all be there before the first of them pauses the socket.
         self._looking_behind = False
         self._writable: list[Callable[[], None]] = []
         # So many of those go before who was just given something.
         self._first = 0
         # Deliveries that may not have left yet: where they end in the socket's bytes, for whom, what.
-        self._unsure: list[tuple[int, Send]] = []
+        self._unsure: list[tuple[int, SendFrame]] = []
         self._unanswered = 0
         # While a command runs what comes behind it waits.
         self._asking = False
@@ -155,10 +157,10 @@ class Push:
 
     # ---- events
 
-    def begin(self, hello: frames.Hello) -> None:
+    def begin(self, hello: frames.HelloFrame) -> None:
         """Say hello."""
         self._hub.open[self] = None
-        self._link.write_frame(frames.written(hello))
+        self._link.write_frame(frames.encode(hello))
         self._heartbeat(hello.heartbeat_ms / 1000, first=True)
 
     @_event
@@ -218,7 +220,7 @@ class Push:
             self.fail(error)
         # What a session that has failed did not end.
         for key in {*self._opening, *self._tails, *self._places}:
-            self._leave(Leave(key))
+            self._leave(Unsubscribe(key))
         self._wake_writers()
 
     def _heartbeat(self, every_s: float, *, first: bool = False) -> None:
@@ -242,7 +244,7 @@ class Push:
         try:
             while self._effects:
                 effect = self._effects.pop(0)
-                _DOING[type(effect)](self, effect)
+                _PERFORM[type(effect)](self, effect)
         finally:
             self._running = False
 
@@ -257,7 +259,7 @@ class Push:
         if isinstance(error, Exception):
             self.fail(error)
 
-    def _send(self, effect: Send) -> None:
+    def _send(self, effect: SendFrame) -> None:
         end = self._link.write_frame(effect.data)
         if not self._link.paused:
             self._unsure.clear()
@@ -305,13 +307,13 @@ class Push:
 
     # ---- commands
 
-    def _ask(self, effect: Ask) -> None:
+    def _ask(self, effect: RunCommand) -> None:
         self._asking = True
         self._hold()
         self._spawn(self._asked(effect))
 
-    async def _asked(self, effect: Ask) -> None:
-        found: bytes | Refusal
+    async def _asked(self, effect: RunCommand) -> None:
+        found: bytes | RefusalError
         try:
             found = await executor.run_unblocked(self._call, effect.command, _COMMAND_BYTES_MAX)
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
@@ -324,12 +326,12 @@ class Push:
 
     # ---- followed streams
 
-    def _open(self, effect: Open) -> None:
+    def _open(self, effect: Subscribe) -> None:
         self._opening.add(effect.key)
         self._spawn(self._opened(effect))
 
-    async def _opened(self, effect: Open) -> None:
-        tails: dict[str, Tail] = {}
+    async def _opened(self, effect: Subscribe) -> None:
+        tails: dict[str, Subscriber] = {}
         try:
             for stream, after in effect.streams.items():
                 tails[stream] = await self._feeds.tail(stream, after, effect.last)
@@ -363,7 +365,7 @@ class Push:
         else:
             self._wait_for(key, stream)
 
-    def _take_live(self, key: int, stream: str, tail: Tail) -> bool:
+    def _take_live(self, key: int, stream: str, tail: Subscriber) -> bool:
         """The short way of a page that all wait for, with nothing else to do: one write. Whether it was."""
         if self._running or self._link.paused or (room := self._session.live_room(key)) < 1:
             return False
@@ -375,7 +377,7 @@ class Push:
             self._unsure.clear()
         return True
 
-    def _take(self, effect: Take) -> None:
+    def _take(self, effect: FetchPage) -> None:
         tail = self._tails.get(effect.key, {}).get(effect.stream)
         if tail is None:
             return
@@ -388,14 +390,14 @@ class Push:
         else:
             self._took(effect, tail, item)
 
-    def _take_behind(self, effect: Take, tail: Tail) -> None:
+    def _take_behind(self, effect: FetchPage, tail: Subscriber) -> None:
         if self._looking_behind:
             self._later.append(effect)
         else:
             self._looking_behind = True
             self._spawn(self._take_history(effect, tail))
 
-    async def _take_history(self, effect: Take, tail: Tail) -> None:
+    async def _take_history(self, effect: FetchPage, tail: Subscriber) -> None:
         try:
             item = await tail.look(effect.count_max, effect.bytes_max)
             # What the subscription takes next waits for its turn, like what others take.
@@ -410,7 +412,7 @@ class Push:
         self._later.clear()
         self._do(later)
 
-    def _took(self, effect: Take, tail: Tail, item: Page | Gap | None) -> None:
+    def _took(self, effect: FetchPage, tail: Subscriber, item: FeedPage | FeedGap | None) -> None:
         caught_up = not tail.ready()
         self._do(self._session.took(effect.key, item, tail.cursor, caught_up=caught_up))
         if caught_up:
@@ -418,8 +420,8 @@ class Push:
 
     # ---- consumers
 
-    def _claim(self, effect: Claim) -> None:
-        place = self._call.gateway.consumers.take(effect.consumer, partial(self._replaced, effect.key))
+    def _claim(self, effect: AcquireLease) -> None:
+        place = self._call.gateway.leases.acquire(effect.consumer, partial(self._replaced, effect.key))
         self._places[effect.key] = place
         self._hub.working[self] = None
         self._hub.look_now_and_then()
@@ -437,12 +439,12 @@ class Push:
         """Somebody else reads as this consumer now."""
         self._do(self._session.revoke(key, "replaced"))
 
-    def _read(self, effect: Read) -> None:
+    def _read(self, effect: ReadGroup) -> None:
         place = self._places[effect.key]
         place.begin()
         self._begin_read(effect, place)
 
-    def _begin_read(self, effect: Read, place: Place) -> None:
+    def _begin_read(self, effect: ReadGroup, place: ConsumerLease) -> None:
         done = partial(self._delivered, effect.key, place)
         if place.until.done():
             self._loop.call_soon(done, (GroupRead(()),))
@@ -453,7 +455,7 @@ class Push:
         else:
             self._engine.read(effect.command, done, place.until, going_on=effect.going_on)
 
-    def _delivered(self, key: int, place: Place, replies: Sequence[Reply | EngineError]) -> None:
+    def _delivered(self, key: int, place: ConsumerLease, replies: Sequence[Reply | EngineError]) -> None:
         (reply,) = replies
         effects: Effects | None = None
         try:
@@ -472,14 +474,14 @@ class Push:
     def _perform(self, effects: Effects) -> None:
         self._do(effects)
 
-    def _give_back(self, place: Place, reply: Reply | EngineError) -> None:
+    def _give_back(self, place: ConsumerLease, reply: Reply | EngineError) -> None:
         """Return entries that arrived for a conversation that has failed: they were not sent."""
         given = reply.streams if isinstance(reply, GroupRead) else ()
         for one in given:
             unsent = [entry.id for entry in one.entries]
             self._engine.submit([place.consumer.give_back(unsent)], lambda _: None)
 
-    def _leave(self, effect: Leave) -> None:
+    def _leave(self, effect: Unsubscribe) -> None:
         key = effect.key
         self._opening.discard(key)
         tails = self._tails.pop(key, None)
@@ -494,23 +496,23 @@ class Push:
             self._wake_writers()
 
 
-_HEARTBEAT: Final = frames.written(frames.Heartbeat())
+_HEARTBEAT: Final = frames.encode(frames.HeartbeatFrame())
 _INTERNAL_CLOSE: Final = 4000
 
 
-def _close_all(tails: Mapping[str, Tail]) -> None:
+def _close_all(tails: Mapping[str, Subscriber]) -> None:
     for tail in tails.values():
         tail.close()
 
 
-_DOING: Final[Mapping[type[Effect], Callable[[Push, Any], None]]] = {
-    Send: Push._send,  # noqa: SLF001 - the table of its own methods
-    Submit: Push._submit,  # noqa: SLF001
-    Ask: Push._ask,  # noqa: SLF001
-    Open: Push._open,  # noqa: SLF001
-    Take: Push._take,  # noqa: SLF001
-    Claim: Push._claim,  # noqa: SLF001
-    Read: Push._read,  # noqa: SLF001
-    Leave: Push._leave,  # noqa: SLF001
-    Close: Push._close,  # noqa: SLF001
+_PERFORM: Final[Mapping[type[Effect], Callable[[Connection, Any], None]]] = {
+    SendFrame: Connection._send,  # noqa: SLF001 - the table of its own methods
+    Submit: Connection._submit,  # noqa: SLF001
+    RunCommand: Connection._ask,  # noqa: SLF001
+    Subscribe: Connection._open,  # noqa: SLF001
+    FetchPage: Connection._take,  # noqa: SLF001
+    AcquireLease: Connection._claim,  # noqa: SLF001
+    ReadGroup: Connection._read,  # noqa: SLF001
+    Unsubscribe: Connection._leave,  # noqa: SLF001
+    Close: Connection._close,  # noqa: SLF001
 }

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UnsetType
 
 from app.http.entry_bodies import EntryLimits
-from app.live.in_flight import Consumer
+from app.live.in_flight import ConsumerKey
 from engine.commands import Command, Cursor, XReadGroup
 
 Ref = str | int | UnsetType
@@ -19,7 +19,7 @@ class Effect(msgspec.Struct, frozen=True):
     """The base of all: what is to be done, in this order."""
 
 
-class Send(Effect, frozen=True):
+class SendFrame(Effect, frozen=True):
     """Write these bytes. `entry_ids` are delivered with them to the consumer of subscription `key`."""
 
     data: bytes
@@ -35,14 +35,14 @@ class Submit(Effect, frozen=True):
     synced: bool = False
 
 
-class Ask(Effect, frozen=True):
+class RunCommand(Effect, frozen=True):
     """Run this Redis command, nothing else meanwhile; then `asked`."""
 
     ref: Ref
     command: bytes
 
 
-class Open(Effect, frozen=True):
+class Subscribe(Effect, frozen=True):
     """Follow these streams from there; then `opened`, or `not_opened`."""
 
     key: int
@@ -50,7 +50,7 @@ class Open(Effect, frozen=True):
     last: int | None
 
 
-class Take(Effect, frozen=True):
+class FetchPage(Effect, frozen=True):
     """Take the next page of a stream that is ready; then `took`."""
 
     key: int
@@ -59,14 +59,14 @@ class Take(Effect, frozen=True):
     bytes_max: int
 
 
-class Claim(Effect, frozen=True):
+class AcquireLease(Effect, frozen=True):
     """Be the only one who reads as this consumer, once whoever was has ended; then `owned`."""
 
     key: int
-    consumer: Consumer
+    consumer: ConsumerKey
 
 
-class Read(Effect, frozen=True):
+class ReadGroup(Effect, frozen=True):
     """Read, waiting if need be; then `delivered`. `going_on` is behind what was just delivered."""
 
     key: int
@@ -74,7 +74,7 @@ class Read(Effect, frozen=True):
     going_on: bool = False
 
 
-class Leave(Effect, frozen=True):
+class Unsubscribe(Effect, frozen=True):
     """The subscription has ended: end its waits, follow its streams no more."""
 
     key: int

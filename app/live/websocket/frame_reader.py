@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 import msgspec
 from msgspec import UNSET, Raw
 
-from app.errors import Refusal, invalid, step
+from app.errors import RefusalError, invalid, step
 from app.http import strict_json
 from app.http.strict_json import Object
 from app.live.websocket.effects import Ref
@@ -31,18 +31,18 @@ _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{\]}]', re.DOTALL)
 _REF_VALUE: Final = re.compile(r'\s*:\s*("(?:[^"\\]|\\.){0,1536}"|-?[0-9]{1,16})(?=\s*[,}])')
 
 
-class Malformed(Exception):  # noqa: N818 - the end of a conversation, told with its refusal
+class MalformedFrameError(Exception):
     """What came is no frame: the conversation cannot go on."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: RefusalError) -> None:
         super().__init__(refusal)
         self.refusal = refusal
 
 
-class Refused(Exception):  # noqa: N818 - the same for one frame
+class RefusedFrameError(Exception):
     """A frame that is refused; the conversation goes on."""
 
-    def __init__(self, refusal: Refusal, ref: Ref) -> None:
+    def __init__(self, refusal: RefusalError, ref: Ref) -> None:
         super().__init__(refusal)
         self.refusal = refusal
         self.ref = ref
@@ -85,29 +85,29 @@ def _check_members(text: bytes, frame: Sent, depth_max: int) -> None:
     """Refuse members that stand twice, and what can be taken nowhere."""
     try:
         value = strict_json.parse(text, depth_max=depth_max)
-    except Refusal as refusal:
-        raise Refused(refusal, frame.ref) from None
+    except RefusalError as refusal:
+        raise RefusedFrameError(refusal, frame.ref) from None
     assert isinstance(value, Object), "it was read as a frame"
     inner = dict(value).get("streams")
     for where, members in (("", value), ("/streams", inner)):
         twice = strict_json.repeated_name(members) if isinstance(members, Object) else None
         if twice is not None:
-            raise Refused(invalid(f"{where}/{step(twice)}", "the member stands twice"), frame.ref)
+            raise RefusedFrameError(invalid(f"{where}/{step(twice)}", "the member stands twice"), frame.ref)
 
 
 def _refuse(text: bytes, error: Exception, depth_max: int) -> NoReturn:
     """Find what is wrong with text that could not be read as a frame."""
     try:
         value = strict_json.parse(text, depth_max=depth_max)
-    except strict_json.ContentRefusal as refusal:
-        raise Refused(refusal, _ref_in(text)) from None
-    except Refusal as refusal:
-        raise Malformed(refusal) from None
+    except strict_json.ContentRefusalError as refusal:
+        raise RefusedFrameError(refusal, _ref_in(text)) from None
+    except RefusalError as refusal:
+        raise MalformedFrameError(refusal) from None
     if not isinstance(value, Object):
-        raise Malformed(strict_json.malformed("a frame is a JSON object"))
+        raise MalformedFrameError(strict_json.malformed("a frame is a JSON object"))
     what, _, place = str(error).partition(" - at `$")
     pointer = place.rstrip("`").replace("[...]", "").replace("[", "/").replace("]", "").replace(".", "/")
-    raise Refused(invalid(pointer, what.replace("`", "")), _ref_in(text)) from None
+    raise RefusedFrameError(invalid(pointer, what.replace("`", "")), _ref_in(text)) from None
 
 
 def _ref_in(text: bytes) -> Ref:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from app import errors, names
-from app.errors import Refusal, invalid
+from app.errors import RefusalError, invalid
 from app.http import deliveries, entry_bodies, media, query
 from app.http.entry_bodies import EntryLimits, Published
 from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN
@@ -98,23 +98,23 @@ Fields = Annotated[Raw, Meta(extra_json_schema=_FIELDS_SCHEMA)]
 Pushed = Annotated[Raw, Meta(extra_json_schema=_PUSHED_SCHEMA)]
 
 
-class Frame(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", omit_defaults=True):
+class BaseFrame(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", omit_defaults=True):
     """The base of all."""
 
 
-class ClientFrame(Frame, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClientFrame(BaseFrame, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a client may send."""
 
     ref: Ref | UnsetType = UNSET
 
 
-class Auth(ClientFrame, frozen=True, kw_only=True, tag="auth"):
+class AuthFrame(ClientFrame, frozen=True, kw_only=True, tag="auth"):
     """Present a token, at the beginning or to refresh it."""
 
     token: str
 
 
-class Publish(ClientFrame, frozen=True, kw_only=True, tag="publish"):
+class PublishFrame(ClientFrame, frozen=True, kw_only=True, tag="publish"):
     """Append entries, all or none (XADD): `entries`, or one entry's `fields`."""
 
     stream: Name
@@ -133,7 +133,7 @@ class Publish(ClientFrame, frozen=True, kw_only=True, tag="publish"):
     durability: Durability | UnsetType = UNSET
 
 
-class Subscribe(ClientFrame, frozen=True, kw_only=True, tag="subscribe"):
+class SubscribeFrame(ClientFrame, frozen=True, kw_only=True, tag="subscribe"):
     """Follow streams, each from behind an ID, `0` or `$`; with `last` from so many entries back."""
 
     sub: Sub
@@ -143,7 +143,7 @@ class Subscribe(ClientFrame, frozen=True, kw_only=True, tag="subscribe"):
     batch_max: Count | UnsetType = UNSET
 
 
-class Consume(ClientFrame, frozen=True, kw_only=True, tag="consume"):
+class ConsumeFrame(ClientFrame, frozen=True, kw_only=True, tag="consume"):
     """Work as a consumer of a group: its own unacknowledged entries first, then new ones.
 
     `create` makes the group where it is missing: it begins behind this ID, `0` or `$` (true: `$`).
@@ -160,7 +160,7 @@ class Consume(ClientFrame, frozen=True, kw_only=True, tag="consume"):
     batch_max: Count | UnsetType = UNSET
 
 
-class Ack(ClientFrame, frozen=True, kw_only=True, tag="ack"):
+class AckFrame(ClientFrame, frozen=True, kw_only=True, tag="ack"):
     """These entries are done; with `delete` they leave the stream too (XACKDEL), `hello.limits.lookups_max`
     a frame.
     """
@@ -170,7 +170,7 @@ class Ack(ClientFrame, frozen=True, kw_only=True, tag="ack"):
     delete: str | UnsetType = UNSET
 
 
-class Nack(ClientFrame, frozen=True, kw_only=True, tag="nack"):
+class NackFrame(ClientFrame, frozen=True, kw_only=True, tag="nack"):
     """These entries go back to the group: `fail` keeps the delivery count, `silent` takes one off it, `fatal`
     makes it the largest number.
     """
@@ -187,7 +187,7 @@ class CreditFrame(ClientFrame, frozen=True, kw_only=True, tag="credit"):
     n: Count
 
 
-class Unsubscribe(ClientFrame, frozen=True, kw_only=True, tag="unsubscribe"):
+class UnsubscribeFrame(ClientFrame, frozen=True, kw_only=True, tag="unsubscribe"):
     """End a subscription. A consumer's unacknowledged entries stay its own."""
 
     sub: Sub
@@ -199,30 +199,41 @@ class CommandFrame(ClientFrame, frozen=True, kw_only=True, tag="command"):
     command: Command
 
 
-class Ping(ClientFrame, frozen=True, kw_only=True, tag="ping"):
+class PingFrame(ClientFrame, frozen=True, kw_only=True, tag="ping"):
     """Ask for a `pong`."""
 
 
 CLIENT_FRAMES: Final = (
-    Auth,
-    Publish,
-    Subscribe,
-    Consume,
-    Ack,
-    Nack,
+    AuthFrame,
+    PublishFrame,
+    SubscribeFrame,
+    ConsumeFrame,
+    AckFrame,
+    NackFrame,
     CreditFrame,
-    Unsubscribe,
+    UnsubscribeFrame,
     CommandFrame,
-    Ping,
+    PingFrame,
 )
-Sent = Auth | Publish | Subscribe | Consume | Ack | Nack | CreditFrame | Unsubscribe | CommandFrame | Ping
+Sent = (
+    AuthFrame
+    | PublishFrame
+    | SubscribeFrame
+    | ConsumeFrame
+    | AckFrame
+    | NackFrame
+    | CreditFrame
+    | UnsubscribeFrame
+    | CommandFrame
+    | PingFrame
+)
 
 
-class ServerFrame(Frame, frozen=True, kw_only=True):
+class ServerFrame(BaseFrame, frozen=True, kw_only=True):
     """What a client is sent."""
 
 
-class Limits(msgspec.Struct, frozen=True):
+class SocketLimits(msgspec.Struct, frozen=True):
     """What one socket may ask for: `ids_max` IDs of an `ack`, `lookups_max` of a `nack` or an `ack` with
     `delete`.
     """
@@ -237,11 +248,11 @@ class Limits(msgspec.Struct, frozen=True):
     credit_max: int
 
 
-class Hello(ServerFrame, frozen=True, kw_only=True, tag="hello"):
+class HelloFrame(ServerFrame, frozen=True, kw_only=True, tag="hello"):
     """The first frame. A `heartbeat` follows at the latest every `heartbeat_ms`."""
 
     version: int
-    limits: Limits
+    limits: SocketLimits
     heartbeat_ms: int
 
 
@@ -254,7 +265,7 @@ class EntriesFrame(ServerFrame, frozen=True, kw_only=True, tag="entries"):
     next: Id
 
 
-class CaughtUp(ServerFrame, frozen=True, kw_only=True, tag="caught_up"):
+class CaughtUpFrame(ServerFrame, frozen=True, kw_only=True, tag="caught_up"):
     """What was there has been sent; what follows is new. Of `consume`: the consumer's own entries were."""
 
     sub: Sub
@@ -272,7 +283,7 @@ class GapFrame(ServerFrame, frozen=True, kw_only=True, tag="gap"):
     lost: int | None
 
 
-class Paused(ServerFrame, frozen=True, kw_only=True, tag="paused"):
+class PausedFrame(ServerFrame, frozen=True, kw_only=True, tag="paused"):
     """No credit is left: what comes waits in its stream."""
 
     sub: Sub
@@ -282,30 +293,30 @@ class Paused(ServerFrame, frozen=True, kw_only=True, tag="paused"):
 REASONS: Final = ("replaced", "group_destroyed", "stream_deleted", "forbidden")
 
 
-class Revoked(ServerFrame, frozen=True, kw_only=True, tag="revoked"):
+class RevokedFrame(ServerFrame, frozen=True, kw_only=True, tag="revoked"):
     """The subscription has ended, and why; the socket goes on."""
 
     sub: Sub
     reason: Annotated[str, Meta(extra_json_schema={"enum": list(REASONS)})]
 
 
-class GoAway(ServerFrame, frozen=True, kw_only=True, tag="goaway"):
+class GoAwayFrame(ServerFrame, frozen=True, kw_only=True, tag="goaway"):
     """The gateway stops: acknowledge what is done, it closes after `after_ms`; then reconnect."""
 
     after_ms: int
 
 
-class Heartbeat(ServerFrame, frozen=True, kw_only=True, tag="heartbeat"):
+class HeartbeatFrame(ServerFrame, frozen=True, kw_only=True, tag="heartbeat"):
     """Nothing else was sent for a while."""
 
 
-class Pong(ServerFrame, frozen=True, kw_only=True, tag="pong"):
+class PongFrame(ServerFrame, frozen=True, kw_only=True, tag="pong"):
     """The answer to `ping`."""
 
     ref: Ref | UnsetType = UNSET
 
 
-class Ok(ServerFrame, frozen=True, kw_only=True, tag="ok"):
+class OkFrame(ServerFrame, frozen=True, kw_only=True, tag="ok"):
     """The answer to a frame that was done, with what belongs to it."""
 
     ref: Ref | UnsetType = UNSET
@@ -331,16 +342,16 @@ class ErrorFrame(ServerFrame, frozen=True, kw_only=True, tag="error"):
 
 
 SERVER_FRAMES: Final = (
-    Hello,
+    HelloFrame,
     EntriesFrame,
-    CaughtUp,
+    CaughtUpFrame,
     GapFrame,
-    Paused,
-    Revoked,
-    GoAway,
-    Heartbeat,
-    Pong,
-    Ok,
+    PausedFrame,
+    RevokedFrame,
+    GoAwayFrame,
+    HeartbeatFrame,
+    PongFrame,
+    OkFrame,
     ErrorFrame,
 )
 
@@ -351,7 +362,7 @@ SERVER_FRAMES: Final = (
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def published(frame: Publish, limits: EntryLimits) -> tuple[XAddOptions, Published, int | None]:
+def parse_publish(frame: PublishFrame, limits: EntryLimits) -> tuple[XAddOptions, Published, int | None]:
     """The options of a publish, its entries in their stored form, and the last ID that it expects."""
     if (frame.entries is UNSET) == (frame.fields is UNSET):
         raise invalid("/entries", "either `entries` or `fields`, not both")
@@ -374,7 +385,7 @@ _OPTIONS: Final = ("nomkstream", "maxlen", "minid", "approx", "limit", "refs")
 _PLAIN: Final = XAddOptions()
 
 
-def _options(frame: Publish) -> XAddOptions:
+def _options(frame: PublishFrame) -> XAddOptions:
     given = {name: value for name in _OPTIONS if (value := getattr(frame, name)) is not UNSET}
     if not given:
         return _PLAIN
@@ -383,11 +394,11 @@ def _options(frame: Publish) -> XAddOptions:
     )
 
 
-def _expected(frame: Publish) -> int | None:
+def _expected(frame: PublishFrame) -> int | None:
     return None if frame.if_last_id is UNSET else query.entry_id(frame.if_last_id, "/if_last_id")
 
 
-def idempotency_key(frame: Publish) -> str | None:
+def idempotency_key(frame: PublishFrame) -> str | None:
     """The key of a publish, checked as the header is."""
     key = frame.idempotency_key
     if key is UNSET:
@@ -398,7 +409,7 @@ def idempotency_key(frame: Publish) -> str | None:
         raise invalid("/idempotency_key", "it is printable ASCII") from None
 
 
-def synced(frame: Publish) -> bool:
+def wants_sync(frame: PublishFrame) -> bool:
     """Whether a publish is answered when it is on disk alone."""
     if frame.durability is not UNSET and frame.durability != "fsync":
         raise invalid("/durability", "it is `fsync`: there is no other node to wait for")
@@ -407,10 +418,10 @@ def synced(frame: Publish) -> bool:
 
 def name(text: str, what: str) -> str:
     """A name within a frame. Raises `invalid_name`."""
-    return names.checked_text(text, what)
+    return names.check_text(text, what)
 
 
-def entry_ids(frame: Ack | Nack, ids_max: int) -> list[int]:
+def entry_ids(frame: AckFrame | NackFrame, ids_max: int) -> list[int]:
     """The IDs of a frame, each once."""
     if len(frame.ids) > ids_max:
         raise invalid("/ids", f"one frame names at most {ids_max} IDs: send several")
@@ -422,14 +433,14 @@ def place(text: str, pointer: str) -> int | Cursor:
     return Cursor.LATEST if text == "$" else query.entry_id(text, pointer)
 
 
-def refs(frame: Ack) -> Refs | None:
+def refs(frame: AckFrame) -> Refs | None:
     """What becomes of the entries that are acknowledged; None if nothing does."""
     return (
         None if frame.delete is UNSET else Refs(_word(frame.delete, "/delete", [one.value for one in Refs]))
     )
 
 
-def nack_mode(frame: Nack) -> NackMode:
+def nack_mode(frame: NackFrame) -> NackMode:
     """What becomes of the delivery counts."""
     modes = [one.value for one in NackMode]
     return NackMode.FAIL if frame.mode is UNSET else NackMode(_word(frame.mode, "/mode", modes))
@@ -444,7 +455,7 @@ def _word(value: str, pointer: str, words: Sequence[str]) -> str:
 # ---- writing
 
 
-def written(frame: ServerFrame) -> bytes:
+def encode(frame: ServerFrame) -> bytes:
     """The bytes of a frame, ready for the socket."""
     return on_wire(_encode(frame))
 
@@ -467,7 +478,7 @@ def entries(sub: str, stream: str, texts: bytes, following: int) -> bytes:
     )
 
 
-def delivered(one: Delivered) -> bytes:
+def encode_delivery(one: Delivered) -> bytes:
     """An entry for a consumer: as it is stored, and with its count where it was delivered before."""
     if one.text is not None and one.delivery_count == 1:
         return one.text
@@ -488,8 +499,8 @@ def ok_with(ref: str | int | UnsetType, rest: bytes) -> bytes:
     return on_wire(b'{"op":"ok",%b%b' % (known, rest[1:]))
 
 
-def error(ref: str | int | UnsetType, refusal: Refusal, request_id: str) -> bytes:
+def error(ref: str | int | UnsetType, refusal: RefusalError, request_id: str) -> bytes:
     """An `error` frame."""
     known = b"" if ref is UNSET else b',"ref":%b' % _encode(ref)
-    refusal.places = [errors.in_frame(place) for place in refusal.places]
+    refusal.places = [errors.as_frame_location(place) for place in refusal.places]
     return on_wire(b'{"op":"error"%b,"problem":%b}' % (known, errors.problem(refusal, request_id)))

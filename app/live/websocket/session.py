@@ -20,26 +20,31 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from app.auth import Action
-from app.errors import Refusal, invalid, of_engine
+from app.errors import RefusalError, invalid, to_refusal
 from app.gateway import draining
-from app.live.feeds import Gap, Page
-from app.live.in_flight import Look
+from app.live.feeds import FeedGap, FeedPage
+from app.live.in_flight import PendingCheck
 from app.live.websocket import frame_reader, frames
 from app.live.websocket.effects import (
-    Ask,
-    Claim,
+    AcquireLease,
     Close,
     Effects,
-    Leave,
-    Open,
-    Read,
+    FetchPage,
+    ReadGroup,
     Ref,
-    Send,
+    RunCommand,
+    SendFrame,
     SessionLimits,
     Submit,
-    Take,
+    Subscribe,
+    Unsubscribe,
 )
-from app.live.websocket.subscriptions import PAGE_BYTES_MAX, Following, Working, gap
+from app.live.websocket.subscriptions import (
+    PAGE_BYTES_MAX,
+    ConsumerSubscription,
+    StreamSubscription,
+    gap_frame,
+)
 from app.wire import options
 from app.wire.options import Demands
 from engine import EngineError, ids
@@ -66,9 +71,9 @@ class Session:
         self._request_id = request_id
         self._depth_max = depth_max
         self._keys = count(1)
-        self._by_name: dict[str, Following | Working] = {}
+        self._by_name: dict[str, StreamSubscription | ConsumerSubscription] = {}
         # Those that have ended too, until what was under way for them has come back.
-        self._by_key: dict[int, Following | Working] = {}
+        self._by_key: dict[int, StreamSubscription | ConsumerSubscription] = {}
         self._waiting: dict[int, Callable[[Replies], Effects]] = {}
         self._draining = False
         self._closed = False
@@ -94,52 +99,52 @@ class Session:
             return []
         try:
             frame = frame_reader.read(text, self._depth_max)
-        except frame_reader.Malformed as error:
+        except frame_reader.MalformedFrameError as error:
             return self._broken(error.refusal)
-        except frame_reader.Refused as error:
+        except frame_reader.RefusedFrameError as error:
             return [self._error(error.ref, error.refusal)]
         try:
             return self._handle(frame)
         except EngineError as error:
-            return [self._error(frame.ref, of_engine(error))]
-        except Refusal as refusal:
+            return [self._error(frame.ref, to_refusal(error))]
+        except RefusalError as refusal:
             return [self._error(frame.ref, refusal)]
 
     def receive_binary(self) -> Effects:
         """A binary message: there are none."""
-        return self._broken(Refusal("malformed_json", "frames are text: this was a binary message"))
+        return self._broken(RefusalError("malformed_json", "frames are text: this was a binary message"))
 
-    def _broken(self, refusal: Refusal) -> Effects:
+    def _broken(self, refusal: RefusalError) -> Effects:
         self._closed = True
-        told = Send(frames.error(UNSET, refusal, self._request_id))
+        told = SendFrame(frames.error(UNSET, refusal, self._request_id))
         return [told, Close(PROTOCOL_ERROR_CLOSE, refusal.code)]
 
-    def _error(self, ref: Ref, refusal: Refusal) -> Send:
+    def _error(self, ref: Ref, refusal: RefusalError) -> SendFrame:
         if refusal.code == "malformed_json":
             # The frame was JSON: a value in it is what cannot be taken.
             refusal = invalid("", refusal.detail)
-        return Send(frames.error(ref, refusal, self._request_id))
+        return SendFrame(frames.error(ref, refusal, self._request_id))
 
     def _handle(self, frame: frames.Sent) -> Effects:
-        if self._draining and not isinstance(frame, frames.Ack | frames.Nack | frames.Ping):
+        if self._draining and not isinstance(frame, frames.AckFrame | frames.NackFrame | frames.PingFrame):
             raise draining()
         return _HANDLERS[type(frame)](self, frame)
 
-    def _ping(self, frame: frames.Ping) -> Effects:
-        return [Send(frames.written(frames.Pong(ref=frame.ref)))]
+    def _ping(self, frame: frames.PingFrame) -> Effects:
+        return [SendFrame(frames.encode(frames.PongFrame(ref=frame.ref)))]
 
-    def _auth(self, frame: frames.Auth) -> Effects:
+    def _auth(self, frame: frames.AuthFrame) -> Effects:
         # The open policy knows no tokens: nothing expires.
-        return [Send(frames.ok(frame.ref, {"expires_at": None}))]
+        return [SendFrame(frames.ok(frame.ref, {"expires_at": None}))]
 
     def _command(self, frame: frames.CommandFrame) -> Effects:
-        return [Ask(frame.ref, bytes(frame.command))]
+        return [RunCommand(frame.ref, bytes(frame.command))]
 
-    def asked(self, ref: Ref, found: bytes | Refusal) -> Effects:
+    def asked(self, ref: Ref, found: bytes | RefusalError) -> Effects:
         """A command's `{"result": …}`, or why there is none."""
-        if isinstance(found, Refusal):
+        if isinstance(found, RefusalError):
             return [self._error(ref, found)]
-        return [Send(frames.ok_with(ref, found))]
+        return [SendFrame(frames.ok_with(ref, found))]
 
     def _submit(
         self, commands: Sequence[Command], done: Callable[[Replies], Effects], *, synced: bool = False
@@ -154,41 +159,41 @@ class Session:
 
     def _require(self, action: Action, stream: str) -> None:
         if not self._may(action, stream):
-            raise Refusal("forbidden", f"the credentials do not allow to {action} here")
+            raise RefusalError("forbidden", f"the credentials do not allow to {action} here")
 
     # ---- publishing
 
-    def _publish(self, frame: frames.Publish) -> Effects:
+    def _publish(self, frame: frames.PublishFrame) -> Effects:
         stream = frames.name(frame.stream, "stream name")
         self._require(Action.WRITE, stream)
-        wanted, published, last_id = frames.published(frame, self._limits.entries)
+        wanted, published, last_id = frames.parse_publish(frame, self._limits.entries)
         command = wanted.command(stream, published, Demands(last_id, frames.idempotency_key(frame)))
 
         def done(replies: Replies) -> Effects:
             reply = replies[0]
             if isinstance(reply, EngineError):
-                return [self._error(frame.ref, of_engine(reply))]
+                return [self._error(frame.ref, to_refusal(reply))]
             if not isinstance(reply, Added):
                 detail = f"there is no stream {stream!r}, and nomkstream forbids to make it"
-                return [self._error(frame.ref, Refusal("no_stream", detail))]
+                return [self._error(frame.ref, RefusalError("no_stream", detail))]
             told = options.added(
                 reply, wanted, msgspec.structs.replace(published, batch=True), ids_wanted=True
             )
-            return [Send(frames.ok_with(frame.ref, told))]
+            return [SendFrame(frames.ok_with(frame.ref, told))]
 
-        return [self._submit([command], done, synced=frames.synced(frame))]
+        return [self._submit([command], done, synced=frames.wants_sync(frame))]
 
     # ---- subscriptions
 
-    def _subscription(self, name: str) -> Following | Working:
+    def _subscription(self, name: str) -> StreamSubscription | ConsumerSubscription:
         found = self._by_name.get(name)
         if found is None:
             raise invalid("/sub", "there is no subscription of this name on this socket")
         return found
 
-    def _work(self, name: str) -> Working:
+    def _work(self, name: str) -> ConsumerSubscription:
         found = self._subscription(name)
-        if not isinstance(found, Working) or found.noack:
+        if not isinstance(found, ConsumerSubscription) or found.noack:
             raise invalid("/sub", "this subscription has nothing to acknowledge")
         return found
 
@@ -199,29 +204,29 @@ class Session:
             raise invalid("/sub", "this name is in use on this socket")
         if len(self._by_name) >= self._limits.subscriptions_max:
             raise invalid("/sub", f"a socket has at most {self._limits.subscriptions_max} subscriptions")
-        tails = [one for one in self._by_name.values() if isinstance(one, Following)]
+        tails = [one for one in self._by_name.values() if isinstance(one, StreamSubscription)]
         if sum(len(one.streams) for one in tails) + streams > self._limits.streams_max:
             raise invalid("/streams", f"a socket follows at most {self._limits.streams_max} streams")
 
     def _batch_max(self, given: int | UnsetType, default: int) -> int:
         return min(default if given is UNSET else given, self._limits.batch_max)
 
-    def _add(self, made: Following | Working) -> None:
+    def _add(self, made: StreamSubscription | ConsumerSubscription) -> None:
         self._by_name[made.name] = self._by_key[made.key] = made
 
-    def _unsubscribe(self, frame: frames.Unsubscribe) -> Effects:
-        return [*self._end(self._subscription(frame.sub)), Send(frames.ok(frame.ref))]
+    def _unsubscribe(self, frame: frames.UnsubscribeFrame) -> Effects:
+        return [*self._end(self._subscription(frame.sub)), SendFrame(frames.ok(frame.ref))]
 
-    def _end(self, one: Following | Working) -> Effects:
+    def _end(self, one: StreamSubscription | ConsumerSubscription) -> Effects:
         one.ended = True
         if self._by_name.get(one.name) is one:
             del self._by_name[one.name]
         self._forget(one)
-        return [Leave(one.key)]
+        return [Unsubscribe(one.key)]
 
-    def _forget(self, one: Following | Working) -> None:
+    def _forget(self, one: StreamSubscription | ConsumerSubscription) -> None:
         """An ended subscription is kept as long as something is under way for it."""
-        if one.ended and not (isinstance(one, Working) and one.reading):
+        if one.ended and not (isinstance(one, ConsumerSubscription) and one.reading):
             self._by_key.pop(one.key, None)
 
     def revoke(self, key: int, reason: str) -> Effects:
@@ -229,32 +234,32 @@ class Session:
         one = self._by_key.get(key)
         if one is None or one.ended:
             return []
-        revoked = frames.written(frames.Revoked(sub=one.name, reason=reason))
-        return [*self._end(one), Send(revoked), *self._close_if_idle()]
+        revoked = frames.encode(frames.RevokedFrame(sub=one.name, reason=reason))
+        return [*self._end(one), SendFrame(revoked), *self._close_if_idle()]
 
     def _credit(self, frame: frames.CreditFrame) -> Effects:
         one = self._subscription(frame.sub)
         if one.credit is None:
             raise invalid("/sub", "this subscription has no limit")
-        held = len(one.held) if isinstance(one, Working) else 0
+        held = len(one.held) if isinstance(one, ConsumerSubscription) else 0
         if one.credit + held + frame.n > frames.CREDIT_MAX:
             raise invalid("/n", f"there is credit for at most {frames.CREDIT_MAX} entries")
         one.credit += frame.n
         return self._go_on(one)
 
-    def _go_on(self, one: Following | Working) -> Effects:
+    def _go_on(self, one: StreamSubscription | ConsumerSubscription) -> Effects:
         """Whatever comes next for a subscription."""
-        return self._read_on(one) if isinstance(one, Working) else self._take_on(one)
+        return self._read_on(one) if isinstance(one, ConsumerSubscription) else self._take_on(one)
 
-    def _pause(self, one: Following | Working) -> Effects:
+    def _pause(self, one: StreamSubscription | ConsumerSubscription) -> Effects:
         if one.paused:
             return []
         one.paused = True
-        return [Send(frames.written(frames.Paused(sub=one.name, reason="credit")))]
+        return [SendFrame(frames.encode(frames.PausedFrame(sub=one.name, reason="credit")))]
 
     # ---- following streams
 
-    def _subscribe(self, frame: frames.Subscribe) -> Effects:
+    def _subscribe(self, frame: frames.SubscribeFrame) -> Effects:
         self._check_new(frame.sub, len(frame.streams))
         streams: dict[str, int | Cursor] = {}
         for text, after in frame.streams.items():
@@ -266,17 +271,19 @@ class Session:
             raise invalid("/last", "it goes with `$` alone")
         if last is not None and last > self._limits.batch_max:
             raise invalid("/last", f"it is at most {self._limits.batch_max}")
-        tail = Following(next(self._keys), frame, self._batch_max(frame.batch_max, BATCH_MAX_DEFAULT))
+        tail = StreamSubscription(
+            next(self._keys), frame, self._batch_max(frame.batch_max, BATCH_MAX_DEFAULT)
+        )
         self._add(tail)
-        return [Open(tail.key, streams, last)]
+        return [Subscribe(tail.key, streams, last)]
 
     def opened(self, key: int, cursors: Mapping[str, tuple[int, bool]]) -> Effects:
         """Where each stream is followed from, and whether nothing lies behind that."""
         tail = self._by_key.get(key)
-        if not isinstance(tail, Following):
+        if not isinstance(tail, StreamSubscription):
             return []
         places = {stream: ids.text(cursor) for stream, (cursor, _) in cursors.items()}
-        effects: Effects = [Send(frames.ok(tail.ref, {"next": places}))]
+        effects: Effects = [SendFrame(frames.ok(tail.ref, {"next": places}))]
         for stream, (cursor, caught_up) in cursors.items():
             if caught_up:
                 effects += self._caught_up(tail, stream, cursor)
@@ -284,17 +291,17 @@ class Session:
                 tail.ready.append(stream)
         return effects + self._take_on(tail)
 
-    def not_opened(self, key: int, refusal: Refusal) -> Effects:
+    def not_opened(self, key: int, refusal: RefusalError) -> Effects:
         """The streams cannot be followed."""
         tail = self._by_key.get(key)
-        if not isinstance(tail, Following):
+        if not isinstance(tail, StreamSubscription):
             return []
         return [*self._end(tail), self._error(tail.ref, refusal)]
 
     def ready(self, key: int, stream: str) -> Effects:
         """There is something to take."""
         tail = self._by_key.get(key)
-        if not isinstance(tail, Following) or self._draining:
+        if not isinstance(tail, StreamSubscription) or self._draining:
             return []
         if stream not in tail.ready and stream != tail.taking:
             tail.ready.append(stream)
@@ -305,25 +312,31 @@ class Session:
         to say but them; 0 where `ready` is the way.
         """
         tail = self._by_key.get(key)
-        if not isinstance(tail, Following) or tail.taking or tail.ready or tail.behind or self._draining:
+        if (
+            not isinstance(tail, StreamSubscription)
+            or tail.taking
+            or tail.ready
+            or tail.behind
+            or self._draining
+        ):
             return 0
         # The last of the credit is spent with `paused` behind it, which is not the short way.
         return tail.batch_max if tail.credit is None else max(0, min(tail.credit - 1, tail.batch_max))
 
-    def live(self, key: int, page: Page) -> bytes:
+    def live(self, key: int, page: FeedPage) -> bytes:
         """The frame for a page of at most `live_room` entries, which is sent at once."""
         tail = self._by_key[key]
-        assert isinstance(tail, Following), "there was room"
+        assert isinstance(tail, StreamSubscription), "there was room"
         tail.spend(page.count)
         return self._page(tail, page)
 
-    def _page(self, tail: Following, page: Page) -> bytes:
+    def _page(self, tail: StreamSubscription, page: FeedPage) -> bytes:
         return page.cached(
             (frames.SUBPROTOCOL, tail.name),
             lambda page: frames.entries(tail.name, page.stream, page.entries, page.last_id),
         )
 
-    def _take_on(self, tail: Following) -> Effects:
+    def _take_on(self, tail: StreamSubscription) -> Effects:
         if tail.taking is not None or self._draining:
             return []
         if not tail.room:
@@ -333,12 +346,12 @@ class Session:
             return []
         tail.paused = False
         tail.taking = tail.ready.pop(0)
-        return [Take(tail.key, tail.taking, tail.room, PAGE_BYTES_MAX)]
+        return [FetchPage(tail.key, tail.taking, tail.room, PAGE_BYTES_MAX)]
 
-    def took(self, key: int, item: Page | Gap | None, cursor: int, *, caught_up: bool) -> Effects:
+    def took(self, key: int, item: FeedPage | FeedGap | None, cursor: int, *, caught_up: bool) -> Effects:
         """What a Take gave, None for nothing; `cursor` is where the stream is followed from now."""
         tail = self._by_key.get(key)
-        if not isinstance(tail, Following):
+        if not isinstance(tail, StreamSubscription):
             return []
         assert tail.taking is not None, "it was asked for"
         stream, tail.taking = tail.taking, None
@@ -349,24 +362,28 @@ class Session:
             effects += self._caught_up(tail, stream, cursor)
         return effects + self._take_on(tail)
 
-    def _taken(self, tail: Following, stream: str, item: Page | Gap | None) -> Effects:
+    def _taken(self, tail: StreamSubscription, stream: str, item: FeedPage | FeedGap | None) -> Effects:
         if item is None:
             return []
-        if isinstance(item, Gap):
-            return [Send(gap(tail.name, stream, item.after, item.first_available, item.lost))]
+        if isinstance(item, FeedGap):
+            return [SendFrame(gap_frame(tail.name, stream, item.after, item.first_available, item.lost))]
         tail.spend(item.count)
-        return [Send(self._page(tail, item))]
+        return [SendFrame(self._page(tail, item))]
 
-    def _caught_up(self, one: Following | Working, stream: str, cursor: int) -> Effects:
-        if isinstance(one, Following):
+    def _caught_up(self, one: StreamSubscription | ConsumerSubscription, stream: str, cursor: int) -> Effects:
+        if isinstance(one, StreamSubscription):
             one.behind.discard(stream)
-        return [Send(frames.written(frames.CaughtUp(sub=one.name, stream=stream, next=ids.text(cursor))))]
+        return [
+            SendFrame(frames.encode(frames.CaughtUpFrame(sub=one.name, stream=stream, next=ids.text(cursor))))
+        ]
 
     # ---- working for a group
 
-    def _consume(self, frame: frames.Consume) -> Effects:
+    def _consume(self, frame: frames.ConsumeFrame) -> Effects:
         self._check_new(frame.sub, 0)
-        work = Working(next(self._keys), frame, self._batch_max(frame.batch_max, self._limits.batch_max))
+        work = ConsumerSubscription(
+            next(self._keys), frame, self._batch_max(frame.batch_max, self._limits.batch_max)
+        )
         self._require(Action.CONSUME, work.stream)
         if work.noack and frame.credit is UNSET:
             raise invalid("/credit", "with `noack` nothing is acknowledged, which would give credit back")
@@ -377,20 +394,20 @@ class Session:
             if work.ended:
                 return []
             if refusal is not None:
-                return [*self._end(work), self._error(frame.ref, of_engine(refusal))]
+                return [*self._end(work), self._error(frame.ref, to_refusal(refusal))]
             info = replies[-1]
             assert isinstance(info, GroupInfo), "it was asked for last"
             told = {"next": {work.stream: ids.text(info.last_delivered_id)}}
-            claim = Claim(work.key, work.whose)
-            return [Send(frames.ok(frame.ref, told)), claim]
+            claim = AcquireLease(work.key, work.whose)
+            return [SendFrame(frames.ok(frame.ref, told)), claim]
 
         try:
             return [self._submit(self._beginning(work, frame), done)]
-        except Refusal:
+        except RefusalError:
             self._end(work)
             raise
 
-    def _beginning(self, work: Working, frame: frames.Consume) -> Sequence[Command]:
+    def _beginning(self, work: ConsumerSubscription, frame: frames.ConsumeFrame) -> Sequence[Command]:
         """Make the group if that is wanted, and the consumer; look where the group is."""
         if frame.create is UNSET or frame.create is False:
             return work.begin_commands(None)
@@ -401,29 +418,29 @@ class Session:
     def owned(self, key: int) -> Effects:
         """Nobody else reads as this consumer."""
         work = self._by_key.get(key)
-        if not isinstance(work, Working) or work.ended:
+        if not isinstance(work, ConsumerSubscription) or work.ended:
             return []
         work.owned = True
         return self._read_on(work)
 
-    def _read_on(self, work: Working, *, going_on: bool = False) -> Effects:
+    def _read_on(self, work: ConsumerSubscription, *, going_on: bool = False) -> Effects:
         if work.ended or work.reading or not work.owned or self._draining:
             return []
         if not work.room:
             return self._pause(work)
         work.paused = False
         work.reading = True
-        return [Read(work.key, work.next_read(), going_on)]
+        return [ReadGroup(work.key, work.next_read(), going_on)]
 
-    def delivered(self, key: int, reply: Reply | Refusal, *, room: bool = True) -> Effects:
+    def delivered(self, key: int, reply: Reply | RefusalError, *, room: bool = True) -> Effects:
         """What a Read gave. What is for a subscription that has ended, or for a socket that has no room for
         it, goes back to the group.
         """
         work = self._by_key[key]
-        assert isinstance(work, Working), "only consumers read"
+        assert isinstance(work, ConsumerSubscription), "only consumers read"
         work.reading = False
         self._forget(work)
-        if isinstance(reply, Refusal):
+        if isinstance(reply, RefusalError):
             return self._failed(work, reply)
         assert isinstance(reply, GroupRead), "that is what XREADGROUP answers"
         found = reply.streams[0] if reply.streams else None
@@ -440,7 +457,7 @@ class Session:
         going_on = found is not None and not found.history and bool(found.entries)
         return effects + self._read_on(work, going_on=going_on)
 
-    def _hand_over(self, work: Working, found: StreamDeliveries) -> Effects:
+    def _hand_over(self, work: ConsumerSubscription, found: StreamDeliveries) -> Effects:
         effects = self._told_gap(work, found)
         following = found.last_delivered_id
         if not found.entries:
@@ -453,22 +470,22 @@ class Session:
         work.spend(len(given))
         if not work.noack:
             work.held.update(dict.fromkeys(given))
-        texts = b",".join(map(frames.delivered, found.entries))
+        texts = b",".join(map(frames.encode_delivery, found.entries))
         data = frames.entries(work.name, work.stream, texts, following)
-        return [*effects, Send(data, work.key, () if work.noack else given)]
+        return [*effects, SendFrame(data, work.key, () if work.noack else given)]
 
-    def _told_gap(self, work: Working, found: StreamDeliveries) -> Effects:
+    def _told_gap(self, work: ConsumerSubscription, found: StreamDeliveries) -> Effects:
         if found.gap is None:
             return []
-        return [Send(gap(work.name, work.stream, *msgspec.structs.astuple(found.gap)))]
+        return [SendFrame(gap_frame(work.name, work.stream, *msgspec.structs.astuple(found.gap)))]
 
-    def _decline(self, work: Working, found: StreamDeliveries) -> Effects:
+    def _decline(self, work: ConsumerSubscription, found: StreamDeliveries) -> Effects:
         """What comes again was released behind its back: it holds that no more."""
         given = [one.id for one in found.entries]
         work.release(given)
         return self._give_back(work, given)
 
-    def _failed(self, work: Working, refusal: Refusal) -> Effects:
+    def _failed(self, work: ConsumerSubscription, refusal: RefusalError) -> Effects:
         if work.ended or refusal.code == "draining":
             return []
         if refusal.code in ("no_group", "no_stream"):
@@ -476,7 +493,7 @@ class Session:
         self._closed = True
         return [self._error(UNSET, refusal), Close(refusal.kind.close or 4000, refusal.code)]
 
-    def _look_why(self, work: Working) -> Effects:
+    def _look_why(self, work: ConsumerSubscription) -> Effects:
         """The group is gone: with its stream, or alone."""
 
         def done(replies: Replies) -> Effects:
@@ -484,14 +501,14 @@ class Session:
 
         return [self._submit([Exists(streams=[work.stream])], done)]
 
-    def _give_back(self, work: Working, entry_ids: Sequence[int]) -> Effects:
+    def _give_back(self, work: ConsumerSubscription, entry_ids: Sequence[int]) -> Effects:
         if work.noack or not entry_ids:
             return []
         return [self._submit([work.whose.give_back(entry_ids)], lambda _: [])]
 
     # ---- settling
 
-    def _ack(self, frame: frames.Ack) -> Effects:
+    def _ack(self, frame: frames.AckFrame) -> Effects:
         work, refs = self._work(frame.sub), frames.refs(frame)
         most = self._limits.ids_max if refs is None else self._limits.lookups_max
         wanted = frames.entry_ids(frame, most)
@@ -501,23 +518,28 @@ class Session:
         command = XAckDel(**where, ids=wanted, refs=refs)
         return self._settle(work, frame, wanted, command, "acknowledged")
 
-    def _nack(self, frame: frames.Nack) -> Effects:
+    def _nack(self, frame: frames.NackFrame) -> Effects:
         work, wanted = self._work(frame.sub), frames.entry_ids(frame, self._limits.lookups_max)
         nack = Nack(ids=wanted, mode=frames.nack_mode(frame))
         command = XNack(stream=work.stream, group=work.group, nack=nack)
         return self._settle(work, frame, wanted, command, "released")
 
     def _settle(
-        self, work: Working, frame: frames.Ack | frames.Nack, wanted: list[int], command: Command, word: str
+        self,
+        work: ConsumerSubscription,
+        frame: frames.AckFrame | frames.NackFrame,
+        wanted: list[int],
+        command: Command,
+        word: str,
     ) -> Effects:
         def done(replies: Replies) -> Effects:
             reply = replies[0]
             if isinstance(reply, EngineError):
-                return [self._error(frame.ref, of_engine(reply))]
+                return [self._error(frame.ref, to_refusal(reply))]
             work.release(wanted)
             settled = reply.results if isinstance(reply, EngineDeletions) else None
             number = sum(one != -1 for one in settled) if settled is not None else reply
-            answer: Effects = [] if frame.ref is UNSET else [Send(frames.ok(frame.ref, {word: number}))]
+            answer: Effects = [] if frame.ref is UNSET else [SendFrame(frames.ok(frame.ref, {word: number}))]
             return [*answer, *self._read_on(work), *self._close_if_idle()]
 
         return [self._submit([command], done)]
@@ -526,13 +548,13 @@ class Session:
         """Now and then: whoever is out of credit may hold entries that others have taken or settled."""
         effects: Effects = []
         for work in self._by_name.values():
-            if isinstance(work, Working) and not work.room and work.held and not work.looking:
+            if isinstance(work, ConsumerSubscription) and not work.room and work.held and not work.looking:
                 work.looking = True
                 effects.append(self._look(work))
         return effects
 
-    def _look(self, work: Working) -> Submit:
-        look = Look(work.whose, [*work.held], work.looked_upto)
+    def _look(self, work: ConsumerSubscription) -> Submit:
+        look = PendingCheck(work.whose, [*work.held], work.looked_upto)
 
         def done(replies: Replies) -> Effects:
             work.looking = False
@@ -553,7 +575,7 @@ class Session:
         if self._draining or self._closed:
             return []
         self._draining = True
-        return [Send(frames.written(frames.GoAway(after_ms=after_ms))), *self._close_if_idle()]
+        return [SendFrame(frames.encode(frames.GoAwayFrame(after_ms=after_ms))), *self._close_if_idle()]
 
     def drained(self) -> Effects:
         """The time for that is over."""
@@ -563,7 +585,7 @@ class Session:
     def _close_if_idle(self) -> Effects:
         if not self._draining or self._closed:
             return []
-        if any(isinstance(one, Working) and one.held for one in self._by_name.values()):
+        if any(isinstance(one, ConsumerSubscription) and one.held for one in self._by_name.values()):
             return []
         return self.drained()
 
@@ -573,7 +595,7 @@ class Session:
         effects: Effects = []
         for key, entry_ids in unwritten:
             work = self._by_key.get(key)
-            if isinstance(work, Working) and not work.ended:
+            if isinstance(work, ConsumerSubscription) and not work.ended:
                 effects += self._give_back(work, [one for one in entry_ids if one in work.held])
         for one in list(self._by_name.values()):
             effects += self._end(one)
@@ -581,14 +603,14 @@ class Session:
 
 
 _HANDLERS: Final[Mapping[type, Callable[[Session, Any], Effects]]] = {
-    frames.Auth: Session._auth,  # noqa: SLF001 - the table of its own methods
-    frames.Publish: Session._publish,  # noqa: SLF001
-    frames.Subscribe: Session._subscribe,  # noqa: SLF001
-    frames.Consume: Session._consume,  # noqa: SLF001
-    frames.Ack: Session._ack,  # noqa: SLF001
-    frames.Nack: Session._nack,  # noqa: SLF001
+    frames.AuthFrame: Session._auth,  # noqa: SLF001 - the table of its own methods
+    frames.PublishFrame: Session._publish,  # noqa: SLF001
+    frames.SubscribeFrame: Session._subscribe,  # noqa: SLF001
+    frames.ConsumeFrame: Session._consume,  # noqa: SLF001
+    frames.AckFrame: Session._ack,  # noqa: SLF001
+    frames.NackFrame: Session._nack,  # noqa: SLF001
     frames.CreditFrame: Session._credit,  # noqa: SLF001
-    frames.Unsubscribe: Session._unsubscribe,  # noqa: SLF001
+    frames.UnsubscribeFrame: Session._unsubscribe,  # noqa: SLF001
     frames.CommandFrame: Session._command,  # noqa: SLF001
-    frames.Ping: Session._ping,  # noqa: SLF001
+    frames.PingFrame: Session._ping,  # noqa: SLF001
 }

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import UNSET
 
-from app.live.in_flight import RELEASED_ONLY_MS, Consumer
+from app.live.in_flight import RELEASED_ONLY_MS, ConsumerKey
 from app.live.websocket import frames
 from app.live.websocket.effects import Ref
 from engine import ids
@@ -46,12 +46,12 @@ class Subscription:
             self.credit -= entries
 
 
-class Following(Subscription):
+class StreamSubscription(Subscription):
     """Followed streams. `behind` are those with entries that were there before, or that had to wait."""
 
     __slots__ = ("behind", "ready", "ref", "streams", "taking")
 
-    def __init__(self, key: int, frame: frames.Subscribe, batch_max: int) -> None:
+    def __init__(self, key: int, frame: frames.SubscribeFrame, batch_max: int) -> None:
         super().__init__(key, frame.sub, None if frame.credit is UNSET else frame.credit, batch_max)
         self.streams = tuple(frame.streams)
         self.ref: Ref = frame.ref
@@ -60,7 +60,7 @@ class Following(Subscription):
         self.taking: str | None = None
 
 
-class Working(Subscription):
+class ConsumerSubscription(Subscription):
     """A consumer of a group. `held` is what was sent and is neither done nor given back.
 
     `history` is where reading its own unacknowledged entries goes on, None when that is over.
@@ -80,7 +80,7 @@ class Working(Subscription):
         "stream",
     )
 
-    def __init__(self, key: int, frame: frames.Consume, batch_max: int) -> None:
+    def __init__(self, key: int, frame: frames.ConsumeFrame, batch_max: int) -> None:
         credit = CONSUME_CREDIT_DEFAULT if frame.credit is UNSET else frame.credit
         super().__init__(key, frame.sub, credit, batch_max)
         self.stream = frames.name(frame.stream, "stream name")
@@ -98,9 +98,9 @@ class Working(Subscription):
         self.looked_upto = ids.ID_MIN
 
     @property
-    def whose(self) -> Consumer:
+    def whose(self) -> ConsumerKey:
         """Whose entries these are."""
-        return Consumer(self.stream, self.group, self.consumer)
+        return ConsumerKey(self.stream, self.group, self.consumer)
 
     def begin_commands(self, start: int | Cursor | None) -> list[Command]:
         """Make the group if it is to begin somewhere, and the consumer; look where the group is."""
@@ -135,9 +135,9 @@ class Working(Subscription):
                 self.credit += 1
 
 
-def gap(sub: str, stream: str, requested: int, first_available: int, lost: int | None) -> bytes:
+def gap_frame(sub: str, stream: str, requested: int, first_available: int, lost: int | None) -> bytes:
     """The frame that tells of entries removed before they were read."""
-    return frames.written(
+    return frames.encode(
         frames.GapFrame(
             sub=sub,
             stream=stream,

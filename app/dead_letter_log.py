@@ -13,25 +13,25 @@ from engine import ids
 # So many IDs stand in one line; the others are in the dead-letter stream.
 _IDS_MAX: Final = 10
 
-Letter = tuple[str, str, int, str]
+MovedEntry = tuple[str, str, int, str]
 
 
-class DeadLetters:
+class DeadLetterLog:
     """Told of each turn's dead letters: stream, group, ID and reason. `total` is how many there were."""
 
     def __init__(self) -> None:
         self.total = 0
 
-    def note(self, letters: Sequence[Letter]) -> None:
+    def note(self, letters: Sequence[MovedEntry]) -> None:
         """Count them; one warning for each group and reason."""
         self.total += len(letters)
         for (stream, group, reason), some in groupby(letters, lambda one: (one[0], one[1], one[3])):
             moved = [ids.text(entry_id) for _, _, entry_id, _ in some]
             logs.get().warning(
                 "dead letters",
-                stream=logs.escaped(stream),
-                group=logs.escaped(group),
-                reason=logs.escaped(reason),
+                stream=logs.escape(stream),
+                group=logs.escape(group),
+                reason=logs.escape(reason),
                 count=len(moved),
                 ids=moved[:_IDS_MAX],
             )
