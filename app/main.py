@@ -146,7 +146,7 @@ def _api(settings: Settings) -> FastAPI:
         exception_handlers={HTTPException: _refuse_path},
     )
     add_to(api, ROUTES)
-    api.state.description = document.document(api, settings)
+    api.state.document = document.Document(api, settings)
     return api
 
 

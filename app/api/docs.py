@@ -45,7 +45,7 @@ code { font-family: ui-monospace, monospace }
 @router.get("/openapi.json", Access.OPEN, hidden=True)
 async def get_open_api(call: CallParameter) -> Answer:
     """The description of this API, OpenAPI 3.1."""
-    return Answer(200, call.scope["app"].state.description)
+    return Answer(200, await asyncio.to_thread(call.scope["app"].state.document.text))
 
 
 @router.get("/docs", Access.OPEN, hidden=True)

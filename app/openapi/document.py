@@ -7,18 +7,17 @@ What cannot be said in JSON Schema without unions that generators of SDKs stumbl
 """
 
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from threading import Lock
 from typing import Any, Final
 
 import msgspec
+import orjson
 from fastapi import FastAPI
 
 from app.errors import CODES
 from app.http.media import IDEMPOTENCY_KEY_BYTES_MAX, INTEGER_MAX, JSON
 from app.openapi import (
-    examples,
-    examples_bulk,
-    examples_gateway,
-    examples_groups,
     operations,
     operations_bulk,
     operations_groups,
@@ -26,21 +25,15 @@ from app.openapi import (
     schemas,
     schemas_bulk,
 )
-from app.openapi.operation import Example, Json, Operation
+from app.openapi.operation import Json, Operation
 from app.settings import Settings
 
 _REF: Final = "#/components/schemas/{name}"
 
-_EXAMPLES: Final = {
-    **examples.EXAMPLES,
-    **examples_groups.EXAMPLES,
-    **examples_bulk.EXAMPLES,
-    **examples_gateway.EXAMPLES,
-}
 _OPERATIONS: Final[Mapping[str, Operation]] = {
-    name: msgspec.structs.replace(told, examples=_EXAMPLES.get(name, {}))
-    for room in (operations, operations_groups, operations_bulk)
-    for name, told in room.OPERATIONS.items()
+    **operations.OPERATIONS,
+    **operations_groups.OPERATIONS,
+    **operations_bulk.OPERATIONS,
 }
 
 _NAMES: Final[Mapping[str, Json]] = {
@@ -137,12 +130,28 @@ def arguments(operation_id: str, path: str) -> Json:
     }
 
 
-def document(api: FastAPI, settings: Settings) -> bytes:
-    """The whole description as JSON, with the limits that are set."""
-    described = api.openapi()
+class Document:
+    """The whole description as JSON, with the limits that are set: made once, when it is first asked for."""
+
+    def __init__(self, api: FastAPI, settings: Settings) -> None:
+        self._api = api
+        self._settings = settings
+        self._lock = Lock()
+        self._text: bytes | None = None
+
+    def text(self) -> bytes:
+        """The description. It takes half a second to make: ask for it in a thread."""
+        with self._lock:
+            if self._text is None:
+                self._text = _describe(self._api, self._settings)
+            return self._text
+
+
+def _describe(api: FastAPI, settings: Settings) -> bytes:
+    described, examples = api.openapi(), _read_examples()
     for methods in described["paths"].values():
         for told in methods.values():
-            _show(told)
+            _show(told, examples.get(told["operationId"], {}))
     named = [kind for told in _OPERATIONS.values() for kind in (told.answer, told.body) if kind is not None]
     kinds = dict.fromkeys([*named, schemas.NewEntries, schemas.Place, schemas_bulk.Columns])
     _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
@@ -291,24 +300,36 @@ def _answer(told: Operation, status: int, words: str) -> Json:
     return answer
 
 
-def _show(described: Json) -> None:
+def _read_examples() -> dict[str, dict[str, Json]]:
+    """The examples of each operation, by names: requests and their answers, as they are sent and received.
+
+    `given` are path and query parameters; a path parameter that is not given has its usual value. `media` is
+    what is accepted, JSON where it is not given. `status` is the answer's, where it is not the usual one.
+    They are about a gateway with streams `orders` and `payments`, and a group `billing`; a test sends each.
+    """
+    found: dict[str, dict[str, Json]] = {}
+    for file in files("app").joinpath("openapi", "examples").iterdir():
+        found |= orjson.loads(file.read_bytes())
+    return found
+
+
+def _show(described: Json, examples: Mapping[str, Json]) -> None:
     """Put the examples in: FastAPI would drop what is null in them."""
-    examples = _EXAMPLES.get(described["operationId"], {})
     done = min(status for status in described["responses"] if status.startswith("2"))
     for status, answer in described["responses"].items():
         for media, kind in answer.get("content", {}).items():
             kind["schema"].pop("title", None)
             found = {
-                key: _with_summary(example)
-                for key, example in examples.items()
-                if str(example.status or done) == status and example.media == media
+                key: {"summary": one["summary"], "value": one["answer"]}
+                for key, one in examples.items()
+                if str(one.get("status", done)) == status and one.get("media", JSON) == media
             }
             if found:
                 kind["examples"] = found
     bodies = {
-        key: {"summary": example.summary, "value": example.body}
-        for key, example in examples.items()
-        if example.body is not None
+        key: {"summary": one["summary"], "value": one["body"]}
+        for key, one in examples.items()
+        if "body" in one
     }
     if "requestBody" in described and bodies:
         described["requestBody"]["content"][JSON]["examples"] = bodies
@@ -316,7 +337,9 @@ def _show(described: Json) -> None:
         parameter["schema"] = _without_null(parameter["schema"])
         name = parameter["name"]
         values = {
-            key: {"value": example.given[name]} for key, example in examples.items() if name in example.given
+            key: {"value": one["given"][name]}
+            for key, one in examples.items()
+            if name in one.get("given", ())
         }
         if parameter["in"] == "path" and not values:
             values = {"usual": {"value": _NAMES[name]["example"]}}
@@ -332,10 +355,6 @@ def _without_null(schema: Json) -> Json:
     kinds = [one for one in schema.pop("anyOf", ()) if one != {"type": "null"}]
     assert len(kinds) <= 1, "no parameter is a union"
     return {**kinds[0], **schema} if kinds else schema
-
-
-def _with_summary(example: Example) -> Json:
-    return {"summary": example.summary, "value": example.answer}
 
 
 def _refusals(told: Operation) -> dict[int | str, Json]:

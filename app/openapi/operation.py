@@ -1,6 +1,6 @@
 """What there is to say of one operation beside its sentence: the words that the API's description is made of.
 
-Knows: parameters, bodies, answers, refusals and examples as data. Must never know: how anything is served.
+Knows: parameters, bodies, answers and refusals as data. Must never know: how anything is served.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,24 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from app.http.media import JSON
-
 Json = dict[str, Any]
-
-
-class Example(msgspec.Struct, frozen=True, kw_only=True):
-    """A request and its answer, both as they are: a test sends each one to a gateway with a known content.
-
-    `given` are path and query parameters by name; a path parameter that is not given has its usual value.
-    `media` is what is accepted.
-    """
-
-    summary: str
-    answer: Any = None
-    body: Any = None
-    given: Mapping[str, Any] = {}
-    status: int | None = None
-    media: str = JSON
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +31,6 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     refusals: Sequence[str] = ()
     writes: bool = False
     description: str = ""
-    examples: Mapping[str, Example] = {}
 
 
 _ID = "[0-9]{1,20}(-[0-9]{1,20})?"

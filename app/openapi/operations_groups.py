@@ -1,6 +1,6 @@
 """What there is to say of the operations on groups, consumers and pending entries.
 
-Knows: their parameters, bodies, answers, refusals and examples. Must never know: how anything is served.
+Knows: their parameters, bodies, answers and refusals. Must never know: how anything is served.
 """
 
 from collections.abc import Mapping

@@ -43,7 +43,7 @@ IDS = {
 
 def _document() -> Json:
     app = create_app(Settings(log_requests="none"), SystemClock())
-    document: Json = msgspec.json.decode(app.api.state.description)
+    document: Json = msgspec.json.decode(app.api.state.document.text())
     return document
 
 
