@@ -105,7 +105,8 @@ def execute_all(
 
 def _run(turn: Turn, command: Command) -> Reply | Parked | Unfinished | EngineError:
     try:
-        _check_bounds(turn, command)
+        if type(command) in _BOUNDED:
+            _check_bounds(turn, command)
         return RUN[type(command)](turn, command)
     except EngineError as refusal:
         return refusal
@@ -115,15 +116,19 @@ def _run(turn: Turn, command: Command) -> Reply | Parked | Unfinished | EngineEr
         raise
 
 
+_BOUNDED: Final = frozenset(
+    kind for kind in RUN if issubclass(kind, BlockingCommand) or kind.named_ids is not Command.named_ids
+)
+
+
 def _check_bounds(turn: Turn, command: Command) -> None:
     """Refuse what names more than one turn can log, or read, in bounded time."""
     if isinstance(command, BlockingCommand) and len(command.streams) > READ_STREAMS_MAX:
         raise errors.invalid(f"ERR a command reads at most {READ_STREAMS_MAX} streams")
     named = len(command.named_ids())
-    if named:
-        if command.looks_up:
-            turn.ask_lookups(named)
-        turn.ask_room(named)
+    if command.looks_up:
+        turn.ask_lookups(named)
+    turn.ask_room(named)
 
 
 def check_memory(keyspace: Keyspace, commands: Sequence[Command]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
-import engine.runtime.engine as runtime
+import engine.runtime.turns as runtime
 from engine import records
 from engine.keyspace import Keyspace
 from engine.records import Record

@@ -11,7 +11,7 @@ import pytest
 
 from engine.commands import Cursor, XAdd, XReadGroup
 from engine.replies import GroupRead
-from engine.runtime.engine import waiters_max
+from engine.runtime.waits import WAITERS_MAX
 from tests.engine.clocks import settle
 from tests.engine.conversation import Begun, Conversation, SlowDisk, read_of
 from tests.engine.test_costs import BODY, Calls
@@ -326,13 +326,13 @@ async def test_who_waits_again_waits_where_it_waited(talk: Conversation) -> None
 
 async def test_the_number_of_readers_is_bounded(talk: Conversation) -> None:
     """One more is refused, and none of the others disturbed."""
-    readers = [asyncio.ensure_future(talk.call(*PLAIN)) for _ in range(waiters_max)]
+    readers = [asyncio.ensure_future(talk.call(*PLAIN)) for _ in range(WAITERS_MAX)]
     await settle()
-    assert talk.engine.waiting == waiters_max
+    assert talk.engine.waiting == WAITERS_MAX
     assert await talk.call(*PLAIN) == "-ERR too many blocked reads"
     await talk.add("s", "1-0")
     replies = await asyncio.gather(*readers)
-    assert replies == [read_of("s", "1-0")] * waiters_max
+    assert replies == [read_of("s", "1-0")] * WAITERS_MAX
 
 
 # ---- many at once

@@ -117,14 +117,14 @@ async def test_a_reader_that_holds_all_that_is_due_does_not_run_in_circles(talk:
     waiting = asyncio.ensure_future(talk.engine.execute(reading("hung", block_ms=60_000)))
     await settle()
     looks = 0
-    run_again = talk.engine._pass_deadlines  # noqa: SLF001 - how often it looks
+    run_again = talk.engine._waits._pass_deadlines  # noqa: SLF001 - how often it looks
 
     def counted() -> None:
         nonlocal looks
         looks += 1
         run_again()
 
-    talk.engine._pass_deadlines = counted  # type: ignore[method-assign] # noqa: SLF001
+    talk.engine._waits._pass_deadlines = counted  # type: ignore[method-assign] # noqa: SLF001
     for _ in range(20):
         await talk.pass_ms(IDLE_MS // 2)
     assert looks <= 11

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from tests.proof.planting import Edit
 
 LOG, WRITER, ENGINE = "engine/log/log.py", "engine/runtime/writer.py", "engine/runtime/engine.py"
+TURNS = "engine/runtime/turns.py"
 RECOVERY, CODEC, SEAM = "engine/log/recovery.py", "engine/codec.py", "engine/storage/__init__.py"
 FILES, DISK, SNAPSHOT = "engine/log/files.py", "engine/storage/file.py", "engine/records/snapshot.py"
 
@@ -48,7 +49,8 @@ BUGS: Final[dict[str, Bug]] = {
         _CUTS, fsync="no",
     ),
     "waiting reader answered before the sync": _bug(
-        ENGINE, "self._answer(waiter, outcome.reply, position)", "self._answer(waiter, outcome.reply, 0)",
+        "engine/runtime/waits.py",
+        "self._answer(waiter, reply, ran.position)", "self._answer(waiter, reply, 0)",
         _CUTS, fsync="always",
     ),
     "directory not synced after the manifest's rename": _bug(
@@ -103,7 +105,7 @@ BUGS: Final[dict[str, Bug]] = {
         LOG, "        if needed_upto <= self._reserved_upto:\n", "        if True:\n", _FULL, fsync="always",
     ),
     "command in two frames": _bug(
-        ENGINE, "            position = self._writer.stage(encode(turn.records))\n",
+        TURNS, "            position = self._writer.stage(encode(turn.records))\n",
         "            for one in turn.records:\n"
         "                position = self._writer.stage(encode([one]))\n", _CUTS, fsync="no",
     ),
@@ -168,11 +170,11 @@ BUGS: Final[dict[str, Bug]] = {
         "        record.apply(self.keyspace)\n        self.records.append(record)\n", _FAULT,
     ),
     "clean stop after a fault": _bug(
-        ENGINE, "        if self._shut is errors.restarting:\n            await self.finish_turns()",
+        ENGINE, "        if self._turns.shut is errors.restarting:\n            await self.finish_turns()",
         "        if False:\n            await self.finish_turns()", _FAULT,
     ),
     "engine that goes on after a fault": _bug(
-        ENGINE, "            self._shut = errors.restarting\n", "", _FAULT,
+        TURNS, "            self.shut = errors.restarting\n", "", _FAULT,
     ),
     "entries taken without credit": _bug(
         "app/live/websocket/session.py", "max(0, min(tail.credit - 1, tail.batch_max))",

@@ -1,0 +1,220 @@
+"""Reads that wait: parked, woken, run again, answered or given up.
+
+Knows: deadlines, and that waking a read means running it again. Must never know: frames, when a reply may
+leave, who asked.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from engine import errors
+from engine.clock import Clock
+from engine.commands import BlockingCommand, Command, EndWait
+from engine.commands.execution import Parked, Unfinished, give_up, retry_at_ms
+from engine.errors import EngineError
+from engine.keyspace import Keyspace
+from engine.replies import Reply
+from engine.runtime.serving import Serving, answered_at_once_max
+from engine.runtime.turns import Turns
+from engine.waiters import Lane, Waiter, Waiters
+
+WAITERS_MAX: Final = 20_000
+
+
+class Served(NamedTuple):
+    """What a read found, and the log position on which that depends."""
+
+    reply: Reply | EngineError
+    position: int
+
+
+Ticket = Callable[[Served], None]
+
+
+class Waits:
+    """All reads that wait, on one event loop."""
+
+    def __init__(self, keyspace: Keyspace, turns: Turns, clock: Clock) -> None:
+        self._keyspace = keyspace
+        self._turns = turns
+        self._clock = clock
+        self._waiters: Waiters[Ticket] = Waiters()
+        self.serving: Serving[Ticket] = Serving(keyspace, self._waiters, clock, self._run_again, self._served)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline_at: float | None = None
+        self._ending = False
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    # --- coming ---------------------------------------------------------------------------------------------
+
+    async def wait(self, parked: Parked, until: asyncio.Future[None] | None) -> Served:
+        """Wait until the read is served. `until`, once done, ends the wait as its time would. Cancelled, it
+        takes nothing.
+        """
+        served: asyncio.Future[Served] = asyncio.get_running_loop().create_future()
+        waiter = self._parked(parked, lambda found: None if served.done() else served.set_result(found))
+        end = partial(self._end_early, waiter)
+        if until is not None:
+            until.add_done_callback(end)
+        try:
+            return await served
+        finally:
+            if until is not None:
+                until.remove_done_callback(end)
+            if not waiter.gone:
+                self._waiters.remove(waiter)
+                self._end(parked.command)
+
+    def call_when_served(self, parked: Parked, ticket: Ticket, until: asyncio.Future[None]) -> None:
+        """The same by callback. Raises EngineError where it may not wait."""
+
+        def answer(served: Served) -> None:
+            until.remove_done_callback(end)
+            ticket(served)
+
+        waiter = self._parked(parked, answer)
+        end = partial(self._end_early, waiter)
+        until.add_done_callback(end)
+
+    def _parked(self, parked: Parked, ticket: Ticket) -> Waiter[Ticket]:
+        if self._ending:
+            raise errors.closing()
+        if len(self._waiters) >= WAITERS_MAX:
+            raise errors.too_many_waiters()
+        waiter = Waiter(parked, ticket, self._clock.monotonic() + parked.block_ms / 1000)
+        self._park(waiter)
+        self._set_deadline()
+        return waiter
+
+    def _park(self, waiter: Waiter[Ticket]) -> None:
+        lane = self._waiters.park(waiter)
+        if lane is not None:
+            self._look_again(lane)
+
+    # --- being served ---------------------------------------------------------------------------------------
+
+    def _run_again(self, waiter: Waiter[Ticket], _: int) -> dict[str, None]:
+        """Run a parked read again, and answer it or leave it parked; the streams that it signals."""
+        try:
+            ran = self._turns.run((waiter.parked.command,))
+        except EngineError as refusal:
+            self._answer(waiter, refusal, 0)
+            return {}
+        reply: Reply | Parked | Unfinished | EngineError = ran.replies[0]
+        assert not isinstance(reply, Unfinished), "reads take one turn"
+        if isinstance(reply, Parked):
+            waiter.parked = reply
+            self._park(waiter)
+            self._set_deadline()
+        else:
+            self._answer(waiter, reply, ran.position)
+        return ran.turn.signalled
+
+    def _served(self, lane: Lane[Ticket] | None) -> None:
+        if lane is None:
+            self._set_deadline()
+        else:
+            self._look_again(lane)
+
+    def _look_again(self, lane: Lane[Ticket]) -> None:
+        """Have the lane's reads come due when time alone may bring them something."""
+        now_ms = self._clock.wall_ms()
+        due_ms = [retry_at_ms(self._keyspace, one.parked, now_ms) for one in lane.front()]
+        at_ms = min((at_ms for at_ms in due_ms if at_ms is not None), default=None)
+        if at_ms is not None:
+            self._waiters.retry(lane, self._clock.monotonic() + max(0, at_ms - now_ms) / 1000)
+
+    def _answer(self, waiter: Waiter[Ticket], reply: Reply | EngineError, position: int) -> None:
+        self._waiters.remove(waiter)
+        waiter.ticket(Served(reply, position))
+
+    # --- going ----------------------------------------------------------------------------------------------
+
+    def _end_early(self, waiter: Waiter[Ticket], _: asyncio.Future[None]) -> None:
+        if not waiter.gone:
+            self._give_up(waiter, self._clock.wall_ms())
+
+    def _give_up(self, waiter: Waiter[Ticket], now_ms: int) -> None:
+        """Its time is over. The end of another wait may have been the turn that failed."""
+        if self._turns.shut is not None:
+            self._answer(waiter, self._turns.shut(), 0)
+            return
+        command = waiter.parked.command
+        reply = give_up(self._keyspace, waiter.parked, now_ms)
+        self._answer(waiter, reply, self._turns.position_of((command,)))
+        self._end(command)
+
+    def _end(self, command: BlockingCommand) -> None:
+        """Where silence is counted it counts from the end of the wait."""
+        reader = command.reader()
+        if reader is not None:
+            group, consumer = reader
+            self.run_unasked(EndWait(streams=command.named_streams(), group=group, consumer=consumer))
+
+    def run_unasked(self, command: Command) -> object:
+        """Run what no client asked for, and serve the reads that it wakes; its reply, None where it is
+        refused.
+        """
+        try:
+            ran = self._turns.run((command,))
+        except EngineError:
+            return None
+        self.serving.serve(ran.turn.signalled, ran.turn.now_ms)
+        reply: object = ran.replies[0]
+        return reply
+
+    def readers(self, stream: str) -> Collection[tuple[str, str]]:
+        """The (group, consumer) pairs that wait for entries of the stream."""
+        waiters = (waiter for lane in self._waiters.lanes(stream) for waiter in lane.waiters)
+        readers = {waiter.parked.command.reader() for waiter in waiters}
+        return {reader for reader in readers if reader is not None}
+
+    def refuse_all(self, refusal: Callable[[], EngineError]) -> Sequence[BlockingCommand]:
+        """Answer all that wait with a refusal; their commands."""
+        waiters = self._waiters.everyone()
+        for waiter in waiters:
+            self._answer(waiter, refusal(), 0)
+        return [waiter.parked.command for waiter in waiters]
+
+    def end_all(self) -> None:
+        """Answer all that wait, and those that would from now on, with `draining`. What was served already is
+        answered as usual.
+        """
+        self.serving.answer_all_plain()
+        self._ending = True
+        for command in self.refuse_all(errors.closing):
+            self._end(command)
+
+    # --- deadlines ------------------------------------------------------------------------------------------
+
+    def cancel_timer(self) -> None:
+        """Let no more deadlines pass."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _set_deadline(self) -> None:
+        due = self._waiters.next_due()
+        if due == self._deadline_at and due is not None:
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._deadline_at = due
+        if due is not None:
+            delay = max(0.0, due - self._clock.monotonic())
+            self._deadline = asyncio.get_running_loop().call_later(delay, self._pass_deadlines)
+
+    def _pass_deadlines(self) -> None:
+        self._deadline = self._deadline_at = None
+        now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
+        waiters, lanes = self._waiters.due(now, answered_at_once_max)
+        for waiter in waiters:
+            self._give_up(waiter, now_ms)
+        self.serving.serve({stream: None for lane in lanes for stream in lane.streams}, now_ms)
+        for lane in lanes:
+            self._look_again(lane)
+        self._set_deadline()
