@@ -1,6 +1,6 @@
 """A gateway, a browser, and a page of the console.
 
-Knows: how Chromium is started without a screen and told to load nothing; what a page must never do.
+Knows: how to start Chromium without a screen and without downloads; what a page must never do.
 Must never know: what a test looks at.
 """
 
@@ -28,18 +28,18 @@ _SWITCHES = (
     ),
 )
 _OWN = re.compile(r"(http|ws)://127\.0\.0\.1:\d+/")
-# What the browser itself says of answers that are refusals, and of a gateway that is away.
+# The browser's own messages about error responses and about a gateway that is away.
 _BY_BROWSER = re.compile(
     r"net::ERR_|the server responded with a status of|closed before|Unexpected response code"
 )
-# Nothing takes that long; a machine that runs four test processes on two cores may.
+# Generous, because a machine may run four test processes on two cores.
 wait_ms_max = 20_000.0
 expect.set_options(timeout=wait_ms_max)
 
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    """The doors alone; the page's files need no engine."""
+    """The HTTP API without an engine, which the files of the page do not need."""
     app = create_app(Settings(log_requests="none"), SystemClock())
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
@@ -63,19 +63,19 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 class Gateway:
-    """The gateway, as somebody else uses it meanwhile."""
+    """The gateway, as another client uses it during a test."""
 
     def __init__(self, http: httpx.AsyncClient, server: Server) -> None:
         self.http = http
         self.server = server
 
     async def publish(self, stream: str, *entries: dict[str, str]) -> list[str]:
-        """Append a batch; its IDs."""
+        """Publish a batch; returns the IDs."""
         body = {"entries": [{"fields": fields} for fields in entries]}
         return [str(one) for one in (await self.call("POST", f"{stream}/entries", body))["ids"]]
 
     async def call(self, method: str, path: str, body: object = None) -> dict[str, list[object]]:
-        """One call below /v1/streams, which has to work."""
+        """Send a request below /v1/streams, which must succeed."""
         answer = await self.http.request(method, f"/v1/streams/{path}", json=body)
         assert answer.is_success, answer.text
         found: dict[str, list[object]] = answer.json() if answer.content else {}
@@ -90,21 +90,19 @@ async def gateway(server: Server) -> AsyncIterator[Gateway]:
 
 @pytest.fixture
 def wrong() -> list[str]:
-    """What the page did that it must not do; empty when a test ends."""
+    """What the page must not do and did; empty when a test ends."""
     return []
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def page(browser: Browser, wrong: list[str]) -> AsyncIterator[Page]:
-    """A page in a context of its own. Whatever it logs as an error, asks in a dialog, or loads from elsewhere
-    is a failure.
-    """
+    """A page in a context of its own. Logged errors, dialogs and requests to other hosts are failures."""
     context = await browser.new_context(viewport={"width": 1360, "height": 820}, color_scheme="light")
     context.set_default_timeout(wait_ms_max)
     opened = await context.new_page()
-    opened.on("console", lambda told: wrong.append(told.text) if told.type in ("error", "warning") else None)
+    opened.on("console", lambda line: wrong.append(line.text) if line.type in ("error", "warning") else None)
     opened.on("pageerror", lambda error: wrong.append(str(error)))
-    opened.on("request", lambda asked: None if _OWN.match(asked.url) else wrong.append(f"asked {asked.url}"))
+    opened.on("request", lambda sent: None if _OWN.match(sent.url) else wrong.append(f"requested {sent.url}"))
     opened.on("dialog", lambda dialog: wrong.append(f"a dialog: {dialog.message}"))
     yield opened
     await context.close()

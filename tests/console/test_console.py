@@ -1,6 +1,6 @@
-"""The console in a real browser, on a real gateway: what people see and what they can do.
+"""The console in a real browser with a real gateway: what people see and can do.
 
-Knows: the page by its roles and names, as people and screen readers do. Must never know: its modules.
+Knows: the page by its ARIA roles and names. Must never know: its modules.
 """
 
 import re
@@ -27,12 +27,12 @@ async def opened(page: Page, gateway: Gateway, stream: str, view: str = "live") 
 
 
 def rows(page: Page, text: str = "") -> Locator:
-    """The rows in sight that have this text."""
+    """The visible rows with this text."""
     return page.locator(".row:visible").filter(has_text=text)
 
 
-async def test_what_is_published_appears(page: Page, gateway: Gateway) -> None:
-    """What was there, then what comes, in order; fields have columns; the list tells the figures."""
+async def test_published_entries_appear(page: Page, gateway: Gateway) -> None:
+    """Existing entries, then new ones, in order; fields have columns; the list of streams has the length."""
     await gateway.publish("appear", *({"n": f"old {n}"} for n in range(3)))
     await opened(page, gateway, "appear")
     await expect(rows(page)).to_have_count(3)
@@ -44,8 +44,8 @@ async def test_what_is_published_appears(page: Page, gateway: Gateway) -> None:
     await expect(line.get_by_role("cell").first).to_have_text("4")
 
 
-async def test_a_paused_tail_waits_and_leaves_nothing_out(page: Page, gateway: Gateway) -> None:
-    """It says since when and how many came; going on shows them all."""
+async def test_a_paused_tail_leaves_no_entry_out(page: Page, gateway: Gateway) -> None:
+    """It says since when it is paused and how many entries arrived; resuming shows them all."""
     await gateway.publish("pause", {"n": "first"})
     await opened(page, gateway, "pause")
     await page.get_by_role("button", name="Pause").click()
@@ -58,8 +58,8 @@ async def test_a_paused_tail_waits_and_leaves_nothing_out(page: Page, gateway: G
     await expect(page.locator(".state")).to_have_text("Live")
 
 
-async def test_a_filter_shows_what_is_wanted(page: Page, gateway: Gateway) -> None:
-    """Words, fields, numbers, exclusion; of what is there and of what comes."""
+async def test_a_filter_shows_matching_entries(page: Page, gateway: Gateway) -> None:
+    """Words, fields, numbers, exclusion; among loaded and new entries."""
     await gateway.publish(
         "filter", *({"city": city, "t": str(t)} for city in ("Graz", "Wien") for t in range(5))
     )
@@ -74,8 +74,8 @@ async def test_a_filter_shows_what_is_wanted(page: Page, gateway: Gateway) -> No
     await expect(rows(page)).to_have_count(1)
 
 
-async def test_a_reader_jumps_into_the_past_and_comes_back(page: Page, gateway: Gateway) -> None:
-    """To an ID; what is older comes when it is scrolled to; the present is one button away."""
+async def test_a_reader_jumps_into_history_and_back(page: Page, gateway: Gateway) -> None:
+    """To an ID; scrolling up loads older entries; one button returns to the newest."""
     ids = await gateway.publish("jump", *({"n": f"n{n:04}"} for n in range(1500)))
     await opened(page, gateway, "jump")
     place = page.get_by_role("textbox", name="Jump to")
@@ -98,8 +98,8 @@ async def test_a_reader_jumps_into_the_past_and_comes_back(page: Page, gateway: 
     await expect(rows(page, "n1499")).to_be_visible()
 
 
-async def test_scrolling_away_from_the_end_holds_the_list(page: Page, gateway: Gateway) -> None:
-    """What is read does not move away; columns are the reader's choice; skipping says what was skipped."""
+async def test_scrolling_away_from_the_end_pauses(page: Page, gateway: Gateway) -> None:
+    """The rows in sight stay; the reader chooses columns; a notice names skipped entries."""
     await gateway.publish("scroll", *({"n": f"n{n:04}", "m": "x"} for n in range(300)))
     await opened(page, gateway, "scroll")
     await page.get_by_role("grid").hover()
@@ -119,8 +119,8 @@ async def test_scrolling_away_from_the_end_holds_the_list(page: Page, gateway: G
     await expect(rows(page, "were skipped")).to_be_in_viewport()
 
 
-async def test_one_connection_follows_whatever_is_looked_at(page: Page, gateway: Gateway) -> None:
-    """A tab has one socket, from stream to stream and view to view."""
+async def test_a_tab_has_one_connection(page: Page, gateway: Gateway) -> None:
+    """One WebSocket serves all streams and views."""
     sockets: list[str] = []
     page.on("websocket", lambda socket: sockets.append(socket.url))
     for stream in ("one", "two", "three"):
@@ -132,12 +132,12 @@ async def test_one_connection_follows_whatever_is_looked_at(page: Page, gateway:
     assert len(sockets) == 1
 
 
-async def test_what_was_removed_unread_is_told(page: Page, gateway: Gateway) -> None:
-    """A tail that is held long enough loses entries to a trim: a row says how many."""
+async def test_a_gap_is_shown(page: Page, gateway: Gateway) -> None:
+    """A trim removes entries that a paused tail has not read: a row says how many."""
     await gateway.publish("gap", {"n": "0"})
     await opened(page, gateway, "gap")
     await page.get_by_role("button", name="Pause").click()
-    # More than the credit that is out, so that some stay in the stream.
+    # More than the granted credit, so that some stay in the stream.
     for start in range(0, 5000, 1000):
         await gateway.publish("gap", *({"n": str(n)} for n in range(start, start + 1000)))
     await gateway.call("POST", "gap/trim", {"maxlen": 10})
@@ -147,8 +147,8 @@ async def test_what_was_removed_unread_is_told(page: Page, gateway: Gateway) -> 
     await expect(rows(page, "4999")).to_be_visible()
 
 
-async def test_an_entry_is_looked_at_and_deleted(page: Page, gateway: Gateway) -> None:
-    """Every field whole, bytes as bytes, JSON in lines; deleting asks first."""
+async def test_an_entry_is_inspected_and_deleted(page: Page, gateway: Gateway) -> None:
+    """Every field in full, bytes in hexadecimal, JSON indented; deleting asks first."""
     entry = {"fields": {"raw": "AP8QSA=="}, "encoding": "base64"}
     await gateway.call("POST", "inspect/entries", entry)
     await gateway.publish("inspect", {"long": "x" * 5000, "json": '{"a":[1,2]}'})
@@ -159,7 +159,7 @@ async def test_an_entry_is_looked_at_and_deleted(page: Page, gateway: Gateway) -
     await page.keyboard.press("Escape")
     await expect(shown).to_be_hidden()
     await rows(page).last.click()
-    # It stays in sight beside the entry, for which the list has made room.
+    # It stays in sight when the inspector makes the list narrower.
     await expect(page.locator('.row[aria-selected="true"]')).to_be_in_viewport()
     assert len(await shown.locator("pre").first.inner_text()) == 5000
     await expect(shown.locator("pre").last).to_have_text('{\n  "a": [\n    1,\n    2\n  ]\n}')
@@ -170,8 +170,8 @@ async def test_an_entry_is_looked_at_and_deleted(page: Page, gateway: Gateway) -
     assert len((await gateway.call("GET", "inspect/entries"))["entries"]) == 1
 
 
-async def test_pending_entries_are_worked_off(page: Page, gateway: Gateway) -> None:
-    """Lag, consumers, idle times and counts; acknowledge, claim, give back."""
+async def test_pending_entries_are_managed(page: Page, gateway: Gateway) -> None:
+    """Lag, consumers, idle times and deliveries; acknowledge, claim, release."""
     ids = await gateway.publish("work", *({"n": str(n)} for n in range(8)))
     await gateway.call("POST", "work/groups", {"name": "team", "start": "0"})
     await gateway.call("POST", "work/groups/team/consumers/anna/read", {"count": 5})
@@ -202,9 +202,9 @@ async def test_pending_entries_are_worked_off(page: Page, gateway: Gateway) -> N
     await expect(page.get_by_role("complementary", name="Entry")).to_contain_text(ids[1])
 
 
-async def test_a_policy_is_set_and_a_hopeless_entry_put_away(page: Page, gateway: Gateway) -> None:
-    """By keyboard: where dead letters go, how long entries may take, how much is kept; fields show what is
-    set, and empty ones take it away. Without a stream for them dead letters are explained.
+async def test_a_policy_is_set_and_an_entry_moved_to_dead_letters(page: Page, gateway: Gateway) -> None:
+    """With the keyboard. Fields show the current policy, and an empty field removes its part. Without a
+    dead-letter stream a dialog says how to set one.
     """
     ids = await gateway.publish("policy", {"n": "1"}, {"n": "2"})
     await gateway.call("POST", "policy/groups", {"name": "team", "start": "0"})
@@ -250,10 +250,8 @@ async def test_a_policy_is_set_and_a_hopeless_entry_put_away(page: Page, gateway
     await expect(page.locator(".figures")).to_contain_text("keeps at most 1 h")
 
 
-async def test_streams_and_groups_are_made_trimmed_and_deleted(page: Page, gateway: Gateway) -> None:
-    """A trim tells first what it costs; what is refused can be corrected; what cannot be undone has to be
-    typed.
-    """
+async def test_streams_and_groups_are_created_trimmed_and_deleted(page: Page, gateway: Gateway) -> None:
+    """A trim first shows its effect; a refused form can be corrected; a deletion needs the name typed."""
     await page.goto(f"{gateway.server.url}/console")
     await page.get_by_role("button", name="New stream").click()
     await page.get_by_label("Name", exact=True).fill("made here")
@@ -302,20 +300,20 @@ async def test_streams_and_groups_are_made_trimmed_and_deleted(page: Page, gatew
     await expect(page.get_by_text("This stream does not exist.")).to_be_visible()
 
 
-async def test_charts_tell_rate_lag_and_latency(page: Page, gateway: Gateway) -> None:
-    """Figures beside the lines, for who cannot see these."""
+async def test_charts_show_rate_lag_and_latency(page: Page, gateway: Gateway) -> None:
+    """The latest value is text, which screen readers can read."""
     await gateway.call("PUT", "charts/groups/team", {"start": "0"})
     await opened(page, gateway, "charts")
     figure = {name: page.get_by_role("region", name=f"{name}:").locator(".figure") for name in CHARTS}
-    await expect(figure["Latency"]).to_have_text("median –99 % –")
+    await expect(figure["Latency"]).to_have_text("p50 –p99 –")
     await gateway.publish("charts", *({"n": str(n)} for n in range(7)))
-    await expect(figure["Latency"]).to_have_text(re.compile(r"^median <?[\d.]+ m?s99 % <?[\d.]+ m?s$"))
+    await expect(figure["Latency"]).to_have_text(re.compile(r"^p50 <?[\d.]+ m?sp99 <?[\d.]+ m?s$"))
     await expect(figure["Lag"]).to_have_text("7")
     await expect(figure["Rate"]).to_have_text(re.compile(r"^[1-9][\d.]*/s$"))
 
 
-async def test_the_keyboard_reaches_everything(page: Page, gateway: Gateway) -> None:
-    """From the list of streams to an entry and back, without a pointer; the focus is always somewhere."""
+async def test_the_keyboard_is_enough(page: Page, gateway: Gateway) -> None:
+    """From the list of streams to an entry and back without a pointer; the focus is never lost."""
     await gateway.publish("keys", *({"n": f"row {n}"} for n in range(20)))
     await page.goto(f"{gateway.server.url}/console")
     await page.keyboard.press("s")
@@ -352,17 +350,15 @@ async def test_the_keyboard_reaches_everything(page: Page, gateway: Gateway) -> 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_nothing_stands_in_the_way_of_assistive_technology(
-    page: Page, gateway: Gateway, scheme: str
-) -> None:
-    """The checker finds no violation in any view, contrast included, in both themes."""
+async def test_the_views_are_accessible(page: Page, gateway: Gateway, scheme: str) -> None:
+    """Axe finds no violation in any view and either theme, contrast included."""
     stream = f"access-{scheme}"
     await gateway.publish(stream, *({"n": str(n), "city": "Graz"} for n in range(5)))
     await gateway.call("PUT", f"{stream}/groups/team", {"start": "0"})
     await gateway.call("POST", f"{stream}/groups/team/consumers/anna/read", {"count": 2})
     await page.emulate_media(color_scheme="dark" if scheme == "dark" else "light", reduced_motion="reduce")
     await opened(page, gateway, stream)
-    # Told by the test's side of the browser, which the page's policy does not bind.
+    # Run from the test's side of the browser, where the page's policy does not apply.
     await page.evaluate(AXE.read_text())
     await rows(page).first.click()
     await check_access(page)
@@ -380,14 +376,14 @@ async def test_nothing_stands_in_the_way_of_assistive_technology(
 
 
 async def check_access(page: Page) -> None:
-    """Nothing that the checker knows stands in the way."""
+    """Assert that axe finds no violation."""
     found = await page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
-    told = [(one["id"], [node["target"] for node in one["nodes"]]) for one in found["violations"]]
-    assert told == []
+    problems = [(one["id"], [node["target"] for node in one["nodes"]]) for one in found["violations"]]
+    assert problems == []
 
 
 async def test_dark_is_dark(page: Page, gateway: Gateway) -> None:
-    """As the system wants it, or as chosen, which is remembered."""
+    """The theme follows the system, or the reader's choice, which is remembered."""
     await page.emulate_media(color_scheme="dark")
     await page.goto(f"{gateway.server.url}/console")
     paper = "() => getComputedStyle(document.body).backgroundColor"
@@ -401,8 +397,8 @@ async def test_dark_is_dark(page: Page, gateway: Gateway) -> None:
     assert await page.evaluate(paper) == dark
 
 
-async def test_a_deleted_stream_that_comes_back_is_told_as_another(page: Page, gateway: Gateway) -> None:
-    """Its entries start anew, though their IDs may be smaller."""
+async def test_a_recreated_stream_is_followed_from_its_beginning(page: Page, gateway: Gateway) -> None:
+    """Also if its IDs are smaller than before; a row says that it is another stream."""
     await gateway.call("POST", "again/entries", {"id": "99-1", "fields": {"n": "before"}})
     await opened(page, gateway, "again")
     await gateway.call("DELETE", "again")

@@ -1,6 +1,6 @@
-"""A web page from elsewhere, in a real browser, against an open gateway on this machine.
+"""A page of another site, in a real browser, attacks an open gateway on this machine.
 
-Knows: what a page can make a browser send without being asked. Must never know: how the gateway tells.
+Knows: the requests that a page can make a browser send. Must never know: how the gateway recognises them.
 """
 
 import json
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ENTRIES = "/v1/streams/spoils/entries"
 GROUP = "/v1/streams/spoils/groups/g"
-# Everything that needs no permission: each has failed, or has had its time.
+# Every request that needs no permission, until it has failed or timed out.
 ATTACK = """
 async ([gateway, entries, group]) => {
   const streams = ["worker", "thief"].map((name) => `${gateway}${group}/consumers/${name}/stream`);
@@ -89,7 +89,7 @@ def elsewhere() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"], ids=["cross-site", "same-site"])
-async def test_a_page_elsewhere_takes_no_entry_and_throws_no_worker_out(
+async def test_a_page_of_another_site_takes_no_entry_and_disconnects_no_worker(
     browser: Browser, gateway: Gateway, elsewhere: int, host: str
 ) -> None:
     """By image, script, frame, form, link, fetch, beacon, EventSource and WebSocket: nothing changes."""
@@ -106,7 +106,7 @@ async def test_a_page_elsewhere_takes_no_entry_and_throws_no_worker_out(
 
         async def next_id() -> str:
             async for line in lines:
-                assert not line.startswith("event: end"), "the worker was thrown out"
+                assert not line.startswith("event: end"), "the worker was disconnected"
                 if line.startswith("data: "):
                     return str(json.loads(line.removeprefix("data: "))["id"])
             raise AssertionError("the worker's connection is over")
@@ -116,7 +116,7 @@ async def test_a_page_elsewhere_takes_no_entry_and_throws_no_worker_out(
         await page.goto(f"http://{host}:{elsewhere}/")
         url = gateway.server.url
         assert await page.evaluate(ATTACK, [url, ENTRIES, GROUP]) == {"socket": False, "readable": False}
-        # A link: the whole page goes there.
+        # A link navigates the whole page.
         await page.evaluate("url => { location = url; }", f"{url}{GROUP}/consumers/thief/stream")
         await page.wait_for_url("**/thief/stream")
         assert "origin_refused" in await page.content()

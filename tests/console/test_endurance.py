@@ -1,6 +1,6 @@
-"""A console that is left open: it keeps up, does not grow, comes back by itself, and is honest about it.
+"""A console that stays open: it keeps up, does not grow, and reconnects by itself.
 
-Knows: figures of a browser. Must never know: how rows are drawn.
+Knows: the browser's measurements. Must never know: how rows are drawn.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ NODES = "() => document.querySelectorAll('*').length"
 
 @pytest.mark.alone
 async def test_it_keeps_up_with_two_thousand_entries_a_second(page: Page, gateway: Gateway) -> None:
-    """The newest are in sight within a second, no element and no memory is left behind, none was missed."""
+    """The newest entries are visible within a second, none is missed, elements and memory do not leak."""
     await gateway.publish("fast", {"n": "-1", "at": "start", "note": "x" * 40})
     await opened(page, gateway, "fast")
-    # The ring is full when it is measured, so that what is measured after it is growth.
+    # First fill the ring buffer, so that later growth is a leak.
     sent = 0
     for _ in range(12):
         await gateway.publish("fast", *map(_entry, range(sent, sent := sent + 1_000)))
@@ -50,7 +50,7 @@ def _entry(number: int) -> dict[str, str]:
 
 
 async def _publish(gateway: Gateway, first: int, seconds: int) -> int:
-    """At an even pace; the number after the last."""
+    """Publish at an even pace; returns the number after the last."""
     loop = asyncio.get_running_loop()
     began, batch = loop.time(), per_second // 20
     for place in range(seconds * 20):
@@ -68,8 +68,8 @@ async def restarted(tmp_path: Path) -> AsyncIterator[Gateway]:
 
 
 @pytest.mark.parametrize("way", ["kill", "stop"])
-async def test_a_restart_is_told_and_costs_nothing(page: Page, restarted: Gateway, way: str) -> None:
-    """It says that it is away, since when and why; comes back alone; goes on at its cursor."""
+async def test_a_restart_is_shown_and_loses_no_entry(page: Page, restarted: Gateway, way: str) -> None:
+    """The header says since when and why; the page reconnects by itself and continues at its cursor."""
     await restarted.publish("survive", {"n": "before"})
     await opened(page, restarted, "survive")
     await (
@@ -84,11 +84,11 @@ async def test_a_restart_is_told_and_costs_nothing(page: Page, restarted: Gatewa
     await expect(connection).to_contain_text(re.compile("reconnecting|next attempt in 2 s"))
     await expect(connection).to_contain_text(f"Not connected since {since}: ")
     await asyncio.to_thread(restarted.server.start)
-    # Before the page is back.
-    await restarted.publish("survive", *({"n": f"meanwhile {n}"} for n in range(20)))
+    # Before the page has reconnected.
+    await restarted.publish("survive", *({"n": f"during {n}"} for n in range(20)))
     await expect(connection).to_contain_text("Connected since")
     await restarted.publish("survive", {"n": "finally"})
     await expect(rows(page, "finally")).to_have_count(1)
     await expect(rows(page, "Reconnected after")).to_have_count(1)
     texts = await rows(page).locator(".cell:nth-child(3)").all_inner_texts()
-    assert [text for text in texts if text] == ["before", *(f"meanwhile {n}" for n in range(20)), "finally"]
+    assert [text for text in texts if text] == ["before", *(f"during {n}" for n in range(20)), "finally"]

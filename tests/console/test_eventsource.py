@@ -1,6 +1,6 @@
-"""EventSource in a real browser: what a gateway must not answer, or the browser never asks again.
+"""EventSource in a real browser: the gateway must avoid responses after which it never reconnects.
 
-Knows: the standard's states of an EventSource. Must never know: how the gateway ends an answer.
+Knows: the states of an EventSource. Must never know: how the gateway ends a response.
 """
 
 import sys
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 SLOW = str(Path(__file__).parents[1] / "slow_start.py")
 loading_s = 5
 EVENTSOURCE_CLOSED = 2
-# An event every few seconds at most, each followed by a wait of one to five.
+# The gateway ends a response every few seconds; the browser waits one to five before the next.
 back_ms_max = 30_000
 FOLLOW = """
 () => {
@@ -39,7 +39,7 @@ def slow(tmp_path: Path) -> Iterator[Server]:
 
 
 async def test_an_eventsource_outlives_a_kill_and_a_long_start(browser: Browser, slow: Server) -> None:
-    """Kill -9, a log that takes five seconds to read: entries published afterwards arrive by themselves."""
+    """After kill -9 and a start of five seconds, new entries arrive without any action."""
     async with httpx.AsyncClient(base_url=slow.url, timeout=30) as http:
         await http.post("/v1/streams/s/entries", json={"id": "5-0", "fields": {"n": "before"}})
         page = await (await browser.new_context(bypass_csp=True)).new_page()

@@ -1,4 +1,4 @@
-"""The console's files: how they are served, and that they are what they should be.
+"""The console's files: how they are served, and the rules that they follow.
 
 Knows: headers, checksums, the type checker. Must never know: what the page does.
 """
@@ -81,7 +81,7 @@ async def test_nothing_else_is_served(http: httpx.AsyncClient, name: str) -> Non
 
 
 @pytest.mark.parametrize(("name", "checksum"), PUBLISHED.items())
-def test_what_is_vendored_is_as_published(name: str, checksum: str) -> None:
+def test_the_vendored_library_is_as_published(name: str, checksum: str) -> None:
     """The vendored library is unchanged."""
     assert sha256((ROOT / "app" / "vendor" / "uplot" / name).read_bytes()).hexdigest() == checksum
 

@@ -1,6 +1,6 @@
-"""Finding a stream, an entry, what lags behind; and taking along what was found.
+"""Finding streams, entries and lagging groups, and downloading or copying them.
 
-Knows: the page by its roles and names, as people and screen readers do. Must never know: its modules.
+Knows: the page by its ARIA roles and names. Must never know: its modules.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WAREHOUSES = "tenant-4711:region-eu-central:orders-of-the-northern-warehouses"
 LEFT = "element => element.getBoundingClientRect().left"
-# What scrolls and is not among the stops of the Tab key; the checker is content with less.
+# Elements that scroll and cannot be reached with the Tab key; axe does not find all of them.
 OUT_OF_REACH = """() => [...document.querySelectorAll("*")].filter((one) => {
   const { overflowX, overflowY } = getComputedStyle(one);
   const scrolls = (/auto|scroll/.test(overflowY) && one.scrollHeight > one.clientHeight + 1)
@@ -42,8 +42,8 @@ def listed(page: Page) -> Locator:
 
 
 async def test_names_are_whole_and_columns_stay(page: Page, gateway: Gateway) -> None:
-    """At 1280 px, with names that differ at the end alone, beside a stream whose figures grow; the list is
-    made wider by keyboard, which is remembered.
+    """At 1280 px, with long names that differ at the end and figures that grow. The keyboard makes the list
+    wider, and the width is remembered.
     """
     await page.set_viewport_size({"width": 1280, "height": 800})
     names = [f"wide-{place:02}-{'x' * 60}-{end}" for place, end in enumerate(("one", "two", "three"))]
@@ -76,7 +76,7 @@ async def test_names_are_whole_and_columns_stay(page: Page, gateway: Gateway) ->
 
 
 async def test_prefixes_fold_and_any_part_of_a_name_finds(page: Page, gateway: Gateway) -> None:
-    """A few streams are shown open; many are folded, but for the one that is looked at."""
+    """Folders of a short list are open; in a long list only that of the selected stream is."""
     tails = [f"{kind}:{n}" for kind in ("paid", "sent") for n in range(22)]
     for tail in tails:
         await gateway.call("PUT", f"{WAREHOUSES}:{tail}")
@@ -103,8 +103,8 @@ async def test_prefixes_fold_and_any_part_of_a_name_finds(page: Page, gateway: G
     await expect(page.get_by_text("No stream name matches.")).to_be_visible()
 
 
-async def test_the_overview_tells_how_the_gateway_is(page: Page, gateway: Gateway) -> None:
-    """Figures, the busiest streams, and the groups that are furthest behind, the worst first."""
+async def test_the_overview_shows_the_gateway(page: Page, gateway: Gateway) -> None:
+    """Figures, the busiest streams, and the groups with the highest lag, the worst first."""
     for name, count in (("lag-much", 30), ("lag-some", 20)):
         await gateway.call("PUT", f"{name}/groups/team", {"start": "0"})
         await gateway.publish(name, *({"n": str(n)} for n in range(count)))
@@ -129,9 +129,9 @@ async def test_the_overview_tells_how_the_gateway_is(page: Page, gateway: Gatewa
     await expect(page.get_by_role("heading", level=1, name="Overview")).to_be_visible()
 
 
-async def test_dead_letters_say_why_and_go_back(page: Page, gateway: Gateway) -> None:
-    """Some that are chosen, then all of one reason; what is asked for is tried first and told. Those of other
-    groups stay out of it, and so does what dies again meanwhile.
+async def test_dead_letters_have_a_reason_and_are_redriven(page: Page, gateway: Gateway) -> None:
+    """Chosen ones, then all of one reason, each after a preview. Dead letters of other groups stay, and so do
+    those that arrive during the redrive.
     """
     asked: list[dict[str, dict[str, str]]] = []
 
@@ -185,7 +185,7 @@ async def test_dead_letters_say_why_and_go_back(page: Page, gateway: Gateway) ->
 
 
 async def _run_copied(page: Page, name: str) -> dict[str, object]:
-    """What the gateway answers to the command that this button copies."""
+    """Run the command that this button copies; returns the gateway's response."""
     await page.evaluate("() => navigator.clipboard.writeText('')")
     await page.get_by_role("complementary", name="Entry").get_by_role("button", name=name, exact=True).click()
     copied = await page.wait_for_function("() => navigator.clipboard.readText()")
@@ -195,12 +195,8 @@ async def _run_copied(page: Page, name: str) -> dict[str, object]:
     return answer
 
 
-async def test_an_entry_leaves_the_page_as_json_and_curl_and_comes_again(
-    page: Page, gateway: Gateway
-) -> None:
-    """The command that is copied works in a shell; what is published again has the same fields, ends of lines
-    and all.
-    """
+async def test_an_entry_is_copied_and_published_again(page: Page, gateway: Gateway) -> None:
+    """A copied command works in a shell; an entry published again has the same fields, line ends included."""
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     note = 'it\'s\r\n"two" lines'
     (entry_id,) = await gateway.publish("copies", {"note": note, "n": "1"})
@@ -226,7 +222,7 @@ async def test_an_entry_leaves_the_page_as_json_and_curl_and_comes_again(
 
 
 async def test_bytes_are_published_again_as_bytes(page: Page, gateway: Gateway) -> None:
-    """What is no text comes again with its encoding; the next entry is text again."""
+    """A binary entry keeps its encoding; the next entry is text again."""
     await gateway.call("POST", "raw/entries", {"fields": {"raw": "AP8QSA=="}, "encoding": "base64"})
     await opened(page, gateway, "raw")
     await rows(page).last.click()
@@ -245,7 +241,7 @@ async def test_bytes_are_published_again_as_bytes(page: Page, gateway: Gateway) 
 
 
 async def test_ages_are_in_seconds(page: Page, gateway: Gateway) -> None:
-    """A trim by age leaves what is younger; nothing is removed before it is said."""
+    """A trim by age keeps younger entries, and removes none before the reader submits."""
     minutes_ago = round(time.time() * 1000) - 600_000
     await gateway.call("POST", "aged/entries", {"id": f"{minutes_ago}-0", "fields": {"n": "1"}})
     await opened(page, gateway, "aged")
@@ -258,8 +254,8 @@ async def test_ages_are_in_seconds(page: Page, gateway: Gateway) -> None:
     await expect(rows(page)).to_have_count(1)
 
 
-async def test_an_answer_that_comes_late_is_shown_nowhere_else(page: Page, gateway: Gateway) -> None:
-    """Figures of a stream that is left belong to no other."""
+async def test_a_late_response_is_ignored(page: Page, gateway: Gateway) -> None:
+    """Figures of the previous stream never show on the next."""
     await gateway.publish("late", *({"n": str(n)} for n in range(7)))
     await gateway.publish("prompt", {"n": "1"})
 
@@ -274,7 +270,7 @@ async def test_an_answer_that_comes_late_is_shown_nowhere_else(page: Page, gatew
     await expect(page.locator(".figures")).to_contain_text("1 entry ")
     async with page.expect_response(re.compile("/v1/streams/late$")):
         pass
-    # Looked at again and again: the next round of figures would put it right.
+    # Checked often, because the next refresh would correct a wrong figure.
     for _ in range(10):
         assert "1 entry " in await page.locator(".figures").inner_text()
         await asyncio.sleep(0.05)
@@ -287,8 +283,8 @@ async def _downloaded(page: Page, form: str, to: Path) -> str:
     return (await asyncio.to_thread(to.read_bytes)).decode()
 
 
-async def test_what_is_filtered_is_downloaded(page: Page, gateway: Gateway, tmp_path: Path) -> None:
-    """As lines of JSON and as a table, in which nothing is a formula."""
+async def test_filtered_entries_are_downloaded(page: Page, gateway: Gateway, tmp_path: Path) -> None:
+    """As NDJSON and as CSV, where no cell is a formula."""
     formula = '=HYPERLINK("http://127.0.0.1/","click")'
     await gateway.publish("keep/it".replace("/", " "), *({"n": str(n), "text": formula} for n in range(300)))
     await opened(page, gateway, "keep%20it")
@@ -304,7 +300,7 @@ async def test_what_is_filtered_is_downloaded(page: Page, gateway: Gateway, tmp_
 
 
 async def _one_at_a_time(gateway: Gateway, count: int) -> int:
-    """Thousands of requests, so by a client that costs little."""
+    """Publish with a cheap client, because it takes thousands of requests."""
 
     def publish() -> None:
         connection = http.client.HTTPConnection("127.0.0.1", gateway.server.port, timeout=30)
@@ -319,10 +315,8 @@ async def _one_at_a_time(gateway: Gateway, count: int) -> int:
     return count
 
 
-async def test_a_pause_in_a_busy_stream_loses_nothing(page: Page, gateway: Gateway, tmp_path: Path) -> None:
-    """Entries that come one at a time, more than the page has credit for: after it goes on they are all
-    there.
-    """
+async def test_a_pause_in_a_busy_stream_loses_no_entry(page: Page, gateway: Gateway, tmp_path: Path) -> None:
+    """Entries arrive one at a time, more than the page has credit for; after the pause all are shown."""
     await gateway.call("PUT", "busy")
     await opened(page, gateway, "busy")
     sent = 0
@@ -346,10 +340,8 @@ async def test_a_pause_in_a_busy_stream_loses_nothing(page: Page, gateway: Gatew
     await expect(rows(page, "Gap:")).to_have_count(0)
 
 
-async def test_after_a_jump_the_keyboard_goes_on_from_there(page: Page, gateway: Gateway) -> None:
-    """The row that was jumped to is chosen; the next is the next one. Where the list was scrolled, it begins
-    with what is in sight.
-    """
+async def test_after_a_jump_the_arrow_keys_continue_there(page: Page, gateway: Gateway) -> None:
+    """A jump selects its row. Without a selection the keys start at the first visible row."""
     ids = await gateway.publish("jumped", *({"n": f"n{n:04}"} for n in range(1_200)))
     await opened(page, gateway, "jumped")
     grid = page.get_by_role("grid", name="Entries")
@@ -385,7 +377,7 @@ async def test_after_a_jump_the_keyboard_goes_on_from_there(page: Page, gateway:
         await expect(chosen).to_have_text(seen)
 
 
-async def test_the_keyboard_goes_on_in_any_number_of_pages_of_history(page: Page, gateway: Gateway) -> None:
+async def test_the_selection_survives_any_number_of_pages(page: Page, gateway: Gateway) -> None:
     """A row stays selected while pages are inserted before it, however far back they go."""
     ids = await gateway.publish("pages", *({"n": f"n{n:04}"} for n in range(2_000)))
     await opened(page, gateway, "pages")
@@ -403,7 +395,7 @@ async def test_the_keyboard_goes_on_in_any_number_of_pages_of_history(page: Page
 
 
 async def test_a_narrow_window_shows_the_list_on_request(page: Page, gateway: Gateway) -> None:
-    """Above the overview it is open; a stream has the window to itself until the reader asks for the list."""
+    """It is open above the overview, and closed above a stream until the reader opens it."""
     await gateway.publish("slim", {"n": "1"})
     await page.set_viewport_size({"width": 390, "height": 844})
     streams = page.get_by_role("navigation", name="Streams")
@@ -425,7 +417,7 @@ async def test_a_narrow_window_shows_the_list_on_request(page: Page, gateway: Ga
 
 
 async def test_columns_are_resized(page: Page, gateway: Gateway) -> None:
-    """By pointer at the head, by keyboard in the menu of columns; a double click resets."""
+    """With the pointer in the head, with the keyboard in the menu of columns; a double click resets."""
     await gateway.publish("columns", {"alpha": "a" * 90, "beta": "b"})
     await opened(page, gateway, "columns")
     head = page.get_by_role("columnheader", name="alpha")
@@ -447,8 +439,8 @@ async def test_columns_are_resized(page: Page, gateway: Gateway) -> None:
     assert await head.evaluate(WIDTH) == pytest.approx(width, abs=2)
 
 
-async def test_what_is_done_to_pending_entries_is_what_was_chosen(page: Page, gateway: Gateway) -> None:
-    """Idle times are in seconds; what somebody else has acknowledged meanwhile is chosen no more."""
+async def test_actions_apply_to_the_chosen_pending_entries(page: Page, gateway: Gateway) -> None:
+    """Idle times are in seconds; an entry that another client acknowledged is no longer chosen."""
     ids = await gateway.publish("stale", *({"n": str(n)} for n in range(4)))
     await gateway.call("PUT", "stale/groups/team", {"start": "0"})
     await gateway.call("POST", "stale/groups/team/consumers/anna/read", {"count": 4})
@@ -459,7 +451,7 @@ async def test_what_is_done_to_pending_entries_is_what_was_chosen(page: Page, ga
     await page.wait_for_function(
         "() => /[1-9][.0-9]* s/.test(document.querySelector('.pending tbody').textContent)"
     )
-    # Five hundred milliseconds have gone by, five hundred seconds have not.
+    # More than 500 milliseconds have passed, but not 500 seconds.
     await pending.get_by_label("Minimum idle time in seconds").fill("500")
     await expect(lines).to_have_count(1)
     await pending.get_by_label("Minimum idle time in seconds").fill("")
@@ -482,7 +474,7 @@ async def test_what_is_done_to_pending_entries_is_what_was_chosen(page: Page, ga
 
 
 async def test_a_long_list_and_the_overview_are_accessible(page: Page, gateway: Gateway) -> None:
-    """Where there is more than fits, what scrolls can be reached by keyboard."""
+    """The keyboard reaches every element that scrolls."""
     await gateway.publish("reach", *({f"field-{at}": "x" * 40 for at in range(9)} for _ in range(200)))
     await gateway.call("PUT", "reach/groups/team", {"start": "0"})
     for narrow in (False, True):

@@ -1,6 +1,6 @@
-"""Stored content never becomes markup: thirty payloads, in every place where the page shows something.
+"""Stored content never becomes markup: thirty payloads in every place where the page shows content.
 
-Knows: what has worked against other pages. Must never know: why it does not work here.
+Knows: attacks that worked on other pages. Must never know: why they do not work here.
 """
 
 import pytest
@@ -43,7 +43,7 @@ PAYLOADS = (
     "\u202e<gpj.evil>\u202c\u0000\u0008",
     "]]><![CDATA[<img src=x onerror=alert(1)>]]>&lt;img src=x onerror=alert(1)&gt;&#60;",
 )
-# Nobody of these makes anything; whatever else stands in the page was made from a payload.
+# The elements of the page itself; any other comes from a payload.
 KNOWN = (
     *(
         "A",
@@ -92,8 +92,8 @@ KNOWN = (
 )
 WATCH = """() => {
   window.violations = [];
-  const told = (event) => window.violations.push(event.violatedDirective);
-  document.addEventListener("securitypolicyviolation", told);
+  const note = (event) => window.violations.push(event.violatedDirective);
+  document.addEventListener("securitypolicyviolation", note);
 }"""
 COUNT = """() => Object.fromEntries(
   ["SCRIPT", "LINK", "META", "FORM", "NOSCRIPT", "TITLE", "TEXTAREA", "A"].map(
@@ -103,7 +103,7 @@ UNKNOWN = """(known) => [...document.querySelectorAll("*")]
 
 
 async def test_stored_payloads_are_shown_as_text(page: Page, gateway: Gateway) -> None:
-    """As values and as names of fields, in list and inspector: no element, no dialog, no violation."""
+    """As values and names of fields, in the list and the inspector: no element, no dialog, no violation."""
     assert len(PAYLOADS) == 30
     await page.set_viewport_size({"width": 1360, "height": 1400})
     await gateway.publish("harmless", {"value": "x"})
@@ -123,8 +123,8 @@ async def test_stored_payloads_are_shown_as_text(page: Page, gateway: Gateway) -
 
 
 async def test_names_are_shown_as_text(page: Page, gateway: Gateway) -> None:
-    """Of streams, groups and consumers, whoever made them."""
-    # A name has no slash and no control characters.
+    """Names of streams, groups and consumers."""
+    # Names cannot contain a slash or control characters.
     names = [one for one in PAYLOADS if "/" not in one and one.isprintable()][:8]
     await gateway.publish("named", {"n": "1"})
     for name in names:
@@ -149,7 +149,7 @@ async def test_names_are_shown_as_text(page: Page, gateway: Gateway) -> None:
 
 
 async def test_reasons_of_dead_letters_are_shown_as_text(page: Page, gateway: Gateway) -> None:
-    """In their list, in its question and its suggestions; and names on the overview."""
+    """In the list, the dialog and its suggestions; and names on the overview."""
     reasons = [one for one in PAYLOADS if one.isprintable()][:20]
     ids = await gateway.publish("dead", *({"n": str(n)} for n in range(len(reasons))))
     await gateway.call("PUT", "dead/groups/team", {"start": "0"})
@@ -180,16 +180,16 @@ async def _check(page: Page, before: dict[str, int], links: int | None = None) -
     assert await page.evaluate(UNKNOWN, list(KNOWN)) == []
     after = await page.evaluate(COUNT)
     if links is not None:
-        # One a group, which is another view's now.
+        # The other view does not have the links of the groups.
         before, after = before | {"A": 0}, after | {"A": 0}
     assert after == before
     assert await page.evaluate("() => window.violations") == []
 
 
-async def test_the_policy_refuses_what_the_page_would_never_do(
+async def test_the_policy_blocks_what_the_page_never_does(
     page: Page, gateway: Gateway, wrong: list[str]
 ) -> None:
-    """Even a script of the page cannot make markup of a string, or talk to another host."""
+    """Even a script of the page cannot turn a string into markup or contact another host."""
     await opened(page, gateway, "harmless")
     refused = """async () => {
       const tried = [];

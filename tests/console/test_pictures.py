@@ -1,8 +1,8 @@
-"""The pictures of docs/console.md: made here, from a gateway with some life in it.
+"""The pictures of docs/console.md, taken of a gateway with live data.
 
-Knows: what the document shows. Must never know: how the page is made.
+Knows: what the document shows. Must never know: how the page works.
 
-`WEIR_PICTURES=1` puts the pictures that are made into docs/images/; otherwise they are only compared in size.
+`WEIR_PICTURES=1` saves the pictures in docs/images/; otherwise the test only compares their size.
 """
 
 import asyncio
@@ -25,10 +25,8 @@ WIDTH, HEIGHT = 1280, 760
 picture_bytes_max = 200_000
 
 
-async def test_the_pictures_show_what_there_is(page: Page, gateway: Gateway, tmp_path: Path) -> None:
-    """A live tail in light, an entry in dark, a group with what is pending, the overview; each named in the
-    document.
-    """
+async def test_the_pictures_match_the_document(page: Page, gateway: Gateway, tmp_path: Path) -> None:
+    """A live tail, an entry in the dark theme, a group, the overview; all in the document."""
     folder = DOCS / "images" if os.environ.get("WEIR_PICTURES") else tmp_path
     await page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     await _before(gateway)
@@ -86,7 +84,7 @@ async def _before(gateway: Gateway) -> None:
 
 
 async def _live(gateway: Gateway) -> None:
-    """Some seconds of orders, more and fewer of them, and a group that follows."""
+    """A few seconds of orders at a varying rate, and a group that reads them."""
     chance, number = random.Random(8), 400
     for place in range(50):
         count = 2 + abs(25 - place) // 4

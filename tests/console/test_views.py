@@ -1,8 +1,8 @@
-"""Every view as it looks: narrow and wide, light and dark; nothing is cut off, nothing runs over the edge.
+"""Every view, narrow and wide, light and dark: no text is cut off, no element crosses the edge.
 
-Knows: the views, and how to see that something does not fit. Must never know: what a view is for.
+Knows: the views, and how to detect what does not fit. Must never know: what a view is for.
 
-`WEIR_VIEWS=folder` keeps the pictures there.
+`WEIR_VIEWS=folder` saves the pictures there.
 """
 
 import os
@@ -21,20 +21,20 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 LONG = "tenant-4711:region-eu-central:orders-of-the-northern-warehouses:"
 STREAM = f"{LONG}placed"
 SIZES = {"wide": (1280, 800), "narrow": (390, 844)}
-# What is wider than the window, or than the box that hides its end without a way to scroll there.
+# Elements that cross the edge of the window, or whose end is hidden without a way to scroll there.
 OVERFLOWS = """() => {
   const LOOKED_AT = "button, h1, h2, dt, dd, th, label, input, select, .figures, .status, .connection > span";
   const UNSEEN = ".unseen, .skip, [hidden], dialog:not([open])";
-  // These scroll, or are cut off where a column ends.
+  // These scroll, or cut text off at the end of a column.
   const SCROLLS = ".grid, .sideways, .plot, .menu";
   const wide = document.documentElement.scrollWidth > innerWidth ? ["the page"] : [];
   for (const one of document.querySelectorAll(LOOKED_AT)) {
     const box = one.getBoundingClientRect();
     if (one.closest(`${UNSEEN}, ${SCROLLS}`) || !one.checkVisibility() || box.width === 0) continue;
-    const said = `${one.tagName}.${one.className} ${one.textContent.slice(0, 40)}`;
+    const label = `${one.tagName}.${one.className} ${one.textContent.slice(0, 40)}`;
     const isCut = one.scrollWidth > one.clientWidth + 1 && one.matches("button, h1, th, dt, dd, label");
-    if (box.right > innerWidth + 1 || box.left < -1) wide.push(`over the edge: ${said}`);
-    else if (isCut) wide.push(`cut off: ${said}`);
+    if (box.right > innerWidth + 1 || box.left < -1) wide.push(`over the edge: ${label}`);
+    else if (isCut) wide.push(`cut off: ${label}`);
   }
   return wide;
 }"""
@@ -58,8 +58,11 @@ async def _fill(gateway: Gateway) -> None:
         "POST", f"{STREAM}/groups/billing/consumers/worker-on-node-17/read", {"count": 9}
     )
     ids = [one["id"] for one in given["entries"] if isinstance(one, dict)]
-    letters = {"ids": ids[:3], "reason": "the customer's address could not be found in any of the registers"}
-    await gateway.call("POST", f"{STREAM}/groups/billing/dead-letter", letters)
+    dead_letters = {
+        "ids": ids[:3],
+        "reason": "the customer's address could not be found in any of the registers",
+    }
+    await gateway.call("POST", f"{STREAM}/groups/billing/dead-letter", dead_letters)
 
 
 async def _overview(page: Page, gateway: Gateway) -> None:
@@ -83,7 +86,7 @@ async def _groups(page: Page, gateway: Gateway) -> None:
     await expect(page.get_by_role("region", name="Dead letters").get_by_role("row")).to_have_count(4)
 
 
-async def _letters(page: Page, gateway: Gateway) -> None:
+async def _dead_letters(page: Page, gateway: Gateway) -> None:
     await _groups(page, gateway)
     await page.get_by_role("region", name="Dead letters").scroll_into_view_if_needed()
 
@@ -92,7 +95,7 @@ async def _publish(page: Page, gateway: Gateway) -> None:
     await opened(page, gateway, STREAM, "publish")
 
 
-async def _question(page: Page, gateway: Gateway) -> None:
+async def _dialog(page: Page, gateway: Gateway) -> None:
     await _groups(page, gateway)
     await page.get_by_role("button", name="Policy…").click()
     await expect(page.get_by_role("dialog")).to_be_visible()
@@ -103,14 +106,14 @@ VIEWS: dict[str, Callable[[Page, Gateway], Awaitable[None]]] = {
     "live": _live,
     "entry": _entry,
     "groups": _groups,
-    "letters": _letters,
+    "dead-letters": _dead_letters,
     "publish": _publish,
-    "question": _question,
+    "dialog": _dialog,
 }
 
 
 async def test_every_view_fits(page: Page, gateway: Gateway, tmp_path: Path) -> None:
-    """Light and dark, wide and narrow, with long names: all that is shown can be read or scrolled to."""
+    """With long names, all text can be read or scrolled to."""
     folder = Path(os.environ.get("WEIR_VIEWS") or tmp_path)
     await _fill(gateway)
     found: dict[str, object] = {}
