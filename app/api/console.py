@@ -22,7 +22,7 @@ from app.http.operations import Router
 router: Final = Router("gateway")
 
 _VENDORED: Final = {"uplot.js": "uPlot.esm.js", "uplot.css": "uPlot.min.css"}
-# Besides: no string becomes markup or code, whatever a script tries (trusted types without any policy).
+# Trusted types without any policy: no script can turn a string into markup or code.
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -44,7 +44,7 @@ async def get_console(call: CallParameter) -> Answer:
 
 @router.get("/console/{file:path}", Access.OPEN, hidden=True)
 async def get_console_file(call: CallParameter, file: str) -> Answer:
-    """A module, a sheet, a picture of the page."""
+    """A module, a style sheet or the icon of the page."""
     found = (await asyncio.to_thread(_files)).get(file)
     if found is None:
         raise RefusalError("no_route", "the console has no such file")
@@ -53,7 +53,7 @@ async def get_console_file(call: CallParameter, file: str) -> Answer:
 
 @cache
 def _files() -> Mapping[str, File]:
-    """All of them by their paths, read once: a few hundred kilobytes."""
+    """The files by path, read once: a few hundred kilobytes."""
     bodies = dict(_read(files("app").joinpath("console")))
     vendored = files("app").joinpath("vendor", "uplot")
     bodies |= {name: vendored.joinpath(published).read_bytes() for name, published in _VENDORED.items()}
@@ -61,7 +61,7 @@ def _files() -> Mapping[str, File]:
 
 
 def _read(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-    """The files in a folder and in its folders, each with its path."""
+    """The path and the content of each file in a folder and its subfolders."""
     for one in folder.iterdir():
         if one.is_dir():
             yield from _read(one, f"{prefix}{one.name}/")

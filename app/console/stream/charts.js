@@ -32,7 +32,7 @@ const CHARTS = [
     label: "Latency",
     hint: "time from an entry's ID to this page, median and 99th percentile",
     format: formatDuration,
-    lines: [{ series: "p50", name: "median", stroke: MAIN }, { series: "p99", name: "99 %", stroke: SECOND }],
+    lines: [{ series: "p50", name: "p50", stroke: MAIN }, { series: "p99", name: "p99", stroke: SECOND }],
   },
 ];
 
