@@ -42,9 +42,10 @@ fmt: dev  ## format, and fix what ruff can fix
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-lint: dev  ## formatting and lint
+lint: dev  ## formatting, lint, dead code
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/python .ci/dead_code.py
 
 types: dev  ## mypy, strict, tests included
 	$(BIN)/mypy

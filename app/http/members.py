@@ -8,7 +8,6 @@ An integer or an object that is null is one that was not given, except where a c
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from app import names
 from app.errors import RefusalError, invalid, step
 from app.http import strict_json
 from app.http.query import malformed_id
@@ -71,11 +70,6 @@ def text(given: Members, name: str, hint: str, *, where: str = "") -> str:
     if not isinstance(value, str) or isinstance(value, Number):
         raise invalid(f"{where}/{name}", hint)
     return value
-
-
-def name_of(given: Members, member: str, what: str, *, where: str = "") -> str:
-    """The name of a group, a consumer, a stream (`what` is `"group name"`, …). Raises `invalid_name`."""
-    return names.check_text(text(given, member, f"the {what}, a string, is missing", where=where), what)
 
 
 def entry_id(value: Json, pointer: str, hint: str = "it is an ID, '<ms>-<seq>' or '<ms>'") -> int:

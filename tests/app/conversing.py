@@ -200,3 +200,18 @@ def ops(sent: Sequence[Json]) -> list[str]:
 def working(world: World, entries: int = 3, **more: Any) -> None:
     world.add("s", entries)
     world.say("consume", sub="w", stream="s", group="g", consumer="c", create="0", **more)
+
+
+def names_of(session: Session) -> list[str]:
+    """The names of a conversation's subscriptions."""
+    return list(session._by_name)  # noqa: SLF001 - no frame lists them
+
+
+def key_of(session: Session, name: str) -> int:
+    """The key under which a subscription's events come."""
+    return session._by_name[name].key  # noqa: SLF001 - effects alone carry it
+
+
+def credit_of(session: Session, name: str) -> int | None:
+    """What is left of a subscription's credit, None where it is unlimited."""
+    return session._by_name[name].credit  # noqa: SLF001 - no frame shows it

@@ -14,7 +14,7 @@ import pytest
 from app.live.websocket import frame_reader, frames
 from app.openapi import asyncapi
 from app.settings import Settings
-from tests.app.conversing import World, working
+from tests.app.conversing import World, key_of, working
 
 SPECIFICATION: Final = (
     Path(__file__).parents[1] / "sdk" / "node_modules" / "@asyncapi" / "specs" / "schemas" / "3.0.0.json"
@@ -84,7 +84,7 @@ def test_what_is_sent_has_the_described_shape() -> None:
     world.say("nack", sub="w", ids=world.pushed("w"), ref=5)
     world.say("ack", sub="w", ids=world.pushed("w"), ref=6)
     world.say("unsubscribe", sub="t", ref=7)
-    world.do(world.session.revoke(world.session.key_of("w"), "replaced"))
+    world.do(world.session.revoke(key_of(world.session, "w"), "replaced"))
     world.do(world.session.drain(100))
     seen = {frame["op"] for frame in world.sent}
     assert seen == {

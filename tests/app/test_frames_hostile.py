@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from app.settings import Settings
+from tests.app.conversing import names_of
 from tests.app.pushing import House, Json, Peer
 
 WORK: Final = {"sub": '"w"', "stream": '"s"', "group": '"g"', "consumer": '"c"'}
@@ -127,7 +128,7 @@ def hand_in(house: House, peer: Peer, members: dict[str, str]) -> Json:
     if answer["op"] == "error":
         assert 400 <= answer["problem"]["status"] < 500
         assert answer["problem"]["code"] != "malformed_json"
-    for name in peer.session.subscriptions:
+    for name in names_of(peer.session):
         house.do(peer.say, "unsubscribe", sub=name)
     house.do(peer.say, "consume", sub="held", stream="h", group="g", consumer="c", create="0")
     house.settle()

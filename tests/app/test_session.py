@@ -15,7 +15,7 @@ from engine.commands import Claim as ClaimOptions
 from engine.commands import Cursor, EnsureGroup, Nack, NackMode, Trim, XClaim, XNack, XReadGroup, XTrim
 from engine.replies import Entries
 from engine.replies import Gap as EngineGap
-from tests.app.conversing import LIMITS, Json, World, ops, working
+from tests.app.conversing import LIMITS, Json, World, credit_of, key_of, names_of, ops, working
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_stream_that_is_ready_twice_is_taken_once(world: World) -> None:
     world.add("b", 2)
     world.tell("subscribe", sub="t", streams={"a": "0", "b": "0"}, batch_max=2)
     world.come_back(world.under_way[0])
-    key = world.session.key_of("t")
+    key = key_of(world.session, "t")
     for _ in range(3):
         world.do(world.session.ready(key, "b"))
     takes = []
@@ -135,7 +135,7 @@ def test_a_gap_costs_no_credit(world: World) -> None:
     assert told == {
         "op": "gap", "sub": "t", "stream": "s", "requested": "1-0", "first_available": "5-0", "lost": None
     }  # fmt: skip
-    assert world.session.credit_of("t") == 1
+    assert credit_of(world.session, "t") == 1
 
 
 def test_an_encoded_page_is_shared() -> None:
@@ -202,7 +202,7 @@ def test_being_claimed_away_gives_credit_back(world: World) -> None:
     assert len(world.pushed("w")) == 3
     world.do(world.session.tick())
     world.settle()
-    assert world.session.credit_of("w") == 0
+    assert credit_of(world.session, "w") == 0
 
 
 @pytest.mark.parametrize("place", [0, 12_000, 24_999])
@@ -213,11 +213,11 @@ def test_whatever_it_holds_is_looked_at_in_turn(world: World, place: int) -> Non
         held = [ids.parse(text) or 0 for text in world.pushed("w")][-25_000:]
         claim = ClaimOptions(ids=[held[place]], min_idle_ms=0)
         world.run(XClaim(stream="s", group="g", consumer="other", claim=claim))
-        assert world.session.credit_of("w") == 0
+        assert credit_of(world.session, "w") == 0
         for _ in range(3):
             world.do(world.session.tick())
             world.settle()
-        assert world.session.credit_of("w") == 1
+        assert credit_of(world.session, "w") == 1
         world.add("s")
         world.settle()
 
@@ -229,7 +229,7 @@ def test_what_it_holds_for_long_is_not_claimed_from_itself(world: World) -> None
     world.add("s")
     world.settle()
     assert world.pushed("w") == world.texts("s")
-    assert world.session.credit_of("w") == 2
+    assert credit_of(world.session, "w") == 2
     group = world.keyspace.keys["s"].groups["g"]
     assert {one.delivery_count for _, one in group.in_order_of_delivery()} == {1}
 
@@ -242,9 +242,9 @@ def test_what_was_released_behind_its_back_is_sent_again(world: World) -> None:
     world.run(XNack(stream="s", group="g", nack=nack))
     world.settle()
     assert world.pushed("w") == [first, second, first]
-    assert world.session.credit_of("w") == 3
+    assert credit_of(world.session, "w") == 3
     world.say("ack", sub="w", ids=[first, second])
-    assert world.session.credit_of("w") == 5
+    assert credit_of(world.session, "w") == 5
 
 
 def test_a_deleted_entry_of_its_own_has_no_fields(world: World) -> None:
@@ -307,7 +307,7 @@ def test_what_a_full_socket_has_no_room_for_goes_back(world: World, owner: str |
     world.under_way.clear()
     effects = world.session.delivered(read.key, world.run(read.command), room=False)
     assert [type(one) for one in effects] == [Submit, ReadGroup]
-    assert world.session.credit_of("w") == 5
+    assert credit_of(world.session, "w") == 5
     world.do(effects[:1])
     world.settle()
     group = world.keyspace.keys["s"].groups["g"]
@@ -344,7 +344,7 @@ def test_a_consumer_is_told_why_it_ends(world: World, command: list[str], reason
     world.run(request.command)
     world.settle()
     assert world.sent[-1] == {"op": "revoked", "sub": "w", "reason": reason}
-    assert world.session.subscriptions == ()
+    assert names_of(world.session) == []
 
 
 def test_a_replaced_consumer_is_told(world: World) -> None:
@@ -532,7 +532,7 @@ def test_refusals_have_the_codes_of_rest(frame: Json, code: str) -> None:
     before = world.texts("s")
     (told,) = world.say(frame.pop("op"), ref="r", **frame)
     assert (told["op"], told["ref"], told["problem"]["code"]) == ("error", "r", code)
-    assert world.session.subscriptions == ("w",)
+    assert names_of(world.session) == ["w"]
     assert world.texts("s") == before
 
 

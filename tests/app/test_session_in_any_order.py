@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine import ids
 from engine.commands import Claim as ClaimOptions
 from engine.commands import XClaim
-from tests.app.conversing import World
+from tests.app.conversing import World, names_of
 
 
 class Conversation(RuleBasedStateMachine):
@@ -85,7 +85,7 @@ class Conversation(RuleBasedStateMachine):
     def nothing_is_exceeded(self) -> None:
         if "t" in self.granted:
             assert len(self.world.pushed("t")) <= self.granted["t"]
-        if "w" in self.world.session.subscriptions:
+        if "w" in names_of(self.world.session):
             (work,) = [one for one in self.world.session._by_name.values() if one.name == "w"]  # noqa: SLF001
             held = getattr(work, "held")  # noqa: B009 - of the kind that works
             assert work.credit is not None

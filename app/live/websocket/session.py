@@ -78,19 +78,6 @@ class Session:
         self._draining = False
         self._closed = False
 
-    @property
-    def subscriptions(self) -> Sequence[str]:
-        """The names in use."""
-        return tuple(self._by_name)
-
-    def credit_of(self, name: str) -> int | None:
-        """What is left of a subscription's credit; None is unlimited."""
-        return self._by_name[name].credit
-
-    def key_of(self, name: str) -> int:
-        """A subscription's key, under which its events come."""
-        return self._by_name[name].key
-
     # ---- frames
 
     def receive(self, text: bytes) -> Effects:

@@ -1,0 +1,69 @@
+"""Fails when a function, method, class, attribute or import is used nowhere, with vulture.
+
+Fields of models and messages do not count: they are read by the programs that get the JSON. What a framework
+calls, and what users of a library call, is listed below with its reason.
+"""
+
+import sys
+from typing import Final
+
+from vulture import Vulture
+
+SOURCES: Final = ("app", "engine", "sdk/python", "spark")
+CONFIDENCE_MIN: Final = 60
+# Below this confidence a variable may be a field.
+VARIABLE_CONFIDENCE_MIN: Final = 100
+DECORATORS: Final = ["@router.*", "@routes.*", "@runs", "@_ENTRIES.*", "@_GROUPS.*", "@_MANY.*"]
+ALLOWED: Final = {
+    "python": ["__getattr__"],
+    "pydantic": ["__pydantic_config__", "settings_customise_sources", "core"],
+    "pydantic passes these by name": ["dotenv_settings", "file_secret_settings"],
+    "structlog passes these by position": ["logger"],
+    "starlette": ["background", "get_route_handler"],
+    "uvicorn": [
+        "capture_signals",
+        "force_exit",
+        "handle_events",
+        "handle_parser_exception",
+        "keep_alive",
+        "ping_interval",
+        "send_400_response",
+        "send_receive_event_to_app",
+        "should_exit",
+        "total_requests",
+    ],
+    "spark": [
+        "commit",
+        "getDefaultReadLimit",
+        "initialOffset",
+        "latestOffset",
+        "onQuery*",
+        "prepareForTriggerAvailableNow",
+        "pushFilters",
+        "reportLatestOffset",
+        "streamReader",
+        "streamWriter",
+    ],
+    "named in quoted annotations": ["Concatenate", "PendingRow", "Source"],
+    "users of the client call these": ["publish_batch", "read_after", "running_gateway"],
+    "faults that tests inject": ["heal", "stop_before", "crash", "unsynced_name_changes", "rival"],
+}
+
+
+def main() -> int:
+    """Print what is used nowhere; 1 if there is anything."""
+    names = [name for group in ALLOWED.values() for name in group]
+    vulture = Vulture(ignore_names=names, ignore_decorators=DECORATORS)
+    vulture.scavenge(SOURCES)
+    found = [
+        item
+        for item in vulture.get_unused_code(min_confidence=CONFIDENCE_MIN)
+        if item.typ != "variable" or item.confidence >= VARIABLE_CONFIDENCE_MIN
+    ]
+    for item in found:
+        print(item.get_report())
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
