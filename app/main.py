@@ -62,7 +62,7 @@ ROUTES: Final[Sequence[Route | Operation]] = [
     *multi_stream.routes.all,
     *plan.router.operations,
     *groups.router.operations,
-    *consumers.routes.all,
+    *consumers.router.operations,
     *pending.router.operations,
     *claims.router.operations,
     *dead_letters.routes.all,

@@ -12,7 +12,7 @@ from app.errors import invalid, step
 from app.http import media, members, query
 from app.http.binder import CallParameter
 from app.http.calls import Answer, Call
-from app.http.deliveries import DeliveredEntry
+from app.http.deliveries import DeliveredEntry, deliveries, no_history, nothing_delivered
 from app.http.models import (
     ConsumerName,
     CursorsByStream,
@@ -27,7 +27,6 @@ from app.http.models import (
 )
 from app.http.operations import Router
 from app.http.routing import Routes
-from app.wire import groups
 from app.wire import many as wire
 from app.wire.read import ReadLimits, assemble, gap_refused, preferred_wait_ms
 from engine.commands import Cursor, DescribeGroup, XRead, XReadGroup
@@ -169,12 +168,12 @@ def _delivered(
     command: XReadGroup, reply: GroupRead, empty: Sequence[DescribeGroup], infos: Sequence[Reply]
 ) -> Mapping[str, bytes]:
     """What each stream gave; `infos` answer `empty`."""
-    bodies = {one.stream: groups.deliveries(one) for one in reply.streams}
+    bodies = {one.stream: deliveries(one) for one in reply.streams}
     for one, info in zip(empty, infos, strict=True):
-        bodies[one.stream] = groups.nothing_delivered(info, more=one.stream in reply.unfinished)
+        bodies[one.stream] = nothing_delivered(info, more=one.stream in reply.unfinished)
     for name, after in command.streams:
         if name in reply.unfinished and isinstance(after, int):
-            bodies[name] = groups.no_history(after)
+            bodies[name] = no_history(after)
     return bodies
 
 

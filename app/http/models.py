@@ -181,7 +181,9 @@ def _checked_name(value: object, what: str, at: str | None = None) -> str:
         raise wrong(refusal.detail, refusal.code, at) from None
 
 
-class _Name(_Type):
+class NameType(_Type):
+    """The name of a stream, a group or a consumer."""
+
     def __init__(self, what: str, example: str) -> None:
         super().__init__(
             self._name,
@@ -194,9 +196,9 @@ class _Name(_Type):
         return _checked_name(value, self.what)
 
 
-StreamName = Annotated[str, _Name("stream name", "orders")]
-GroupName = Annotated[str, _Name("group name", "billing")]
-ConsumerName = Annotated[str, _Name("consumer name", "worker-1")]
+StreamName = Annotated[str, NameType("stream name", "orders")]
+GroupName = Annotated[str, NameType("group name", "billing")]
+ConsumerName = Annotated[str, NameType("consumer name", "worker-1")]
 
 
 class StreamNames(_Type):

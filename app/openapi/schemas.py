@@ -128,41 +128,6 @@ class Page(Struct, omit_defaults=True):
     gap: Gap | UnsetType = UNSET
 
 
-class GroupRead(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """What a consumer wants. With `after`, an ID or `0`, it reads again what it has not acknowledged; `wait`,
-    `noack` and `claim_min_idle_ms` are for new entries.
-    """
-
-    count: Annotated[int, Meta(ge=1, le=10_000, description="100 by default")] | UnsetType = UNSET
-    wait: Annotated[int, Meta(ge=0, le=60_000, description="milliseconds to wait")] | UnsetType = UNSET
-    noack: Annotated[bool, Meta(description="acknowledged as soon as delivered")] | UnsetType = UNSET
-    after: EntryId | UnsetType = UNSET
-    claim_min_idle_ms: Milliseconds | UnsetType | None = UNSET
-
-
-class DeliveredEntry(Struct, omit_defaults=True):
-    """An entry handed to a consumer. `fields` is null where a pending entry was deleted from the stream."""
-
-    id: EntryId
-    fields: dict[str, str] | None
-    encoding: Base64 | UnsetType = UNSET
-    pairs: Pairs | UnsetType = UNSET
-    delivery_count: Count | UnsetType = UNSET
-    idle_ms: Milliseconds | UnsetType = UNSET
-
-
-class Deliveries(Struct, omit_defaults=True):
-    """New entries come with `last_delivered_id`, those of a history read with `next`. `more` tells that a
-    limit ended the read: what it left is not delivered yet.
-    """
-
-    entries: list[DeliveredEntry]
-    more: bool
-    last_delivered_id: EntryId | UnsetType = UNSET
-    next: EntryId | UnsetType = UNSET
-    gap: Gap | UnsetType = UNSET
-
-
 class Place(Struct):
     """Where a value is wrong: in the body, by a JSON pointer (RFC 6901), in a parameter or in a header."""
 

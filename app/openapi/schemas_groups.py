@@ -45,30 +45,6 @@ class Group(Struct):
     consumer_timeout_ms: Milliseconds | None
 
 
-class Consumer(Struct):
-    """A consumer of a group: what it holds, when it last asked (`idle_ms`) and last got something
-    (`inactive_ms`, null before the first time).
-    """
-
-    name: Name
-    pending: Count
-    idle_ms: Milliseconds
-    inactive_ms: Milliseconds | None
-
-
-class ConsumerPage(Struct):
-    """Consumers by name; `next` is the name to go on `after`, null at the end."""
-
-    consumers: list[Consumer]
-    next: Name | None
-
-
-class RemovedConsumer(Struct):
-    """How many pending entries the consumer held."""
-
-    pending: Count
-
-
 DeadLetterBound = Annotated[
     str,
     Meta(

@@ -218,3 +218,11 @@ async def test_what_asks_for_nothing_goes_with_everything(http: httpx.AsyncClien
         expected = 422 if "last" in query else 200
         assert (await http.get(f"{ENTRIES}?{query}", headers=columns)).status_code == expected
     assert (await http.get(f"{ENTRIES}?end=5&wait=1")).status_code == 422
+
+
+async def test_an_unknown_member_is_refused_with_those_of_its_own_object(http: httpx.AsyncClient) -> None:
+    """The members of the body are no help for an object within it."""
+    outer = await http.put(GROUP, json={"strat": "0"})
+    inner = await http.put(GROUP, json={"dead_letter": {"stream": "d", "strem": "d"}})
+    assert outer.json()["errors"][0]["detail"].startswith("unknown member; known here: dead_letter, ")
+    assert inner.json()["errors"] == [{"detail": "unknown member", "pointer": "/dead_letter/strem"}]
