@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
 
+from app import logs
 from app.api import (
     backup,
     claims,
@@ -43,11 +44,12 @@ from app.http.origins import Origins
 from app.http.paths import Paths
 from app.http.request_id import Envelope
 from app.http.routing import Route, RouteTable, add_to, answer
+from app.lifespan import EngineLife, check_exposure, prepare, serve_lifespan
 from app.openapi import document
-from app.settings import Settings
+from app.settings import Settings, load
 from app.transport.fast_path import FastPath
 from app.version import VERSION
-from engine import Clock
+from engine import Clock, SystemClock
 
 ROUTES: Final[Sequence[Route | Operation]] = [
     *root.router.operations,
@@ -93,12 +95,15 @@ class App:
         self.fast_path = FastPath(gateway, self._hot, origins, self._outermost) if fast_path else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one HTTP request, or one WebSocket; there is no lifespan."""
+        """Serve one HTTP request, one WebSocket, or the lifespan, which opens and closes the engine."""
         if scope["type"] == "http":
             await self._outermost(scope, receive, send)
         elif scope["type"] == "websocket":
             scope["method"] = "GET"
             await self._outermost(scope, receive, socket.upgrading(send))
+        elif scope["type"] == "lifespan":
+            await serve_lifespan(EngineLife(self.gateway, self.flush_logs), receive, send)
+            self.flush_logs()
 
     def refuse(self, refusal: RefusalError) -> Answer:
         """The answer to what the server could not read as a request."""
@@ -127,10 +132,27 @@ class App:
 
 
 def create_app(
-    settings: Settings, clock: Clock, *, fast_path: bool = True, policy: AccessPolicy | None = None
+    settings: Settings,
+    clock: Clock | None = None,
+    *,
+    fast_path: bool = True,
+    policy: AccessPolicy | None = None,
 ) -> App:
     """The application for these settings. `fast_path=False` sends every request through FastAPI."""
-    return App(Gateway(settings, clock, policy), fast_path=fast_path)
+    return App(Gateway(settings, clock or SystemClock(), policy), fast_path=fast_path)
+
+
+def __getattr__(name: str) -> App:
+    """`uvicorn app.main:app`: the application for the settings of environment and file, made when it is asked
+    for.
+    """
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    settings, _ = load({})
+    check_exposure(settings)
+    logs.configure(settings.log_level, settings.log_format)
+    prepare()
+    return create_app(settings, fast_path=False)
 
 
 @lru_cache(_APIS_MAX)

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from ruamel.yaml import YAML
 
+from app.lifespan import check_exposure
 from app.settings import load
-from app.transport.server import check_exposure
 
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(sys.executable).parent

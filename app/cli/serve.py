@@ -47,7 +47,7 @@ def serve(
     settings, _ = _settings(
         {"host": host, "port": port, "data": data, "fsync": fsync, "insecure": insecure}, others, config
     )
-    from app import logs
+    from app import lifespan, logs
     from app.settings import unknown_variables
     from app.transport import server
     from engine import SystemClock
@@ -55,10 +55,10 @@ def serve(
     logs.configure(settings.log_level, settings.log_format)
     for name, nearest in unknown_variables(os.environ):
         logs.get().warning("unknown variable", name=logs.escape(name), nearest=nearest)
-    server.prepare()
+    lifespan.prepare()
     try:
         server.run(settings, SystemClock(), _say)
-    except server.ServerStoppedError as stopped:
+    except lifespan.ServerStoppedError as stopped:
         print(f"weir: {stopped}", file=sys.stderr)
         raise typer.Exit(stopped.exit_code) from None
 

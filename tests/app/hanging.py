@@ -6,7 +6,7 @@ Must never know: what must follow from that.
 
 import threading
 
-from app.transport import server
+from app import lifespan
 from engine.keyspace import Keyspace
 from engine.records import Append
 from engine.storage.file import FileHandle
@@ -36,5 +36,5 @@ if __name__ == "__main__":
     _poisoned = Append.apply
     Append.apply = _slow  # type: ignore[assignment, method-assign]
     FileHandle.sync = _hanging  # type: ignore[assignment, method-assign]
-    server.ABANDON_S_MAX = _abandon_s_max  # type: ignore[misc]
+    lifespan.ABANDON_S_MAX = _abandon_s_max  # type: ignore[misc]
     main()

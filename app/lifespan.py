@@ -1,0 +1,262 @@
+"""The engine's life within a process: opened on its data, replaced after a fault, closed.
+
+Knows: how recovery and its end are logged, which end has which exit code, what the ASGI lifespan is.
+Must never know: routes, sockets, which server runs the application.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from app import logs
+from app.gateway import Gateway, Receive, RecoveryProgress
+from app.http.calls import Send
+from app.memory_limit import default_bytes
+from app.settings import Settings
+from engine import (
+    Caps,
+    Engine,
+    Growth,
+    LogPoisoned,
+    LogRefused,
+    Storage,
+    StorageLocked,
+    StorageRefused,
+)
+
+FINE: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+DATA_REFUSED: Final = 3
+LOCKED: Final = 4
+FAULT: Final = 5
+
+# While the log is read, its own log hears of it so often.
+_TELL_S: Final = 5.0
+# A fault inside the engine that comes again so soon is not cured by reading the log.
+_FAULT_AGAIN_S: Final = 600.0
+# After a fault, what threads still do with files has this long to end.
+ABANDON_S_MAX: Final = 10.0
+
+
+class ServerStoppedError(Exception):
+    """The gateway cannot run. `exit_code` is the process's, the text for whoever started it."""
+
+    def __init__(self, exit_code: int, text: str) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+def check_exposure(settings: Settings) -> None:
+    """Raise Stopped unless the settings say that strangers may reach it, and under which names."""
+    if settings.is_loopback:
+        return
+    if not settings.insecure:
+        raise ServerStoppedError(
+            USAGE,
+            f"listening on {settings.host} would let everybody who reaches it read, write and delete "
+            "everything: stay on 127.0.0.1, or say --insecure",
+        )
+    if not settings.allowed_hosts:
+        raise ServerStoppedError(
+            USAGE,
+            f"listening on {settings.host} with --insecure needs allowed_hosts, the names that clients use "
+            "for this gateway: without them any web page could call it by its own name (DNS rebinding). Say "
+            "--set allowed_hosts=weir.example or WEIR_ALLOWED_HOSTS; loopback names are always allowed",
+        )
+
+
+def prepare() -> None:
+    """What a process does before it makes files: nobody else may read them."""
+    os.umask(0o077)
+
+
+class EngineLife:
+    """The engine of one gateway: `open`, `keep` until `stop`, `close`."""
+
+    def __init__(self, gateway: Gateway, flush_logs: Callable[[], None]) -> None:
+        self.stopping = asyncio.Event()
+        self._gateway = gateway
+        self._flush_logs = flush_logs
+        self._settings = gateway.settings
+        self._clock = gateway.clock
+        self._engine: Engine | None = None
+        self._broken = False
+        # Set when the engine is broken, and when it is to stop.
+        self._wake = asyncio.Event()
+        self._fault_at: float | None = None
+        self._tell_at = gateway.clock.monotonic() + _TELL_S
+        gateway.on_fault = self._fault
+
+    async def open(self) -> None:
+        """Read the log, and let the gateway serve. Raises ServerStoppedError."""
+        self._engine = await self._open(self._settings.data)
+
+    async def keep(self) -> None:
+        """Replace the engine after a fault, until `stop`. Raises ServerStoppedError."""
+        while not self.stopping.is_set():
+            await self._wake.wait()
+            if self._broken and self._engine is not None and not self.stopping.is_set():
+                broken, self._engine = self._engine, None
+                self._broken = False
+                self._wake.clear()
+                self._engine = await self._replace(broken)
+
+    def stop(self) -> None:
+        """Begin nothing new, and end reads that wait."""
+        self.stopping.set()
+        self._wake.set()
+        self._gateway.drain()
+
+    async def close(self) -> None:
+        """Bring the log to its end. Raises ServerStoppedError."""
+        if self._engine is None:
+            return
+        try:
+            await self._engine.close()
+        except LogPoisoned as error:
+            # Logged already, with the remedy.
+            raise ServerStoppedError(FAILED, f"the log could not be brought to its end: {error}") from None
+
+    def _fault(self) -> None:
+        self._broken = True
+        self._wake.set()
+
+    async def _replace(self, broken: Engine) -> Engine:
+        """Give up an engine that has failed within a turn, and open another one on its log. Raises Stopped
+        where that happened a short while ago too.
+        """
+        now, before = self._clock.monotonic(), self._fault_at
+        self._fault_at = now
+        try:
+            async with asyncio.timeout(ABANDON_S_MAX):
+                await broken.finish_turns()
+                self._gateway.drop()
+                storage = await broken.abandon()
+        except TimeoutError:
+            logs.get().critical("a disk does not come back", remedy="check the disk: the process ends here")
+            self._flush_logs()
+            # A thread that hangs in the kernel would keep an orderly end from ever coming.
+            os._exit(FAULT)
+        if before is not None and now - before < _FAULT_AGAIN_S:
+            storage.unlock()
+            raise ServerStoppedError(
+                FAULT, f"a second fault inside the engine within {_FAULT_AGAIN_S / 60:.0f} minutes"
+            )
+        await broken.free()
+        gc.unfreeze()
+        await asyncio.to_thread(gc.collect)
+        return await self._open(storage)
+
+    async def _open(self, data: Path | Storage) -> Engine:
+        log, began_s = logs.get(), self._clock.monotonic()
+        try:
+            engine = await asyncio.to_thread(self._recover, data)
+        except ServerStoppedError as stopped:
+            log.critical("refused", reason=str(stopped))
+            raise
+        await engine.start()
+        # What was read stays: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        self._gateway.open(engine)
+        found = engine.recovery
+        log.info(
+            "ready", frames=found.frames, bytes=found.bytes, s=round(self._clock.monotonic() - began_s, 3)
+        )
+        if found.torn_bytes:
+            log.warning("torn tail cut", bytes=found.torn_bytes, kept_in=found.torn_file)
+        for name in engine.set_aside:
+            log.warning("a file that the log does not know was set aside", file=name)
+        return engine
+
+    def _tell(self, step: str, done_bytes: int, total_bytes: int) -> None:
+        """How far reading the log is: for who asks, and every few seconds for the log. In a thread."""
+        self._gateway.progress = RecoveryProgress(step, done_bytes, total_bytes)
+        now = self._clock.monotonic()
+        if now >= self._tell_at:
+            self._tell_at = now + _TELL_S
+            logs.get().info("reading the log", step=step, bytes=done_bytes, of=total_bytes)
+
+    def _recover(self, data: Path | Storage) -> Engine:
+        kept = self._settings
+        try:
+            return Engine.open(
+                data,
+                clock=self._clock,
+                fsync=kept.fsync,
+                caps=Caps(
+                    kept.streams_max,
+                    kept.groups_max,
+                    kept.consumers_max,
+                    kept.memory_bytes_max or default_bytes(),
+                ),
+                growth=Growth(kept.rewrite_growth_percent, kept.rewrite_bytes_min),
+                tell=self._tell,
+            )
+        except StorageLocked as error:
+            raise ServerStoppedError(LOCKED, str(error)) from None
+        except (LogRefused, StorageRefused, ValueError) as error:
+            raise ServerStoppedError(DATA_REFUSED, str(error)) from None
+        except OSError as error:
+            raise ServerStoppedError(FAILED, f"{self._settings.data}: {error.strerror or error}") from None
+
+
+async def serve_lifespan(life: EngineLife, receive: Receive, send: Send) -> None:
+    """The ASGI lifespan: the engine is open from its startup to its shutdown."""
+    await receive()
+    try:
+        await life.open()
+    except ServerStoppedError as error:
+        await send({"type": "lifespan.startup.failed", "message": f"weir: {error}"})
+        return
+    keeping = asyncio.create_task(_keep(life))
+    _stop_with_signals(life)
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    life.stop()
+    await keeping
+    try:
+        await life.close()
+    except ServerStoppedError as error:
+        await send({"type": "lifespan.shutdown.failed", "message": f"weir: {error}"})
+        return
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _keep(life: EngineLife) -> None:
+    try:
+        await life.keep()
+    except ServerStoppedError as error:
+        logs.get().critical("stopped", reason=str(error))
+        # The server ends with it as at any other stop.
+        signal.raise_signal(signal.SIGTERM)
+
+
+def _stop_with_signals(life: EngineLife) -> None:
+    """Drain as soon as the server is told to stop: it waits for its connections before the lifespan ends, and
+    reads that wait would make it wait as long.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        server = signal.getsignal(number)
+        if not callable(server):
+            continue
+
+        def stop(
+            number: int,
+            frame: FrameType | None,
+            server: Callable[[int, FrameType | None], object] = server,
+        ) -> None:
+            loop.call_soon_threadsafe(life.stop)
+            server(number, frame)
+
+        signal.signal(number, stop)

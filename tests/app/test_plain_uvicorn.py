@@ -1,0 +1,106 @@
+"""`uvicorn app.main:app`: the API without `weir serve`, its fast path and its own protocol classes."""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tests.server import NOT_INHERITED, Server, stop_s_max
+
+# uvicorn sends itself the signal again once it has stopped.
+TERMINATED = (0, -15)
+# A second on a machine of its own; twice that where others use its caches.
+MADE_CPU_S_MAX = 2.0
+
+
+class Uvicorn(Server):
+    """uvicorn as it is installed, on the data that the environment names."""
+
+    def launch(self) -> None:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(NOT_INHERITED)}
+        environment["WEIR_DATA"] = str(self.data)
+        program = [sys.executable, "-m", "uvicorn", "app.main:app", "--port", str(self.port)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(program, stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+    def log_text(self) -> str:
+        """What it has written."""
+        return self._log.read_text()
+
+
+def ask(server: Server, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    content = None if body is None else json.dumps(body)
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as connection:
+        connection.request(method, path, content, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def test_it_serves_the_api_and_keeps_what_was_published(tmp_path: Path) -> None:
+    """Publish, read, a group, a command, the document; SIGTERM; the same entry after a restart."""
+    entries = "/v1/streams/orders/entries"
+    with Uvicorn(tmp_path / "data") as server:
+        status, stored = ask(server, "POST", entries, {"fields": {"item": "apple"}})
+        assert status == 201
+        found = ask(server, "GET", entries)[1]["entries"]
+        assert found == [{"id": stored["id"], "fields": {"item": "apple"}}]
+        assert ask(server, "PUT", "/v1/streams/orders/groups/billing", {"start": "0"})[0] == 201
+        read = ask(server, "POST", "/v1/streams/orders/groups/billing/consumers/a/read", {"count": 1})[1]
+        assert read["entries"] == found
+        assert ask(server, "POST", "/v1/commands", ["XLEN", "orders"]) == (200, {"result": 1})
+        assert ask(server, "GET", "/openapi.json")[1]["openapi"].startswith("3.1")
+        assert server.stop() in TERMINATED
+        server.start()
+        assert ask(server, "GET", entries)[1]["entries"] == found
+        assert ask(server, "GET", "/v1/streams/orders/groups/billing/pending")[1]["count"] == 1
+        assert server.stop() in TERMINATED
+
+
+def test_a_stop_ends_the_waiting_reads(tmp_path: Path) -> None:
+    """503 at once: uvicorn waits for its connections, and these would wait for 30 seconds."""
+    with Uvicorn(tmp_path / "data") as server:
+        answers: list[tuple[int, Any]] = []
+        path = "/v1/streams/orders/entries?after=$&wait=30000"
+        poll = threading.Thread(target=lambda: answers.append(ask(server, "GET", path)))
+        poll.start()
+        deadline = time.monotonic() + 10
+        while ask(server, "GET", "/v1/status")[1]["connections"]["following"] == 0:
+            assert time.monotonic() < deadline
+        began = time.monotonic()
+        assert server.stop() in TERMINATED
+        poll.join(stop_s_max)
+        assert time.monotonic() - began < 15
+        assert (answers[0][0], answers[0][1]["code"]) == (503, "draining")
+
+
+def test_data_in_use_ends_the_start(tmp_path: Path) -> None:
+    """The second one says who holds the data, and serves nothing."""
+    with Uvicorn(tmp_path / "data") as server:
+        second = Uvicorn(server.data)
+        second.log_to(tmp_path / "second.log")
+        second.launch()
+        try:
+            assert second.exit_code() != 0
+        finally:
+            if second.running:
+                second.kill()
+        assert str(server.pid) in second.log_text()
+        assert ask(server, "GET", "/healthz/ready")[0] == 200
+
+
+def test_the_application_is_made_in_a_second() -> None:
+    """Import and `create_app`, in processor time; the document, half a second, is made when asked for."""
+    program = (
+        "import time; from app.main import create_app; from app.settings import Settings; "
+        "app = create_app(Settings()); print(time.process_time())"
+    )
+    made = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert float(made.stdout) < MADE_CPU_S_MAX
