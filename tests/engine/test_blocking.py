@@ -16,6 +16,9 @@ from tests.engine.clocks import settle
 from tests.engine.conversation import Begun, Conversation, SlowDisk, read_of
 from tests.engine.test_costs import BODY, Calls
 
+# Coverage would make it three times as long, and other tests cover the same lines.
+pytestmark = pytest.mark.no_cover
+
 NO_GROUP = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option"
 
 

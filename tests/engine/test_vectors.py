@@ -14,6 +14,9 @@ import pytest
 
 from tests.engine.world import World
 
+# Coverage would make it three times as long, and other tests cover the same lines.
+pytestmark = pytest.mark.no_cover
+
 VECTORS: Final = Path(__file__).parents[1] / "vectors"
 COUNTS: Final = {"introduction": 1, "family-7": 1500, "family-8": 1000}
 INTEGER_SAFE_MAX: Final = 1 << 53

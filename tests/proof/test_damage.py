@@ -24,6 +24,9 @@ from tests.proof.damage import (
 )
 from tests.proof.disks import common_bytes
 
+# Coverage would make it three times as long, and other tests cover the same lines.
+pytestmark = pytest.mark.no_cover
+
 flips_every = 41  # `make soak` takes all of them
 
 

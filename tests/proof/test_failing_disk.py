@@ -11,6 +11,9 @@ from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock
 from tests.proof.failing import failing_disk, full_disk
 
+# Coverage would make it three times as long, and other tests cover the same lines.
+pytestmark = pytest.mark.no_cover
+
 short = (1, 2)
 # Which operations of a history fail; `make soak` takes all of them.
 every = 5

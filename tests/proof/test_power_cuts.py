@@ -7,6 +7,9 @@ from engine.storage.memory import MemoryStorage
 from tests.proof.campaigns import power_cuts
 from tests.proof.disks import common_bytes, legal_contents, legal_disks
 
+# Coverage would make it three times as long, and other tests cover the same lines.
+pytestmark = pytest.mark.no_cover
+
 # Seeds of histories; `make soak` goes on from there.
 short = range(1, 8)
 
