@@ -15,7 +15,7 @@ from app import logs
 from app.errors import RefusalError, invalid
 from app.http.models import Count, Milliseconds, ResponseModel
 from app.settings import Settings
-from engine import Clock, LogRefused, StorageLocked, StorageRefused, back_up
+from engine import Clock, LogRefusedError, StorageLockedError, StorageRefusedError, back_up
 
 
 class BackupState(ResponseModel):
@@ -78,7 +78,7 @@ class Backups:
         log = logs.get()
         try:
             copied = back_up(self._settings.data, place)
-        except (LogRefused, StorageLocked, StorageRefused, OSError) as error:
+        except (LogRefusedError, StorageLockedError, StorageRefusedError, OSError) as error:
             reason = str(error)  # a sentence for people: no trace would tell them more
             log.critical("backup failed", name=begun.name, reason=reason)
             end: dict[str, object] = {"state": "failed", "error": reason}

@@ -23,11 +23,11 @@ from engine import (
     Caps,
     Engine,
     Growth,
-    LogPoisoned,
-    LogRefused,
+    LogPoisonedError,
+    LogRefusedError,
     Storage,
-    StorageLocked,
-    StorageRefused,
+    StorageLockedError,
+    StorageRefusedError,
 )
 
 FINE: Final = 0
@@ -120,7 +120,7 @@ class EngineLife:
             return
         try:
             await self._engine.close()
-        except LogPoisoned as error:
+        except LogPoisonedError as error:
             # Logged already, with the remedy.
             raise ServerStoppedError(FAILED, f"the log could not be brought to its end: {error}") from None
 
@@ -200,9 +200,9 @@ class EngineLife:
                 growth=Growth(kept.rewrite_growth_percent, kept.rewrite_bytes_min),
                 tell=self._tell,
             )
-        except StorageLocked as error:
+        except StorageLockedError as error:
             raise ServerStoppedError(LOCKED, str(error)) from None
-        except (LogRefused, StorageRefused, ValueError) as error:
+        except (LogRefusedError, StorageRefusedError, ValueError) as error:
             raise ServerStoppedError(DATA_REFUSED, str(error)) from None
         except OSError as error:
             raise ServerStoppedError(FAILED, f"{self._settings.data}: {error.strerror or error}") from None

@@ -20,7 +20,7 @@ import uvloop
 
 from engine import Engine, Fsync, SystemClock, entries
 from engine.commands import XAdd
-from engine.log import Batch, LogPoisoned
+from engine.log import Batch, LogPoisonedError
 from engine.runtime.writer import Writer
 
 publishers = 32
@@ -43,7 +43,7 @@ class ThreadWriter(Writer):
             self.log.write(batch)
             if self._fsync == "always":
                 self.log.sync()
-        except LogPoisoned:
+        except LogPoisonedError:
             loop.call_soon_threadsafe(self._fail_all)
             return
         loop.call_soon_threadsafe(self._written)

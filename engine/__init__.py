@@ -14,11 +14,11 @@ from engine.clock import Clock, SystemClock
 from engine.copies import back_up
 from engine.errors import EngineError
 from engine.keyspace import Caps
-from engine.log import LogPoisoned, LogRefused
+from engine.log import LogPoisonedError, LogRefusedError
 from engine.memory import Memory
 from engine.protocol import EngineProtocol
-from engine.runtime import Engine, Fsync, Growth, LogFigures, RewriteFailed, Rewriter, Rewritten
-from engine.storage import Storage, StorageLocked, StorageRefused
+from engine.runtime import Engine, Fsync, Growth, LogFigures, RewriteFailedError, Rewriter, Rewritten
+from engine.storage import Storage, StorageLockedError, StorageRefusedError
 
 __all__ = [
     "Caps",
@@ -29,15 +29,15 @@ __all__ = [
     "Fsync",
     "Growth",
     "LogFigures",
-    "LogPoisoned",
-    "LogRefused",
+    "LogPoisonedError",
+    "LogRefusedError",
     "Memory",
-    "RewriteFailed",
+    "RewriteFailedError",
     "Rewriter",
     "Rewritten",
     "Storage",
-    "StorageLocked",
-    "StorageRefused",
+    "StorageLockedError",
+    "StorageRefusedError",
     "SystemClock",
     "back_up",
 ]

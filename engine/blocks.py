@@ -20,7 +20,7 @@ from typing import Final, Generic, TypeVar
 V = TypeVar("V")
 
 # Up to so many keys of a block are removed one by one; for more the block is made anew.
-_few_of_block: Final = 8
+_FEW_OF_BLOCK: Final = 8
 
 
 class Block(Generic[V]):
@@ -234,7 +234,7 @@ class SortedMap(Generic[V]):
             place = bisect_left(held, keys[start])
             if held[place : place + stop - start] == keys[start:stop]:
                 found += keys[start:stop]
-            elif stop - start > _few_of_block:
+            elif stop - start > _FEW_OF_BLOCK:
                 found += sorted(set(held).intersection(keys[start:stop]))
             else:
                 found += [key for key in keys[start:stop] if held[bisect_left(held, key)] == key]
@@ -387,7 +387,7 @@ def _pop_from(block: Block[V], keys: Sequence[int]) -> list[tuple[int, V]]:
         found = list(zip(keys, block.values[place:stop], strict=True))
         del block.keys[place:stop], block.values[place:stop]
         return found
-    if len(keys) > _few_of_block:
+    if len(keys) > _FEW_OF_BLOCK:
         gone = set(keys)
         rows = list(zip(block.keys, block.values, strict=True))
         found = [row for row in rows if row[0] in gone]

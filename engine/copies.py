@@ -17,14 +17,14 @@ from engine.records import Regenerate, encode
 from engine.storage.file import FileStorage
 from engine.storage.whole import new_directory
 
-_salt_bytes: Final = 16
+_SALT_BYTES: Final = 16
 
 
 def back_up(data: Path, place: Path) -> Copy:
     """Copy the log in `data` to the new directory `place`; a server may go on writing it. Blocks.
 
-    It holds everything that was acknowledged before the call. Raises LogRefused, StorageRefused,
-    StorageLocked, OSError; then there is no `place`.
+    It holds everything that was acknowledged before the call. Raises LogRefusedError, StorageRefusedError,
+    StorageLockedError, OSError; then there is no `place`.
     """
     source = FileStorage(data)
     try:
@@ -54,4 +54,4 @@ def repair(storage: FileStorage, step: Step, *, now_ms: int) -> None:
 
 def another_life() -> Sequence[bytes]:
     """The payload behind a log that goes on from less than it had."""
-    return [encode([Regenerate(secrets.token_bytes(_salt_bytes))])]
+    return [encode([Regenerate(secrets.token_bytes(_SALT_BYTES))])]

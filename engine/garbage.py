@@ -16,7 +16,7 @@ from engine.groups import Consumer, Group
 from engine.memory import Footprint
 
 # Steps of one turn: each frees a block of at most 512 entries, or an object with its small parts; some 5 ms.
-_steps_max: Final = 200
+_STEPS_MAX: Final = 200
 
 
 class Garbage:
@@ -40,7 +40,7 @@ class Garbage:
     def free_some(self) -> bool:
         """Free as much as one turn may; whether there is more."""
         things = self._things
-        for _ in range(_steps_max):
+        for _ in range(_STEPS_MAX):
             if not things:
                 break
             last = things[-1]

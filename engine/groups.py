@@ -27,7 +27,7 @@ _SERIAL_BITS = 64
 # The order of the first owned entry there could be: those below are released.
 _OWNED_FROM: Final = 1 << _SERIAL_BITS
 # A consumer's own entries that one look for what others hold walks over: some milliseconds.
-_own_passed_over_max: Final = 4_000
+_OWN_PASSED_OVER_MAX: Final = 4_000
 
 
 class Pending(msgspec.Struct, frozen=True, gc=False):
@@ -235,7 +235,7 @@ class Group:
             passed_over += 1
             if leading:
                 self._own_first = consumer, order + 1
-            if passed_over == _own_passed_over_max:
+            if passed_over == _OWN_PASSED_OVER_MAX:
                 return
 
     def _released(self) -> Iterator[tuple[int, int]]:

@@ -22,7 +22,7 @@ ID_MAX: Final = (1 << 2 * SEQUENCE_BITS) - 1
 ID_BYTES: Final = 16
 
 # Redis refuses longer arguments before it looks at them.
-_text_bytes_max: Final = 127
+_TEXT_BYTES_MAX: Final = 127
 # ASCII digits only: `int()` alone would take `1_0`, blanks, signs and the digits of other scripts.
 _ID_TEXT: Final = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
@@ -52,7 +52,7 @@ def parse(words: str, *, missing_sequence: int = 0) -> EntryId | None:
 
     Stricter than Redis in one point: no blanks and no plus signs. Leading zeros are accepted.
     """
-    match = _ID_TEXT.fullmatch(words) if len(words) <= _text_bytes_max else None
+    match = _ID_TEXT.fullmatch(words) if len(words) <= _TEXT_BYTES_MAX else None
     if match is None:
         return None
     ms = int(match[1])

@@ -20,10 +20,10 @@ from engine.sealed import Views
 from engine.stream import NodeLimits, Stream
 
 # Weir's own bytes a node may hold for each byte that Redis allows: JSON repeats what a listpack leaves out.
-_node_bytes_factor: Final = 16
-generation_bytes: Final = 8
+_NODE_BYTES_FACTOR: Final = 16
+GENERATION_BYTES: Final = 8
 # Names taken out of a list one by one; a walk over all costs about as much as so many of them.
-_few_names: Final = 32
+_FEW_NAMES: Final = 32
 
 SETTINGS_DEFAULT: Final = {
     "stream-idmp-duration": 100,
@@ -47,7 +47,7 @@ class Caps(NamedTuple):
     memory_bytes_max: int | None = None
 
 
-caps_default: Final = Caps()
+CAPS_DEFAULT: Final = Caps()
 
 
 class Answer(NamedTuple):
@@ -130,14 +130,14 @@ class PublishAnswer(NamedTuple):
 
 
 def _new_generation() -> str:
-    return token_hex(generation_bytes)
+    return token_hex(GENERATION_BYTES)
 
 
 class Keyspace:
     """All streams. `new_generation` gives the random part of a new stream."""
 
     def __init__(
-        self, new_generation: Callable[[], str] = _new_generation, *, caps: Caps = caps_default
+        self, new_generation: Callable[[], str] = _new_generation, *, caps: Caps = CAPS_DEFAULT
     ) -> None:
         self.new_generation = new_generation
         self.caps = caps
@@ -192,7 +192,7 @@ class Keyspace:
 
     def _drop_gone(self) -> None:
         """Take out of the order what is gone: a few one by one, many in one walk, however many there were."""
-        if len(self._gone) > _few_names:
+        if len(self._gone) > _FEW_NAMES:
             self._names = [name for name in self._names if name in self.keys]
         else:
             for name in self._gone:
@@ -237,7 +237,7 @@ class Keyspace:
 
     def node_limits(self) -> NodeLimits:
         """When nodes seal, by the settings of now."""
-        bytes_max = self.settings["stream-node-max-bytes"] * _node_bytes_factor
+        bytes_max = self.settings["stream-node-max-bytes"] * _NODE_BYTES_FACTOR
         return NodeLimits(self.settings["stream-node-max-entries"], bytes_max)
 
     def check(self) -> None:

@@ -25,14 +25,14 @@ from engine import entries
 from engine.memory import ENTRY_BYTES, OPEN_NODE_BYTES, Footprint
 
 # The level that shrinks entries to a tenth at a few tenths of a microsecond each (performance.md).
-_zstd_level: Final = 1
+_ZSTD_LEVEL: Final = 1
 # The event loop's alone, as `new_compressor` says of its kind.
-_decompressor: Final = zstandard.ZstdDecompressor()
+_DECOMPRESSOR: Final = zstandard.ZstdDecompressor()
 
 
 def new_compressor() -> zstandard.ZstdCompressor:
     """For one thread alone: a context in two threads at once corrupts what it gives."""
-    return zstandard.ZstdCompressor(level=_zstd_level, write_checksum=False)
+    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=False)
 
 
 class Tally:
@@ -79,7 +79,7 @@ class Text:
     def plain(self) -> bytes:
         """The joined entries."""
         plain = self._plain
-        return _decompressor.decompress(self._packed or b"") if plain is None else plain
+        return _DECOMPRESSOR.decompress(self._packed or b"") if plain is None else plain
 
     def packed(self, compressor: zstandard.ZstdCompressor | None = None) -> bytes:
         """The joined entries under zstd. May be called from any thread while the plain form is held; who has

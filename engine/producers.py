@@ -16,12 +16,12 @@ from engine.memory import CHUNK_BYTES, PRODUCER_BYTES, Footprint
 # Beyond these the producers that published longest ago are forgotten, with all that is known of them; the
 # one that has just published stays. A chunk takes about 150 bytes beside its answer, which has a row for each
 # of its streams.
-producers_max: Final = 10_000
-chunks_max: Final = 500_000
-answer_bytes_max: Final = 128 * 1024 * 1024
+PRODUCERS_MAX: Final = 10_000
+CHUNKS_MAX: Final = 500_000
+ANSWER_BYTES_MAX: Final = 128 * 1024 * 1024
 # Of one epoch; more are refused. Two epochs are within the bounds above, give or take an answer.
-epoch_chunks_max: Final = 100_000
-epoch_bytes_max: Final = 64 * 1024 * 1024
+EPOCH_CHUNKS_MAX: Final = 100_000
+EPOCH_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class Producer:
@@ -93,7 +93,7 @@ class Producers:
         found = self.producers.get(name)
         if found is None or epoch != found.epoch:
             return True
-        return len(found.chunks) < epoch_chunks_max and found.chunks_bytes < epoch_bytes_max
+        return len(found.chunks) < EPOCH_CHUNKS_MAX and found.chunks_bytes < EPOCH_BYTES_MAX
 
     def remember(self, name: str, epoch: int, chunk: int, answer: bytes) -> None:
         """Keep the answer of a chunk of the producer's last epoch, or of a newer one."""
@@ -126,9 +126,9 @@ class Producers:
 
     def _too_many(self) -> bool:
         return (
-            len(self.producers) > producers_max
-            or self.chunk_count > chunks_max
-            or self.answer_bytes > answer_bytes_max
+            len(self.producers) > PRODUCERS_MAX
+            or self.chunk_count > CHUNKS_MAX
+            or self.answer_bytes > ANSWER_BYTES_MAX
         )
 
     def clear(self) -> None:

@@ -14,10 +14,10 @@ from engine.memory import NODE_BYTES
 from engine.nodes import SealedNode, Tally, Text
 
 # Nodes a block of the list: small, since counting between two IDs walks part of one.
-_block_nodes_max: Final = 64
+_BLOCK_NODES_MAX: Final = 64
 # Texts taken apart are kept for walks entry by entry. So many at most, so many bytes, at least one.
-views_max: Final = 64
-views_bytes_max: Final = 4 << 20
+VIEWS_MAX: Final = 64
+VIEWS_BYTES_MAX: Final = 4 << 20
 
 
 class SealedNodes(SortedMap[SealedNode]):
@@ -26,7 +26,7 @@ class SealedNodes(SortedMap[SealedNode]):
     __slots__ = ("tally",)
 
     def __init__(self) -> None:
-        super().__init__(_block_nodes_max)
+        super().__init__(_BLOCK_NODES_MAX)
         self.tally = Tally()
 
     def extend(self, keys: Sequence[int], values: Sequence[SealedNode]) -> None:
@@ -106,8 +106,8 @@ class Views:
         self._views[text] = single
 
     def _make_room(self, size: int) -> None:
-        left = views_bytes_max - size - sum(text.size for text in self._views)
-        while self._views and (left < 0 or len(self._views) >= views_max):
+        left = VIEWS_BYTES_MAX - size - sum(text.size for text in self._views)
+        while self._views and (left < 0 or len(self._views) >= VIEWS_MAX):
             oldest = next(iter(self._views))
             left += oldest.size
             del self._views[oldest]

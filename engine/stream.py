@@ -27,17 +27,17 @@ from engine.sealed import SealedNodes, Views
 
 # So many newest sealed nodes of a stream stay uncompressed: live readers lag a few hundred entries, not
 # thousands.
-hot_nodes: Final = 4
+HOT_NODES: Final = 4
 # Redis keeps the counter in 64 bits with a sign.
-_entries_added_max: Final = (1 << 63) - 1
+_ENTRIES_ADDED_MAX: Final = (1 << 63) - 1
 
 
 # So many entries of a cold node are looked for in its text; for more it is taken apart.
-_few_of_node: Final = 4
+_FEW_OF_NODE: Final = 4
 # Nodes that one removal packs anew. Others stay as they are until something of theirs is removed again.
-_repacks_max: Final = 100
+_REPACKS_MAX: Final = 100
 # From so many on an index of the whole node is cheaper than a bisection for each.
-_many_of_node: Final = 12
+_MANY_OF_NODE: Final = 12
 
 
 class NodeLimits(NamedTuple):
@@ -118,9 +118,9 @@ class Stream:
         if self.length == 0:
             self.first_id = new_ids[0]
         self.length += len(texts)
-        self.entries_added = min(self.entries_added + len(texts), _entries_added_max)
+        self.entries_added = min(self.entries_added + len(texts), _ENTRIES_ADDED_MAX)
         self.last_id = self.top_id = new_ids[-1]
-        return [self._hot.popleft() for _ in range(len(self._hot) - hot_nodes)]
+        return [self._hot.popleft() for _ in range(len(self._hot) - HOT_NODES)]
 
     def _room(self, limits: NodeLimits) -> OpenNode:
         """The open node, a new one if the old one is full."""
@@ -219,7 +219,7 @@ class Stream:
         """Remove single entries; how many were live. `tombstone` is a deletion (XDEL), else it is a trim."""
         before = self.length
         removed: list[int] = []
-        repacks_left = _repacks_max
+        repacks_left = _REPACKS_MAX
         for node, found in self._found_before(sorted(set(gone))):
             mask = node.deleted
             for place, _ in found.values():
@@ -604,7 +604,7 @@ class Stream:
 
     def _find_in(self, node: Node, ordered: Sequence[int]) -> dict[int, tuple[int, bytes]]:
         found: dict[int, tuple[int, bytes]] = {}
-        if isinstance(node, SealedNode) and len(ordered) <= _few_of_node and node.text not in self.views:
+        if isinstance(node, SealedNode) and len(ordered) <= _FEW_OF_NODE and node.text not in self.views:
             # Taking a cold node apart costs more than looking for a few.
             plain = node.text.plain()
             rows = ((entry_id, entries.find(plain, entry_id)) for entry_id in ordered)
@@ -698,7 +698,7 @@ class Stream:
 
 def _places_of(node: Node, texts: list[bytes], ordered: Sequence[int]) -> list[tuple[int, int]]:
     """Those of ascending IDs that the node holds, deleted ones too, each with its place."""
-    if len(ordered) >= _many_of_node:
+    if len(ordered) >= _MANY_OF_NODE:
         held = node.ids if isinstance(node, OpenNode) else entries.ids_of(texts)
         index = dict(zip(held, range(len(texts)), strict=True))
         return [(entry_id, index[entry_id]) for entry_id in ordered if entry_id in index]

@@ -16,7 +16,7 @@ from engine.commands.execution import Parked
 T = TypeVar("T")
 
 # So many entries of waiters that are gone may lie in the heap beside as many as there are waiters.
-_stale_entries_max: Final = 1024
+_STALE_ENTRIES_MAX: Final = 1024
 
 
 class Waiter(Generic[T]):
@@ -178,7 +178,7 @@ class Waiters(Generic[T]):
         self._serial = one.serial = self._serial + 1
         self._by_serial[one.serial] = one
         heappush(self._due, (when, one.serial))
-        if len(self._due) > 2 * len(self._by_serial) + _stale_entries_max:
+        if len(self._due) > 2 * len(self._by_serial) + _STALE_ENTRIES_MAX:
             self._due = [entry for entry in self._due if entry[1] in self._by_serial]
             heapify(self._due)
 

@@ -10,7 +10,7 @@ from app.http import media
 from app.http.calls import Answer, Call
 from app.http.routing import Routes
 from app.wire import redrives as wire
-from engine.commands import DescribeGroup, turn_redriven_max
+from engine.commands import TURN_REDRIVEN_MAX, DescribeGroup
 from engine.replies import DeadLettersFound
 
 routes: Final = Routes()
@@ -44,7 +44,7 @@ async def _found(call: Call, letters: str, selection: wire.Selection) -> tuple[S
     if selection.named is not None:
         return selection.named, None
     found: list[int] = []
-    most, start = min(selection.count, turn_redriven_max), selection.start
+    most, start = min(selection.count, TURN_REDRIVEN_MAX), selection.start
     for _ in range(_SEARCHES_MAX):
         search = selection.search(**call.names, letters=letters, start=start, count=most - len(found))
         page = await call.execute(search)

@@ -52,13 +52,13 @@ def opened(path: Path) -> Iterator["FileStorage"]:
 @contextmanager
 def ending(path: Path) -> Iterator[None]:
     """Turn what an engine says about a directory into the end of a command."""
-    from engine import LogRefused, StorageLocked, StorageRefused
+    from engine import LogRefusedError, StorageLockedError, StorageRefusedError
 
     try:
         yield
-    except StorageLocked as locked:
+    except StorageLockedError as locked:
         raise Failure(str(locked), exit_code=LOCKED) from None
-    except (LogRefused, StorageRefused) as refused:
+    except (LogRefusedError, StorageRefusedError) as refused:
         raise Failure(str(refused), exit_code=REFUSED) from None
     except OSError as error:
         place = error.filename if isinstance(error.filename, str) else path

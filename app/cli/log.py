@@ -164,7 +164,7 @@ def repair(
     any moment and run again. Exit codes: 0 a start succeeds now, 1 not agreed, 3 it cannot be saved.
     """
     from engine.copies import repair as carry_out
-    from engine.log.repair import Irreparable, plan
+    from engine.log.repair import IrreparableError, plan
 
     path = chosen(data)
     with opened(path) as storage:
@@ -182,7 +182,7 @@ def repair(
                     raise Failure("nothing more was changed")
                 carry_out(storage, step, now_ms=_now_ms())
                 step = plan(storage)
-        except Irreparable as verdict:
+        except IrreparableError as verdict:
             raise Failure(str(verdict), exit_code=REFUSED) from None
     output.lines([f"{path} is sound now: a start succeeds"])
 
@@ -199,13 +199,13 @@ def rewrite(
 
     Where a server has the log open, it is asked at --url to do so, and goes on meanwhile.
     """
-    from engine import StorageLocked
+    from engine import StorageLockedError
 
     path = chosen(data)
     with ending(path):
         try:
             done = _rewritten(path)
-        except StorageLocked as locked:
+        except StorageLockedError as locked:
             output.say(f"{locked}: asking {url}")
             done = _asked(url, token_file)
     if as_json:
@@ -219,20 +219,20 @@ def _rewritten(path: Path) -> dict[str, Any]:
     """Open the log, rewrite it, close it."""
     import asyncio
 
-    from engine import Engine, RewriteFailed, StorageRefused, SystemClock
+    from engine import Engine, RewriteFailedError, StorageRefusedError, SystemClock
 
     async def run() -> dict[str, Any]:
         engine = Engine.open(path, clock=SystemClock(), fsync="always")
         await engine.start()
         try:
             return (await engine.rewrite())._asdict()
-        except RewriteFailed as failed:
+        except RewriteFailedError as failed:
             raise Failure(str(failed)) from None
         finally:
             await engine.close()
 
     if not path.is_dir():
-        raise StorageRefused(f"data directory {path}: No such file or directory")
+        raise StorageRefusedError(f"data directory {path}: No such file or directory")
     return asyncio.run(run())
 
 

@@ -24,7 +24,7 @@ from engine.commands.own import (
     UpdateGroup,
     UpdateStream,
 )
-from engine.commands.redriving import turn_redriven_max
+from engine.commands.redriving import TURN_REDRIVEN_MAX
 from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 from engine.commands.types import (
     AutoSequence,
@@ -81,6 +81,7 @@ from engine.keyspace import Retention
 __all__ = [
     "TURN_COMMANDS_MAX",
     "TURN_LOOKUPS_MAX",
+    "TURN_REDRIVEN_MAX",
     "AutoSequence",
     "BlockingCommand",
     "BuryEntries",
@@ -150,5 +151,4 @@ __all__ = [
     "XReadGroup",
     "XSetId",
     "XTrim",
-    "turn_redriven_max",
 ]

@@ -12,11 +12,11 @@ from engine.commands.turn import Turn
 from engine.groups import Group, Pending
 from engine.records import Append
 
-too_many: Final = "max_deliveries"
+TOO_MANY: Final = "max_deliveries"
 # What one turn buries at most: frames stay within the log's reserve, and others get their turns. The entries
 # beyond stay pending and are not delivered.
-turn_letters_max: Final = 1_000
-turn_letters_bytes_max: Final = 4 << 20
+TURN_LETTERS_MAX: Final = 1_000
+TURN_LETTERS_BYTES_MAX: Final = 4 << 20
 # What a dead letter has behind the entry's own fields, in this order.
 LETTER_FIELDS: Final = (
     "weir-source",
@@ -27,7 +27,7 @@ LETTER_FIELDS: Final = (
     "weir-reason",
 )
 # What a dead letter has beside its entry and the names, about.
-_told_bytes: Final = 200
+_TOLD_BYTES: Final = 200
 
 
 class Dead(NamedTuple):
@@ -71,7 +71,7 @@ def bury(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead], reason:
     assert target is not None, "only a group with a dead-letter stream buries"
     if not takes_letters(turn, target):
         return []
-    dead = _fitting(turn, dead, len(stream.encode()) + len(group_name.encode()) + _told_bytes)
+    dead = _fitting(turn, dead, len(stream.encode()) + len(group_name.encode()) + _TOLD_BYTES)
     if not dead:
         return []
     key = turn.keyspace.find(target) or turn.created(target)
@@ -93,7 +93,7 @@ def _fitting(turn: Turn, dead: Sequence[Dead], told_bytes: int) -> Sequence[Dead
     for place, one in enumerate(dead):
         owner = one.pending.consumer
         turn.letters_bytes += len(one.text) + told_bytes + (len(owner.name.encode()) if owner else 0)
-        if turn.letters_bytes > turn_letters_bytes_max and (place or turn.buried):
+        if turn.letters_bytes > TURN_LETTERS_BYTES_MAX and (place or turn.buried):
             return dead[:place]
     return dead
 

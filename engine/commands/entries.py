@@ -15,6 +15,7 @@ from engine.commands.retention import enforce
 from engine.commands.turn import Turn, Unfinished
 from engine.keyspace import Key
 from engine.records import (
+    ANSWER_AGE_MS_MAX,
     Append,
     ConfigureProductions,
     Produce,
@@ -22,7 +23,6 @@ from engine.records import (
     Remove,
     RepeatProduction,
     SetCounters,
-    answer_age_ms_max,
 )
 from engine.replies import Added, Deletions, Entries, Trimmed
 
@@ -88,7 +88,7 @@ def _repeated(turn: Turn, key: Key | None, command: types.XAdd) -> Added | None:
         return None
     if command.idempotency is not None:
         answer = key.answers.get(command.idempotency.key)
-        if answer is not None and turn.now_ms - answer.at_ms <= answer_age_ms_max:
+        if answer is not None and turn.now_ms - answer.at_ms <= ANSWER_AGE_MS_MAX:
             if answer.digest != command.idempotency.digest:
                 raise errors.idempotency_mismatch()
             return Added(answer.ids, duplicate=True)

@@ -9,24 +9,24 @@ from itertools import islice, takewhile
 from typing import Final
 
 from engine.commands import own
-from engine.commands.deadletters import Dead, bury, is_dead, too_many
+from engine.commands.deadletters import TOO_MANY, Dead, bury, is_dead
 from engine.commands.registry import runs
-from engine.commands.retention import enforce, turn_entries_max
+from engine.commands.retention import TURN_ENTRIES_MAX, enforce
 from engine.commands.turn import Turn
 from engine.groups import Consumer, Group, Pending
 from engine.keyspace import Answer, Key, PublishAnswer, Retention
-from engine.records import ForgetAnswers, ForgetProductions, Release, RemoveConsumer, answer_age_ms_max
+from engine.records import ANSWER_AGE_MS_MAX, ForgetAnswers, ForgetProductions, Release, RemoveConsumer
 
 # What one turn does at most, so that others have theirs: entries released, keys of productions and answers
 # forgotten, streams, groups and consumers looked at. A turn at its limit takes some 10 ms.
-turn_releases_max: Final = 400
-turn_keys_max: Final = 4_000
-turn_looks_max: Final = 500
-_no_retention: Final = Retention()
+TURN_RELEASES_MAX: Final = 400
+TURN_KEYS_MAX: Final = 4_000
+TURN_LOOKS_MAX: Final = 500
+_NO_RETENTION: Final = Retention()
 # Consumers that a look at a group goes through at the price of one more look.
-_look_consumers: Final = 20
+_LOOK_CONSUMERS: Final = 20
 # A stream of which something is given back counts as so many looks.
-_looks_a_change: Final = 4
+_LOOKS_A_CHANGE: Final = 4
 
 
 class _Share:
@@ -35,10 +35,10 @@ class _Share:
     __slots__ = ("entries_left", "keys_left", "looks_left", "releases_left")
 
     def __init__(self) -> None:
-        self.entries_left = turn_entries_max
-        self.releases_left = turn_releases_max
-        self.keys_left = turn_keys_max
-        self.looks_left = turn_looks_max
+        self.entries_left = TURN_ENTRIES_MAX
+        self.releases_left = TURN_RELEASES_MAX
+        self.keys_left = TURN_KEYS_MAX
+        self.looks_left = TURN_LOOKS_MAX
 
     def spent(self) -> bool:
         """Whether a stream may have got less than it needs."""
@@ -72,7 +72,7 @@ def keep_house(turn: Turn, command: own.KeepHouse) -> bool:
 def _needs_tending(key: Key) -> bool:
     """Whether time may change something in the stream."""
     return (
-        key.retention != _no_retention
+        key.retention != _NO_RETENTION
         or bool(key.productions.producers)
         or bool(key.answers)
         or any(_has_timeout(group) for group in key.groups.values())
@@ -91,7 +91,7 @@ def _tend(turn: Turn, command: own.KeepHouse, name: str, key: Key, share: _Share
             share.keys_left -= count
     if key.answers:
         _forget_answers(turn, name, key.answers, share)
-    if key.retention != _no_retention:
+    if key.retention != _NO_RETENTION:
         share.entries_left -= enforce(turn, name, exact=True, limit=share.entries_left)
     for group_name, group in sorted(key.groups.items()):
         share.looks_left -= 1
@@ -105,7 +105,7 @@ def _forget_answers(
     turn: Turn, name: str, answers: Mapping[str, Answer | PublishAnswer], share: _Share
 ) -> None:
     """Forget what no repeated request is compared with any more."""
-    oldest_ms = turn.now_ms - answer_age_ms_max
+    oldest_ms = turn.now_ms - ANSWER_AGE_MS_MAX
     old = sum(
         1 for _ in takewhile(lambda one: one.at_ms < oldest_ms, islice(answers.values(), share.keys_left))
     )
@@ -143,7 +143,7 @@ def _silent(
     last_ms = turn.now_ms - (group.policy.consumer_timeout_ms or 0)
     if last_ms < command.since_ms:
         return ()
-    share.looks_left -= len(group.consumers) // _look_consumers
+    share.looks_left -= len(group.consumers) // _LOOK_CONSUMERS
     silent = [one for one in group.consumers.values() if one.seen_time_ms <= last_ms]
     waiting = command.waiting(name) if silent else ()
     return [one for one in silent if (group_name, one.name) not in waiting]
@@ -158,7 +158,7 @@ def _give_back(
     share.releases_left -= len(rows)
     if rows:
         # A stream that changes has to be held first by a rewrite that has still to read it.
-        share.looks_left -= _looks_a_change
+        share.looks_left -= _LOOKS_A_CHANGE
     key = turn.keyspace.keys[name]
     group = key.groups[group_name]
     turn.settle(name, group_name, [entry_id for entry_id, _ in rows if _is_gone(key, entry_id)])
@@ -167,7 +167,7 @@ def _give_back(
         for entry_id, one in rows
         if is_dead(turn, group, one.delivery_count + 1) and (text := key.stream.get(entry_id))
     ]
-    bury(turn, name, group_name, dead, too_many)
+    bury(turn, name, group_name, dead, TOO_MANY)
     counts = {entry_id: one.delivery_count for entry_id, one in rows if entry_id in group.pending}
     if counts:
         turn.emit(Release(name, group_name, list(counts), list(counts.values())))

@@ -20,8 +20,9 @@ from engine.commands.registry import runs
 from engine.commands.turn import Turn, Unfinished
 from engine.groups import Group
 from engine.keyspace import Key, Retention
-from engine.producers import epoch_bytes_max, epoch_chunks_max
+from engine.producers import EPOCH_BYTES_MAX, EPOCH_CHUNKS_MAX
 from engine.records import (
+    ANSWER_AGE_MS_MAX,
     Describe,
     Own,
     PublishChunk,
@@ -29,12 +30,11 @@ from engine.records import (
     RemoveConsumer,
     RemoveGroup,
     SetPolicy,
-    answer_age_ms_max,
 )
 from engine.replies import Added, Buried, GroupInfo, Published, Republished, StoredRun, StreamPage
 
 # Streams described in one page: each takes up to 10 µs.
-_infos_max: Final = 1_000
+_INFOS_MAX: Final = 1_000
 # Pending entries that one turn transfers: up to 15 µs each.
 TRANSFERRED_MAX: Final = 500
 
@@ -64,7 +64,7 @@ def _describe(turn: Turn, stream: str, key: Key, retention: Retention, archived_
 @runs(own.StreamInfos)
 def stream_infos(turn: Turn, command: own.StreamInfos) -> StreamPage:
     names = turn.keyspace.names(prefix=command.prefix, after=command.after)
-    page = names[: min(command.limit, _infos_max)]
+    page = names[: min(command.limit, _INFOS_MAX)]
     found = [(name, stream_info(turn.keyspace.keys[name])) for name in page]
     return StreamPage(found, page[-1] if len(names) > len(page) else None)
 
@@ -208,7 +208,7 @@ def publish(turn: Turn, command: own.Publish) -> Published | Republished:
 
 def _published_before(turn: Turn, key: types.IdempotencyKey | None) -> Published | None:
     answer = turn.keyspace.answers.get(key.key) if key is not None else None
-    if key is None or answer is None or turn.now_ms - answer.at_ms > answer_age_ms_max:
+    if key is None or answer is None or turn.now_ms - answer.at_ms > ANSWER_AGE_MS_MAX:
         return None
     if answer.digest != key.digest:
         raise errors.idempotency_mismatch()
@@ -227,7 +227,7 @@ def _chunk_before(turn: Turn, command: own.Publish) -> Republished | None:
     producers = turn.keyspace.producers
     answer = producers.answer(chunk.producer, chunk.epoch, chunk.number)
     if answer is not None:
-        rows = _rows_of(answer)
+        rows = _ROWS_OF(answer)
         stored = sorted((name, count) for name, _, _, count in rows)
         if stored != sorted((part.stream, len(part.bodies)) for part in command.parts):
             raise errors.chunk_mismatch(chunk.producer, chunk.epoch, chunk.number)
@@ -236,13 +236,13 @@ def _chunk_before(turn: Turn, command: own.Publish) -> Republished | None:
     if chunk.epoch < epoch:
         raise errors.stale_epoch(chunk.producer, epoch)
     if not producers.has_room(chunk.producer, chunk.epoch):
-        raise errors.too_many_chunks(epoch_chunks_max, epoch_bytes_max)
+        raise errors.too_many_chunks(EPOCH_CHUNKS_MAX, EPOCH_BYTES_MAX)
     return None
 
 
 # How the answer of a chunk is kept: of each stream its name, the first and the last ID, and their number.
 _Row = tuple[str, str, str, int]
-_rows_of: Final = msgspec.json.Decoder(list[_Row]).decode
+_ROWS_OF: Final = msgspec.json.Decoder(list[_Row]).decode
 
 
 def _told(added: Sequence[tuple[str, Added]]) -> bytes:

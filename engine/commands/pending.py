@@ -10,9 +10,9 @@ from typing import Final
 
 from engine import errors
 from engine.commands import own, types
-from engine.commands.deadletters import Dead, bury, is_dead, too_many, turn_letters_max
+from engine.commands.deadletters import TOO_MANY, TURN_LETTERS_MAX, Dead, bury, is_dead
 from engine.commands.entries import absent, ask_references, delete_each
-from engine.commands.reading import Room, delivery_count_max, pending_of, with_texts
+from engine.commands.reading import DELIVERY_COUNT_MAX, Room, pending_of, with_texts
 from engine.commands.registry import runs
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
 from engine.groups import Group, Pending
@@ -30,9 +30,9 @@ from engine.replies import (
 from engine.stream import Stream
 
 # XAUTOCLAIM looks at so many pending entries for each that it may claim.
-_attempts_factor: Final = 10
+_ATTEMPTS_FACTOR: Final = 10
 # And at so many at most; its cursor leads on from there.
-_attempts_max: Final = 10_000
+_ATTEMPTS_MAX: Final = 10_000
 
 
 @runs(types.XAck)
@@ -121,7 +121,7 @@ def _nacked_count(before: int, nack: types.Nack) -> int:
     if nack.retry_count is not None:
         return nack.retry_count
     if nack.mode is types.NackMode.FATAL:
-        return delivery_count_max
+        return DELIVERY_COUNT_MAX
     return max(0, before - 1) if nack.mode is types.NackMode.SILENT else before
 
 
@@ -195,7 +195,7 @@ def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
     for entry_id in claim.ids:
         claiming.take(entry_id, texts.get(entry_id))
     turn.settle(command.stream, command.group, list(claiming.gone))
-    bury(turn, command.stream, command.group, list(claiming.dead.values()), too_many)
+    bury(turn, command.stream, command.group, list(claiming.dead.values()), TOO_MANY)
     found = claiming.found
     if found:
         _own(turn, command, found, time_ms)
@@ -275,7 +275,7 @@ class _Claiming:
             and count > before
             and is_dead(self._turn, self._group, count)
         ):
-            if len(self.dead) < turn_letters_max:
+            if len(self.dead) < TURN_LETTERS_MAX:
                 self.dead[entry_id] = Dead(entry_id, text, pending)
             else:
                 self.more = True
@@ -290,7 +290,7 @@ class _Claiming:
 def _claimed_count(before: int, claim: types.Claim) -> int:
     if claim.retry_count is not None:
         return claim.retry_count
-    return before if claim.just_ids else min(before + 1, delivery_count_max)
+    return before if claim.just_ids else min(before + 1, DELIVERY_COUNT_MAX)
 
 
 @runs(types.XAutoClaim)
@@ -301,7 +301,7 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     deleted_ids: list[int] = []
     dead: list[Dead] = []
     count = min(command.count, max(1, turn.lookups_left))
-    attempts = min(command.count * _attempts_factor, _attempts_max)
+    attempts = min(command.count * _ATTEMPTS_FACTOR, _ATTEMPTS_MAX)
     room = Room(None if command.just_ids else command.bytes_max, turn.ids_left())
     page = group.pending.page(command.start, attempts + 1)
     next_start = page[attempts][0] if len(page) > attempts else 0
@@ -317,7 +317,7 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
         elif pending.consumer is not None and pending.idle_ms(turn.now_ms) < command.min_idle_ms:
             continue
         elif not command.just_ids and is_dead(turn, group, pending.delivery_count + 1):
-            if len(dead) == turn_letters_max:
+            if len(dead) == TURN_LETTERS_MAX:
                 next_start = entry_id
                 break
             dead.append(Dead(entry_id, text, pending))
@@ -327,7 +327,7 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
         else:
             found.append(_autoclaimed(turn, command, entry_id, pending, text))
     turn.lookups_left -= len(found) + len(deleted_ids) + len(dead)
-    bury(turn, command.stream, command.group, dead, too_many)
+    bury(turn, command.stream, command.group, dead, TOO_MANY)
     turn.settle(command.stream, command.group, deleted_ids)
     turn.took_ids(len(deleted_ids) + len(found))
     if found:
@@ -347,7 +347,7 @@ def _autoclaimed(
     turn: Turn, command: types.XAutoClaim, entry_id: int, pending: Pending, text: bytes
 ) -> Delivered:
     before = pending.delivery_count
-    count = before if command.just_ids else min(before + 1, delivery_count_max)
+    count = before if command.just_ids else min(before + 1, DELIVERY_COUNT_MAX)
     return Delivered(
         entry_id, None if command.just_ids else text, count, pending.idle_ms(turn.now_ms), before
     )

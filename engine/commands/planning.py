@@ -18,8 +18,8 @@ from engine.replies import Planned, StreamPlan
 from engine.shares import shares
 
 # Each exact cut may take a look into another node: beyond so many, ranges are cut between nodes.
-_exact_cuts_max: Final = 16
-_node_entries: Final = 100
+_EXACT_CUTS_MAX: Final = 16
+_NODE_ENTRIES: Final = 100
 # No stream has a control character in its name: these are queues of their own.
 _DURABLE: Final = "\0"
 
@@ -162,7 +162,7 @@ def _planned(one: _Range, count: int, size: int, parts: int) -> StreamPlan:
 def _cuts(one: _Range, count: int, end: int, parts: int) -> Sequence[int]:
     """The IDs between pieces of about the same number of entries, at most `parts` of them."""
     parts = min(parts, count)
-    roughly = min(parts, count // _node_entries) > _exact_cuts_max
+    roughly = min(parts, count // _NODE_ENTRIES) > _EXACT_CUTS_MAX
     cuts: list[int] = []
     for piece in range(1, parts):
         number = one.below.live + count * piece // parts - 1

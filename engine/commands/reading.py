@@ -12,7 +12,7 @@ import msgspec
 
 from engine import errors, ids
 from engine.commands import types
-from engine.commands.deadletters import Dead, bury, is_dead, too_many, turn_letters_max
+from engine.commands.deadletters import TOO_MANY, TURN_LETTERS_MAX, Dead, bury, is_dead
 from engine.commands.registry import Waiting, runs, waits
 from engine.commands.turn import Parked, Turn
 from engine.groups import Consumer, Group, Pending, first_there
@@ -22,23 +22,23 @@ from engine.records import Own
 from engine.replies import Delivered, Gap, GroupRead, StreamDeliveries, StreamEntries, StreamsRead
 from engine.stream import Stream
 
-delivery_count_max: Final = (1 << 63) - 1
+DELIVERY_COUNT_MAX: Final = (1 << 63) - 1
 # A claiming read with nothing pending to wait for looks again no sooner: others may take and leave entries
 # without waking it.
-_claim_retry_ms_min: Final = 100
+_CLAIM_RETRY_MS_MIN: Final = 100
 # Nobody has held an entry for so long: a read that waits for that takes over what was given back, no more.
-claim_never_ms: Final = (1 << 53) - 1
+CLAIM_NEVER_MS: Final = (1 << 53) - 1
 # A claiming read passes over so many pending entries that are gone from their stream, as Redis does with all
 # of them. Where there are more it settles up to so many a turn: they would be walked again by each read, and
 # nobody can be given them.
-_passed_over_max: Final = 1_000
-_settled_max: Final = 2_000
+_PASSED_OVER_MAX: Final = 1_000
+_SETTLED_MAX: Final = 2_000
 # Texts of pending entries are looked up so many at a time: those of a node cost little more than one.
-_lookups_at_once: Final = 100
+_LOOKUPS_AT_ONCE: Final = 100
 # Streams of one read of many that are given something, each by records of its own. Others come next time.
-_streams_given_max: Final = 300
+_STREAMS_GIVEN_MAX: Final = 300
 # What one stream of many logs with all names where a read finds something: delivered, active, moved on.
-_records_of_delivery: Final = 3
+_RECORDS_OF_DELIVERY: Final = 3
 
 
 def gap_after(stream: Stream, cursor: int) -> bool:
@@ -152,7 +152,7 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Parked:
             turn.took_names(1, name, command.group, command.consumer)
     room = Room(command.bytes_max, turn.ids_left())
     for name, cursor in cursors:
-        if len(found) >= _streams_given_max:
+        if len(found) >= _STREAMS_GIVEN_MAX:
             unfinished.append(name)
             continue
         consumer = turn.seen(name, command.group, command.consumer)
@@ -161,7 +161,7 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Parked:
             unfinished.append(name)
             continue
         if len(cursors) > 1:
-            room.ids_left -= turn.took_names(_records_of_delivery, name, command.group, command.consumer)
+            room.ids_left -= turn.took_names(_RECORDS_OF_DELIVERY, name, command.group, command.consumer)
         if isinstance(cursor, int):
             delivered = _history(turn, name, command, consumer, cursor, room)
             # As in Redis, a history read ends the claiming for the streams behind it.
@@ -194,7 +194,7 @@ def _history(
     more = False
     rows = pending_of(group, consumer, cursor + 1)
     for entry_id, pending, text in with_texts(key.stream, rows, command.count):
-        if len(found) == command.count or len(dead) == turn_letters_max or _looked_enough(turn, found):
+        if len(found) == command.count or len(dead) == TURN_LETTERS_MAX or _looked_enough(turn, found):
             more = True
         elif text is not None and is_dead(turn, group, pending.delivery_count + 1):
             dead.append(Dead(entry_id, text, pending))
@@ -207,7 +207,7 @@ def _history(
             Delivered(entry_id, text, _one_more(pending.delivery_count) if text else pending.delivery_count)
         )
     turn.lookups_left -= len(found) + len(dead)
-    bury(turn, name, command.group, dead, too_many)
+    bury(turn, name, command.group, dead, TOO_MANY)
     again = [one for one in found if one.text is not None]
     if again:
         counts = [one.delivery_count for one in again]
@@ -305,7 +305,7 @@ def _claim_idle(
         _claimable(group, command),
     )
     for entry_id, pending, text in with_texts(key.stream, rows, command.count):
-        if len(gone) == _settled_max or len(dead) == turn_letters_max or _looked_enough(turn, found):
+        if len(gone) == _SETTLED_MAX or len(dead) == TURN_LETTERS_MAX or _looked_enough(turn, found):
             more = True
         elif text is None:
             gone.append(entry_id)
@@ -321,8 +321,8 @@ def _claim_idle(
         idle_ms = pending.idle_ms(turn.now_ms)
         found.append(Delivered(entry_id, text, _one_more(count), idle_ms, count))
     turn.lookups_left -= len(found) + len(dead)
-    bury(turn, name, command.group, dead, too_many)
-    if len(gone) > _passed_over_max:
+    bury(turn, name, command.group, dead, TOO_MANY)
+    if len(gone) > _PASSED_OVER_MAX:
         turn.settle(name, command.group, gone)
         turn.took_ids(len(gone))
     if found:
@@ -356,7 +356,7 @@ def with_texts(
     """Pending entries with their texts, None for those that are gone or not wanted. They are looked up some
     at a time, about `count`.
     """
-    rows, size = iter(rows), min(_lookups_at_once, count or _lookups_at_once)
+    rows, size = iter(rows), min(_LOOKUPS_AT_ONCE, count or _LOOKUPS_AT_ONCE)
     while some := list(islice(rows, size)):
         texts = stream.find_each(row[0] for row in some if is_wanted(row))
         yield from ((entry_id, one, texts.get(entry_id)) for entry_id, one in some)
@@ -373,7 +373,7 @@ def text_of(stream: Stream, entry_id: int) -> bytes | None:
 
 
 def _one_more(delivery_count: int) -> int:
-    return min(delivery_count + 1, delivery_count_max)
+    return min(delivery_count + 1, DELIVERY_COUNT_MAX)
 
 
 def parked(command: types.XReadGroup) -> Parked:
@@ -393,9 +393,9 @@ def retry_at_ms(turn: Turn, command: types.XReadGroup) -> int | None:
     due_ms = [
         _claim_due_ms(turn, key, command, wait_ms) for key in keys if key and command.group in key.groups
     ]
-    if wait_ms >= claim_never_ms and not any(due_ms):
+    if wait_ms >= CLAIM_NEVER_MS and not any(due_ms):
         return None
-    look_again_ms = turn.now_ms + max(wait_ms, _claim_retry_ms_min)
+    look_again_ms = turn.now_ms + max(wait_ms, _CLAIM_RETRY_MS_MIN)
     return min([look_again_ms if due is None else due for due in due_ms], default=look_again_ms)
 
 
@@ -404,7 +404,7 @@ def _claim_due_ms(turn: Turn, key: Key, command: types.XReadGroup, wait_ms: int)
     for a released one. Where many are gone it is when a read would settle them. None where there is none.
     """
     group = key.groups[command.group]
-    if wait_ms >= claim_never_ms and not group.has_released():
+    if wait_ms >= CLAIM_NEVER_MS and not group.has_released():
         return None
     stream = key.stream
     # What changes when entries come or go: as long as none does, readers that wait share one look.
@@ -413,10 +413,10 @@ def _claim_due_ms(turn: Turn, key: Key, command: types.XReadGroup, wait_ms: int)
     def is_there(entry_id: int) -> bool:
         return text_of(stream, entry_id) is not None
 
-    pending = group.idle_longest(edition, is_there, _passed_over_max)
+    pending = group.idle_longest(edition, is_there, _PASSED_OVER_MAX)
     owner = None if pending is None else pending.consumer
     if owner is not None and owner.name == command.consumer and not command.claims_own:
-        pending = first_there(group.of_others(owner), is_there, _passed_over_max)
+        pending = first_there(group.of_others(owner), is_there, _PASSED_OVER_MAX)
     if pending is None:
         return None
     return pending.delivery_time_ms + wait_ms if pending.consumer is not None else turn.now_ms

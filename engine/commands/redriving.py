@@ -15,24 +15,24 @@ from typing import Final, NamedTuple
 
 from engine import entries, errors, ids
 from engine.commands import own, types
-from engine.commands.deadletters import LETTER_FIELDS, turn_letters_bytes_max
+from engine.commands.deadletters import LETTER_FIELDS, TURN_LETTERS_BYTES_MAX
 from engine.commands.entries import Prepared, prepare, store
 from engine.commands.registry import runs
 from engine.commands.turn import Turn
 from engine.entries import Pairs
 from engine.keyspace import Key
-from engine.records import RememberAnswer, Remove, answer_age_ms_max
+from engine.records import ANSWER_AGE_MS_MAX, RememberAnswer, Remove
 from engine.replies import DeadLettersFound, Redriven
 
 # The field of a copy that holds the ID of the entry that died. A copy that dies again keeps the first one.
 REDRIVEN_FROM: Final = "weir-redriven-from"
 # What one turn looks at. Where each stands in a cold node of its own, one takes 0.1 ms and more.
-turn_redriven_max: Final = 100
+TURN_REDRIVEN_MAX: Final = 100
 # What one look for dead letters goes through: entries, and their bytes.
-turn_looks_max: Final = 500
-turn_looks_bytes_max: Final = 1 << 20
+TURN_LOOKS_MAX: Final = 500
+TURN_LOOKS_BYTES_MAX: Final = 1 << 20
 # For each dead letter the log holds its ID in the deletion, and both IDs again under an idempotency key.
-_ids_logged: Final = 3
+_IDS_LOGGED: Final = 3
 
 
 class DeadLetter(NamedTuple):
@@ -74,7 +74,7 @@ def find_dead_letters(turn: Turn, command: own.FindDeadLetters) -> DeadLettersFo
         return DeadLettersFound([], None)
     found: list[int] = []
     last = ids.ID_MAX
-    for entry_id, text in key.stream.after(command.start - 1, turn_looks_max, turn_looks_bytes_max):
+    for entry_id, text in key.stream.after(command.start - 1, TURN_LOOKS_MAX, TURN_LOOKS_BYTES_MAX):
         last = entry_id
         if entry_id > command.end:
             break
@@ -106,7 +106,7 @@ def redrive(turn: Turn, command: own.Redrive) -> Redriven:
         return Redriven([letter_id for letter_id, _ in found], [], upto)
     prepared = prepare(turn, types.XAdd(stream=command.stream, bodies=[body for _, body in found]))
     assert isinstance(prepared, Prepared), "the stream exists, and copies have no key of their own"
-    turn.ask_room(_ids_logged * len(found))
+    turn.ask_room(_IDS_LOGGED * len(found))
     letter_ids = [letter_id for letter_id, _ in found]
     # Deleted first: where a stream is its own dead-letter stream, its retention may remove them otherwise.
     turn.emit(Remove(command.letters, letter_ids, tombstone=True))
@@ -123,19 +123,19 @@ def _found(turn: Turn, command: own.Redrive) -> tuple[list[tuple[int, bytes]], i
     if key is None:
         return [], command.upto
     wanted = sorted(set(command.ids))
-    texts = key.stream.find_each(wanted[:turn_redriven_max], removing=not command.dry_run)
+    texts = key.stream.find_each(wanted[:TURN_REDRIVEN_MAX], removing=not command.dry_run)
     found: list[tuple[int, bytes]] = []
     size = 0
-    for place, letter_id in enumerate(wanted[:turn_redriven_max]):
+    for place, letter_id in enumerate(wanted[:TURN_REDRIVEN_MAX]):
         letter = parse(texts[letter_id]) if letter_id in texts else None
         if letter is None or not is_of(letter, command.stream, command.group):
             continue
         body = _copy(letter)
         size += len(body)
-        if found and size > turn_letters_bytes_max:
+        if found and size > TURN_LETTERS_BYTES_MAX:
             return found, wanted[place - 1]
         found.append((letter_id, body))
-    return found, command.upto if len(wanted) <= turn_redriven_max else wanted[turn_redriven_max - 1]
+    return found, command.upto if len(wanted) <= TURN_REDRIVEN_MAX else wanted[TURN_REDRIVEN_MAX - 1]
 
 
 def is_of(letter: DeadLetter, stream: str, group: str) -> bool:
@@ -158,7 +158,7 @@ def _repeated(turn: Turn, key: Key, command: own.Redrive) -> Redriven | None:
     if command.idempotency is None:
         return None
     answer = key.answers.get(command.idempotency.key)
-    if answer is None or turn.now_ms - answer.at_ms > answer_age_ms_max:
+    if answer is None or turn.now_ms - answer.at_ms > ANSWER_AGE_MS_MAX:
         return None
     if answer.digest != command.idempotency.digest:
         raise errors.idempotency_mismatch()

@@ -13,7 +13,7 @@ from engine.records import Cut
 from engine.stream import TrimPlan
 
 # What one turn removes at most: a stream that turns old all at once goes in several.
-turn_entries_max: Final = 10_000
+TURN_ENTRIES_MAX: Final = 10_000
 
 
 def needed_from(key: Key) -> int:
@@ -21,7 +21,7 @@ def needed_from(key: Key) -> int:
     return min((group.needed_from() for group in key.groups.values()), default=ids.ID_MAX + 1)
 
 
-def enforce(turn: Turn, stream: str, *, exact: bool, limit: int = turn_entries_max) -> int:
+def enforce(turn: Turn, stream: str, *, exact: bool, limit: int = TURN_ENTRIES_MAX) -> int:
     """Cut what the stream's retention no longer keeps, `limit` entries at most; how many went.
 
     Not `exact` takes whole nodes only, which costs next to nothing beside an append.

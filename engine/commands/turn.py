@@ -18,7 +18,7 @@ from engine.records import CreateConsumer, CreateGroup, CreateStream, MoveGroup,
 
 # What one turn logs at most of lists of IDs and of the names beside them: with the dead letters it stays
 # below the log's reserve. Reads and claims stop there; commands that name more are refused.
-turn_frame_bytes_max: Final = 3 << 20
+TURN_FRAME_BYTES_MAX: Final = 3 << 20
 # Entries that one turn looks up one by one, to deliver them again, to claim, release or delete them: each
 # costs up to 20 µs where it stands in a cold node of its own. Claims and reads end there; a command that
 # names more is refused.
@@ -30,7 +30,7 @@ TURN_SCANNED_MAX: Final = 10_000
 # Commands of a transaction, which is one turn: a trim that takes a cold node apart takes up to 40 µs.
 TURN_COMMANDS_MAX: Final = 300
 # An ID in the log, with its delivery count.
-id_frame_bytes: Final = 25
+ID_FRAME_BYTES: Final = 25
 
 
 class Parked(msgspec.Struct, frozen=True):
@@ -109,26 +109,26 @@ class Turn:
         self.lookups_left = TURN_LOOKUPS_MAX
         self.scans_left = TURN_SCANNED_MAX
         # What is left for lists of IDs and names.
-        self.frame_bytes_left = turn_frame_bytes_max
+        self.frame_bytes_left = TURN_FRAME_BYTES_MAX
 
     def ids_left(self) -> int:
         """How many more entries may be delivered or claimed; one always may."""
-        return max(1, self.frame_bytes_left // id_frame_bytes)
+        return max(1, self.frame_bytes_left // ID_FRAME_BYTES)
 
     def took_ids(self, count: int) -> None:
         """So many were."""
-        self.frame_bytes_left -= count * id_frame_bytes
+        self.frame_bytes_left -= count * ID_FRAME_BYTES
 
     def took_names(self, records: int, *names: str) -> int:
         """So many records with these names were emitted; the room of how many IDs they take."""
         size = records * sum(len(name.encode()) for name in names)
         self.frame_bytes_left -= size
-        return size // id_frame_bytes
+        return size // ID_FRAME_BYTES
 
     def ask_room(self, count: int) -> None:
         """Enter so many IDs that a command is going to log, or refuse the command."""
-        if count * id_frame_bytes > self.frame_bytes_left:
-            most = max(0, self.frame_bytes_left // id_frame_bytes)
+        if count * ID_FRAME_BYTES > self.frame_bytes_left:
+            most = max(0, self.frame_bytes_left // ID_FRAME_BYTES)
             raise errors.invalid(
                 f"ERR too many IDs: this turn has room for {most}, send the others in another"
             )

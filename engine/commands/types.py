@@ -265,7 +265,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Bytes of entries that a claim takes over where it does not say: they are answered all at once.
-claimed_bytes_max: Final = 8 << 20
+CLAIMED_BYTES_MAX: Final = 8 << 20
 
 
 class XClaim(StreamCommand, frozen=True, kw_only=True):
@@ -276,7 +276,7 @@ class XClaim(StreamCommand, frozen=True, kw_only=True):
     group: str
     consumer: str
     claim: Claim
-    bytes_max: int = claimed_bytes_max
+    bytes_max: int = CLAIMED_BYTES_MAX
 
     def named_ids(self) -> Ids:
         return self.claim.ids
@@ -297,7 +297,7 @@ class XAutoClaim(StreamCommand, frozen=True, kw_only=True):
     start: int
     count: int = 100
     just_ids: bool = False
-    bytes_max: int = claimed_bytes_max
+    bytes_max: int = CLAIMED_BYTES_MAX
 
 
 class XGroupCreate(StreamCommand, frozen=True, kw_only=True):

@@ -5,9 +5,18 @@ and what is synced, and when to stop trusting the disk.
 Must never know: commands, the keyspace, or what a payload means; nor asyncio.
 """
 
-from engine.log.errors import LogPoisoned, LogRefused, StorageFull
+from engine.log.errors import LogPoisonedError, LogRefusedError, StorageFullError
 from engine.log.files import BaseFile, Prepared
 from engine.log.log import Batch, Log
 from engine.log.recovery import Recovery
 
-__all__ = ["BaseFile", "Batch", "Log", "LogPoisoned", "LogRefused", "Prepared", "Recovery", "StorageFull"]
+__all__ = [
+    "BaseFile",
+    "Batch",
+    "Log",
+    "LogPoisonedError",
+    "LogRefusedError",
+    "Prepared",
+    "Recovery",
+    "StorageFullError",
+]

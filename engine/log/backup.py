@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from engine.codec import MARK_PAYLOAD, RESERVE_PAYLOAD, Kind, encode_header
-from engine.log.errors import LogRefused
+from engine.log.errors import LogRefusedError
 from engine.log.inspection import (
     DIRECTORY,
     File,
@@ -47,8 +47,8 @@ class Copy(NamedTuple):
 def back_up(source: Storage, target: Storage) -> Copy:
     """Copy the log in `source`, which a server may be writing, into the empty directory `target`.
 
-    Raises LogRefused as a start would, OSError for either disk. Without its manifest a target is no log, so
-    that half a copy is never taken for one.
+    Raises LogRefusedError as a start would, OSError for either disk. Without its manifest a target is no log,
+    so half a copy is never taken for one.
     """
     with View.of(source) as view:
         return _copy(view, target, _SAFE)
@@ -113,11 +113,11 @@ def _copy_files(view: View, target: Storage) -> list[Run]:
     """Copy the files that the manifest names, and the segments that go on behind them."""
     manifest = manifest_of(view)
     if not manifest.segments:
-        raise LogRefused(DIRECTORY, "holds a log that was only just begun")
+        raise LogRefusedError(DIRECTORY, "holds a log that was only just begun")
     runs: list[Run] = []
     for file in manifest.files():
         if file.name not in view.names():
-            raise LogRefused(file.name, "is missing, but the manifest names it", repairable=True)
+            raise LogRefusedError(file.name, "is missing, but the manifest names it", repairable=True)
         runs.append(_copy_file(view, file, target))
     unclear = False
     for segment in behind(view, manifest):
@@ -137,7 +137,7 @@ def _copy_file(view: View, file: File, target: Storage) -> Run:
     try:
         run = read_run(view, file, sink=handle.append)
         if run.fault and (file.seal or run.lacks_stop or not run.frames):
-            raise LogRefused(file.name, run.fault.reason, offset=run.fault.offset, repairable=True)
+            raise LogRefusedError(file.name, run.fault.reason, offset=run.fault.offset, repairable=True)
         handle.sync()
     finally:
         handle.close()

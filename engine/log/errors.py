@@ -6,7 +6,7 @@ Knows: what each means for the caller. Must never know: who the caller is.
 REPAIR = "run `weir log repair` to see what can be saved"
 
 
-class LogRefused(Exception):  # noqa: N818 - a refusal, not an error
+class LogRefusedError(Exception):
     """The files cannot be served as they are, and nothing was touched. Names the file and the offset."""
 
     def __init__(
@@ -19,12 +19,12 @@ class LogRefused(Exception):  # noqa: N818 - a refusal, not an error
         self.reason = reason
 
 
-class LogPoisoned(Exception):  # noqa: N818 - a state, not an error
+class LogPoisonedError(Exception):
     """A write or a sync failed, so nobody knows what the disk holds.
 
     Nothing may be written or promised until a restart has read it again.
     """
 
 
-class StorageFull(Exception):  # noqa: N818 - a refusal, not an error
+class StorageFullError(Exception):
     """The disk has no room for the reserve. Nothing has changed; asking again later may succeed."""

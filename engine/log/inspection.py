@@ -24,7 +24,7 @@ from engine.codec import (
     first_frame,
     scan,
 )
-from engine.log.errors import LogRefused
+from engine.log.errors import LogRefusedError
 from engine.log.log import Log
 from engine.log.manifest import (
     MANIFEST,
@@ -125,7 +125,7 @@ class Inspection(NamedTuple):
     missing: list[str]
     beside: list[str]
     recovery: Recovery | None
-    refusal: LogRefused | None
+    refusal: LogRefusedError | None
 
 
 def inspect(storage: Storage) -> Inspection:
@@ -134,7 +134,7 @@ def inspect(storage: Storage) -> Inspection:
         recovery, refusal = None, None
         try:
             recovery = rehearse(view)
-        except LogRefused as refused:
+        except LogRefusedError as refused:
             refusal = refused
         there = view.files()
         has_manifest, files = placed(view)
@@ -146,18 +146,18 @@ def inspect(storage: Storage) -> Inspection:
 
 
 def rehearse(view: View) -> Recovery:
-    """Return what a start would find, or raise the `LogRefused` that it would end with."""
+    """Return what a start would find, or raise the `LogRefusedError` that it would end with."""
     if not any(name == MANIFEST or file_number(name) is not None for name in view.names()):
-        raise LogRefused(DIRECTORY, _NO_LOG)
+        raise LogRefusedError(DIRECTORY, _NO_LOG)
     log = Log.open(view.again())
     log.close(clean=False)
     return log.recovery
 
 
 def manifest_of(view: View) -> Manifest:
-    """Return the manifest. Raises LogRefused for a missing one too."""
+    """Return the manifest. Raises LogRefusedError for a missing one too."""
     if MANIFEST not in view.names():
-        raise LogRefused(MANIFEST, "is missing", repairable=True)
+        raise LogRefusedError(MANIFEST, "is missing", repairable=True)
     return decode(view.read(MANIFEST, 0, MANIFEST_BYTES_MAX + 1))
 
 
@@ -165,7 +165,7 @@ def placed(view: View) -> tuple[bool, list[File]]:
     """Return whether the manifest can be read, and the files in order: by it, or else by their numbers."""
     try:
         manifest = manifest_of(view)
-    except LogRefused:
+    except LogRefusedError:
         numbered = [(number, name) for name in view.names() if (number := file_number(name)) is not None]
         by_number = sorted(numbered, key=lambda pair: (pair[1].startswith("segment"), pair[0]))
         return False, [opening(view, name) for _, name in by_number]

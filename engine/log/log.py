@@ -41,7 +41,7 @@ from engine.codec import (
     encode_file_frame,
     encode_header,
 )
-from engine.log.errors import LogPoisoned, LogRefused, StorageFull
+from engine.log.errors import LogPoisonedError, LogRefusedError, StorageFullError
 from engine.log.files import BaseFile, Prepared, Salt, create_first_segment, next_number, prepare_segment
 from engine.log.manifest import MANIFEST, Base, Manifest, Seal, Segment
 from engine.log.recovery import (
@@ -125,15 +125,15 @@ class Log:
         """Lock the directory and recover its log, or begin one where there is none. `tell` hears now and then
         how many bytes have been verified, and of how many.
 
-        Raises `StorageLocked` (another process), `StorageRefused` (the directory) or `LogRefused` (the
-        files), and lets go of the lock then.
+        Raises `StorageLockedError` (another process), `StorageRefusedError` (the directory) or
+        `LogRefusedError` (the files), and lets go of the lock then.
         """
         storage.lock()
         try:
             return cls._open(storage, reserve_bytes, salt, tell)
         except OSError as error:
             storage.unlock()
-            raise LogRefused(error.filename or "data directory", error.strerror or str(error)) from error
+            raise LogRefusedError(error.filename or "data directory", error.strerror or str(error)) from error
         except BaseException:
             storage.unlock()
             raise
@@ -163,7 +163,7 @@ class Log:
     def replay(self) -> Iterator[bytes]:
         """Yield the payloads that were recovered, in order: the base's, then the segments'.
 
-        Memory is bounded by one frame. Raises `LogRefused` if the disk gives other bytes than at `open`.
+        Memory is bounded by one frame. Raises `LogRefusedError` if the disk gives other bytes than at `open`.
         """
         for file, length in self._recovered:
             yield from self._replay(file, length)
@@ -171,7 +171,7 @@ class Log:
     def _replay(self, file: Base | Segment, length: int) -> Iterator[bytes]:
         for frame in frames(self._storage, file, length):
             if isinstance(frame, Damage):
-                raise LogRefused(file.name, frame.reason, offset=frame.offset, repairable=True)
+                raise LogRefusedError(file.name, frame.reason, offset=frame.offset, repairable=True)
             if frame.kind in PAYLOAD_KINDS:
                 yield frame.payload
 
@@ -265,15 +265,15 @@ class Log:
 
     def _check_poison(self) -> None:
         if self.poisoned is not None:
-            raise LogPoisoned(self.poisoned)
+            raise LogPoisonedError(self.poisoned)
 
-    def _poison(self, what: str, error: BaseException) -> LogPoisoned:
+    def _poison(self, what: str, error: BaseException) -> LogPoisonedError:
         """Remember the first failure. Nothing is tried again: a second sync may succeed and lie."""
         self.poisoned = self.poisoned or f"{what} of {self._segment.name} failed: {error}"
-        return LogPoisoned(self.poisoned)
+        return LogPoisonedError(self.poisoned)
 
     def ensure_reserve(self, bytes_wanted: int = 0) -> None:
-        """Raise `StorageFull` unless the reserve is there behind the end, and `bytes_wanted` before it.
+        """Raise `StorageFullError` unless the reserve is there behind the end, and `bytes_wanted` before it.
 
         To be asked before a command runs. Room is taken a whole reserve ahead, so that nearly every call is
         one comparison.
@@ -292,7 +292,7 @@ class Log:
         try:
             self._preallocate(upto)
         except OSError as error:
-            raise StorageFull(f"no room for {self._segment.name} to grow: {error.strerror}") from error
+            raise StorageFullError(f"no room for {self._segment.name} to grow: {error.strerror}") from error
 
     def _preallocate(self, upto: int) -> None:
         self._handle.preallocate(upto - self._segment.position)
@@ -388,7 +388,7 @@ class Log:
         self.sync()
         try:
             self.ensure_reserve()
-        except StorageFull:
+        except StorageFullError:
             return
         if floor_ms is not None:
             self.reserve_ids(floor_ms)

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 from zlib import crc32
 
-from engine.log.errors import LogRefused
+from engine.log.errors import LogRefusedError
 
 MANIFEST = "manifest"
 MANIFEST_BYTES_MAX = 1 << 18  # some two thousand files; a log has a handful
@@ -129,31 +129,33 @@ def file_number(name: str) -> int | None:
 
 
 def decode(text: bytes) -> Manifest:
-    """Return the manifest that `text` is, or raise `LogRefused`."""
+    """Return the manifest that `text` is, or raise `LogRefusedError`."""
     manifest = _parse(_checked_lines(text))
     fault = _fault(manifest)
     if fault:
-        raise LogRefused(MANIFEST, fault, repairable=True)
+        raise LogRefusedError(MANIFEST, fault, repairable=True)
     if manifest.encode() != text:
-        raise LogRefused(MANIFEST, "not written as this version writes it", repairable=True)
+        raise LogRefusedError(MANIFEST, "not written as this version writes it", repairable=True)
     return manifest
 
 
 def _checked_lines(text: bytes) -> list[str]:
     """Return the lines between the first and the last, once those two hold."""
     if len(text) > MANIFEST_BYTES_MAX:
-        raise LogRefused(MANIFEST, f"longer than {MANIFEST_BYTES_MAX} bytes", repairable=True)
+        raise LogRefusedError(MANIFEST, f"longer than {MANIFEST_BYTES_MAX} bytes", repairable=True)
     last = _LAST.search(text)
     if last is None:
-        raise LogRefused(MANIFEST, "has no checksum in its last line: empty, cut or damaged", repairable=True)
+        raise LogRefusedError(
+            MANIFEST, "has no checksum in its last line: empty, cut or damaged", repairable=True
+        )
     if int(last[1], 16) != crc32(text[: last.start()]):
-        raise LogRefused(MANIFEST, "its checksum does not match", repairable=True)
+        raise LogRefusedError(MANIFEST, "its checksum does not match", repairable=True)
     lines = text[: last.start()].decode("utf-8", "replace").removesuffix("\n").split("\n")
     first = _FIRST.fullmatch(lines[0])
     if first is None:
-        raise LogRefused(MANIFEST, "does not begin with `weir log` and a version", repairable=True)
+        raise LogRefusedError(MANIFEST, "does not begin with `weir log` and a version", repairable=True)
     if first[1] != "1":
-        raise LogRefused(MANIFEST, f"is of a newer version ({first[1]}) than this program can read (1)")
+        raise LogRefusedError(MANIFEST, f"is of a newer version ({first[1]}) than this program can read (1)")
     return lines[1:]
 
 
@@ -163,7 +165,9 @@ def _parse(lines: list[str]) -> Manifest:
     for line in lines:
         if match := _BASE.fullmatch(line):
             if base or segments:
-                raise LogRefused(MANIFEST, "names a second base, or a base behind a segment", repairable=True)
+                raise LogRefusedError(
+                    MANIFEST, "names a second base, or a base behind a segment", repairable=True
+                )
             number, position, length, checksum = match.groups()
             base = Base(int(number), int(position), Seal(int(length), int(checksum, 16)))
         elif match := _SEGMENT.fullmatch(line):
@@ -172,7 +176,7 @@ def _parse(lines: list[str]) -> Manifest:
             seal, stop = (None, end) if stopped else (end, None)
             segments.append(Segment(int(number), int(position), int(sequence), int(previous, 16), seal, stop))
         else:
-            raise LogRefused(MANIFEST, f"has a line of a newer version, or none at all: {line[:80]!r}")
+            raise LogRefusedError(MANIFEST, f"has a line of a newer version, or none at all: {line[:80]!r}")
     return Manifest(base, tuple(segments))
 
 

@@ -30,7 +30,7 @@ from engine.codec import (
     first_frame,
     scan,
 )
-from engine.log.errors import LogRefused
+from engine.log.errors import LogRefusedError
 from engine.log.manifest import (
     MANIFEST,
     MANIFEST_BYTES_MAX,
@@ -139,7 +139,7 @@ def _check_place(file: Base | Segment, frame: Frame) -> None:
     position = FILE_PAYLOAD.unpack(frame.payload)[1]
     if frame.offset or position != file.position:
         reason = f"is the file for position {position}, not for {file.position}"
-        raise LogRefused(file.name, reason, offset=frame.offset)
+        raise LogRefusedError(file.name, reason, offset=frame.offset)
 
 
 def frames(storage: Storage, file: Base | Segment, size: int | None = None) -> Iterator[Frame | Damage]:
@@ -158,7 +158,7 @@ def load_manifest(storage: Storage) -> Manifest | None:
         return decode(storage.read(MANIFEST, 0, MANIFEST_BYTES_MAX + 1))
     orphans = [name for name in names if file_number(name) is not None]
     if orphans:
-        raise LogRefused(MANIFEST, f"is missing, but {orphans[0]} would belong to it", repairable=True)
+        raise LogRefusedError(MANIFEST, f"is missing, but {orphans[0]} would belong to it", repairable=True)
     return None
 
 
@@ -166,7 +166,7 @@ def recover(storage: Storage, manifest: Manifest, tell: Tell = untold) -> tuple[
     """Verify every file of the log, then cut a torn tail. Return the manifest of what was found, too: it
     names the segments that go on where the given one ends.
 
-    Raises `LogRefused` with nothing touched.
+    Raises `LogRefusedError` with nothing touched.
     """
     _check_presence(storage, manifest)
     surveys: dict[str, _Survey] = {}
@@ -251,7 +251,7 @@ def _opening(storage: Storage, name: str) -> Frame | None:
     if isinstance(first, Frame):
         return first
     if first.newer or (size >= FILE_FRAME_BYTES and any(storage.read(name, 0, FILE_FRAME_BYTES))):
-        raise LogRefused(name, first.reason, offset=0, repairable=not first.newer)
+        raise LogRefusedError(name, first.reason, offset=0, repairable=not first.newer)
     return None
 
 
@@ -267,18 +267,18 @@ def _check_testimony(storage: Storage, name: str, end: int, last: Segment, surve
     if durable_upto_beyond(read, storage.size(name), file_salt(read), 0) > end:
         reason = survey.damage.reason if survey.damage else "the segment ends here"
         reason = f"{reason}, yet {name} says that it was synced beyond"
-        raise LogRefused(last.name, reason, offset=survey.length, repairable=True)
+        raise LogRefusedError(last.name, reason, offset=survey.length, repairable=True)
 
 
 def _check_presence(storage: Storage, manifest: Manifest) -> None:
     names = storage.names()
     for file in manifest.files():
         if file.name not in names:
-            raise LogRefused(file.name, "is missing, but the manifest names it", repairable=True)
+            raise LogRefusedError(file.name, "is missing, but the manifest names it", repairable=True)
         size = storage.size(file.name)
         if file.seal and size != file.seal.length:
             reason = f"is {size} bytes long, but was sealed with {file.seal.length}"
-            raise LogRefused(file.name, reason, repairable=True)
+            raise LogRefusedError(file.name, reason, repairable=True)
 
 
 def check_empty(storage: Storage) -> None:
@@ -292,16 +292,16 @@ def check_empty(storage: Storage) -> None:
         size = storage.size(name)
         first = first_frame(partial(storage.read, name), size)
         if size > FILE_FRAME_BYTES and isinstance(first, Frame):
-            raise LogRefused(MANIFEST, f"names no file, but {name} has frames", repairable=True)
+            raise LogRefusedError(MANIFEST, f"names no file, but {name} has frames", repairable=True)
 
 
 def _check_sealed(file: Base | Segment, survey: _Survey) -> None:
     if file.seal is None:
         return
     if survey.damage:
-        raise LogRefused(file.name, survey.damage.reason, offset=survey.damage.offset, repairable=True)
+        raise LogRefusedError(file.name, survey.damage.reason, offset=survey.damage.offset, repairable=True)
     if survey.last is None or survey.last.checksum != file.seal.checksum:
-        raise LogRefused(file.name, "is sound, but not the file that was sealed", repairable=True)
+        raise LogRefusedError(file.name, "is sound, but not the file that was sealed", repairable=True)
 
 
 def _check_stopped(file: Base | Segment, survey: _Survey) -> None:
@@ -309,7 +309,7 @@ def _check_stopped(file: Base | Segment, survey: _Survey) -> None:
     if file.stop is None or survey.has_stop or (survey.damage and survey.damage.newer):
         return
     fault = stop_fault(file.stop, survey.length, survey.damage)
-    raise LogRefused(file.name, fault.reason, offset=fault.offset, repairable=True)
+    raise LogRefusedError(file.name, fault.reason, offset=fault.offset, repairable=True)
 
 
 def stop_fault(stop: Seal, length: int, damage: Damage | None) -> Damage:
@@ -330,7 +330,7 @@ def _check_tail(storage: Storage, segment: Segment, survey: _Survey, *, named: b
     if last is None:
         # The first frame was synced before the manifest named the file, so this cannot be a torn tail.
         damage = damage or Damage(0, "the file is empty")
-        raise LogRefused(segment.name, damage.reason, offset=damage.offset, repairable=not damage.newer)
+        raise LogRefusedError(segment.name, damage.reason, offset=damage.offset, repairable=not damage.newer)
     # `durable_upto` never falls from frame to frame, so the last sound one has the highest. A segment is
     # named once its first frame is synced.
     durable_upto = max(last.durable_upto, segment.position + FILE_FRAME_BYTES if named else 0)
@@ -338,12 +338,12 @@ def _check_tail(storage: Storage, segment: Segment, survey: _Survey, *, named: b
         durable_upto = max(durable_upto, segment.position + segment.stop.length)
     if damage:
         if damage.newer:
-            raise LogRefused(segment.name, damage.reason, offset=damage.offset)
+            raise LogRefusedError(segment.name, damage.reason, offset=damage.offset)
         beyond = durable_upto_beyond(read, storage.size(segment.name), salt, damage.offset)
         durable_upto = max(durable_upto, beyond)
         if segment.position + damage.offset < durable_upto:
             reason = f"{damage.reason}, in what was synced"
-            raise LogRefused(segment.name, reason, offset=damage.offset, repairable=True)
+            raise LogRefusedError(segment.name, reason, offset=damage.offset, repairable=True)
     return Tail(segment, salt, last.sequence, last.checksum, last.end, durable_upto)
 
 

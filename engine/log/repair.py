@@ -21,7 +21,7 @@ from engine.codec import (
     file_salt,
     headers_beyond,
 )
-from engine.log.errors import LogRefused
+from engine.log.errors import LogRefusedError
 from engine.log.files import next_number
 from engine.log.inspection import (
     DIRECTORY,
@@ -44,16 +44,16 @@ from engine.storage import Storage
 _NEWER: Final = "newer version"
 
 
-class Irreparable(Exception):  # noqa: N818 - a verdict, not an error
+class IrreparableError(Exception):
     """Nothing that the files prove would start; the text says what is missing, or why it is left alone."""
 
 
 def plan(storage: Storage) -> Step | None:
-    """Return the next step, None for a log that would start as it is. Raises Irreparable, OSError."""
+    """Return the next step, None for a log that would start as it is. Raises IrreparableError, OSError."""
     with View.of(storage) as view:
         try:
             recovery = rehearse(view)
-        except LogRefused as refused:
+        except LogRefusedError as refused:
             return _plan(view, refused)
         return CutTail(recovery.torn_bytes, recovery.torn_file) if recovery.torn_bytes else None
 
@@ -61,7 +61,7 @@ def plan(storage: Storage) -> Step | None:
 def carry_out(storage: Storage, step: Step, payloads: Sequence[bytes], now_ms: int) -> None:
     """Do a step that was planned. `payloads` tell readers of a log that has lost something (`new_life`).
 
-    Raises StorageLocked, LogRefused where the directory has changed since it was planned, OSError.
+    Raises StorageLockedError, LogRefusedError where the directory has changed since it was planned, OSError.
     """
     if isinstance(step, CutTail):
         step.do(storage, payloads, now_ms)  # a start locks by itself
@@ -69,20 +69,20 @@ def carry_out(storage: Storage, step: Step, payloads: Sequence[bytes], now_ms: i
     storage.lock()
     try:
         if plan(storage) != step:
-            raise LogRefused(DIRECTORY, "has changed meanwhile: run it again")
+            raise LogRefusedError(DIRECTORY, "has changed meanwhile: run it again")
         step.do(storage, payloads, now_ms)
     finally:
         storage.unlock()
 
 
-def _plan(view: View, refused: LogRefused) -> Step:
+def _plan(view: View, refused: LogRefusedError) -> Step:
     if _NEWER in refused.reason:
-        raise Irreparable(f"{refused}: nothing is wrong with it, it needs that version")
+        raise IrreparableError(f"{refused}: nothing is wrong with it, it needs that version")
     if refused.file == DIRECTORY:
-        raise Irreparable(str(refused))
+        raise IrreparableError(str(refused))
     try:
         manifest = manifest_of(view)
-    except LogRefused as unreadable:
+    except LogRefusedError as unreadable:
         return _new_manifest(view, str(unreadable))
     back = interrupted(view.names(), manifest)
     if back:
@@ -96,8 +96,8 @@ def _plan(view: View, refused: LogRefused) -> Step:
     return _Walk(view, manifest, kept).step() or _leave(refused)
 
 
-def _leave(refused: LogRefused) -> Step:
-    raise Irreparable(f"{refused.file}: {refused.reason}; no repair is known for that")
+def _leave(refused: LogRefusedError) -> Step:
+    raise IrreparableError(f"{refused.file}: {refused.reason}; no repair is known for that")
 
 
 def _base(view: View, base: Base) -> Run | Step:
@@ -119,9 +119,9 @@ def _instead_of(view: View, base: Base, fault: str) -> Step:
     """Without its base a log is lost, unless the files from before the base are still there."""
     try:
         return _new_manifest(view, f"{base.name}, {fault}")
-    except Irreparable:
+    except IrreparableError:
         gone = f"what was before position {base.position} is in no other file"
-        raise Irreparable(f"{base.name}, {fault}; {gone}: restore a backup") from None
+        raise IrreparableError(f"{base.name}, {fault}; {gone}: restore a backup") from None
 
 
 def _extra(view: View, run: Run) -> Step | None:
@@ -203,7 +203,7 @@ class _Walk:
 
     def _damaged(self, run: Run, fault: Damage) -> Step:
         if fault.newer:
-            raise Irreparable(f"{run.file.name}, offset {fault.offset}: {fault.reason}")
+            raise IrreparableError(f"{run.file.name}, offset {fault.offset}: {fault.reason}")
         assert isinstance(run.file, Segment), "bases are looked at elsewhere"
         is_another = run.damage is None and run.size == (run.file.seal and run.file.seal.length)
         why = f"{run.file.name}, offset {fault.offset}: {fault.reason}"
@@ -221,7 +221,7 @@ class _Walk:
         elif self._kept:
             segment = Segment(number, first.position, first.sequence, first.previous)
         else:
-            raise Irreparable(f"{why}; nothing stands before it that could be kept: restore a backup")
+            raise IrreparableError(f"{why}; nothing stands before it that could be kept: restore a backup")
         kept_names = {run.file.name for run in self._kept}
         every = [*(named.name for named in self._manifest.segments), *self._later]
         aside = [name for name in every if name in self._view.names() and name not in kept_names]
@@ -264,20 +264,20 @@ class _Lost:
 
 
 def _new_manifest(view: View, why: str) -> Step:
-    """Plan the manifest of the longest chain of files, if it leaves none out. Raises Irreparable."""
+    """Plan the manifest of the longest chain of files, if it leaves none out. Raises IrreparableError."""
     names = [name for name in view.names() if file_number(name) is not None and begins(view, name)]
     runs = sorted((read_run(view, opening(view, name)) for name in names), key=lambda run: run.file.number)
     segments = [run for run in runs if isinstance(run.file, Segment)]
     bases = [run for run in runs if isinstance(run.file, Base) and _is_complete(run)]
     chains = [chain for base in [None, *bases] if (chain := _longest(base, segments))]
     if not chains:
-        raise Irreparable(f"{why}; {_what_is_missing(runs)}")
+        raise IrreparableError(f"{why}; {_what_is_missing(runs)}")
     chain = max(chains, key=lambda chain: (chain[-1].end, chain[0].file.position))
     end = chain[-1].end
     beyond = [run for run in segments if run.end > end]
     if beyond and chain[-1].damage is None:
         gap = f"{chain[-1].file.name} ends at position {end}, and {beyond[0].file.name} begins at"
-        raise Irreparable(f"{why}; {gap} {beyond[0].file.position}: what was between is missing")
+        raise IrreparableError(f"{why}; {gap} {beyond[0].file.position}: what was between is missing")
     manifest = manifest_from([run.sealed for run in chain])
     return NewManifest(why, manifest, end, _needless(view, manifest))
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from engine.log.errors import LogRefused
+from engine.log.errors import LogRefusedError
 from engine.log.manifest import MANIFEST, MANIFEST_BYTES_MAX, file_number
 from engine.storage import Handle, NotAFileError, Reader, Storage
 
 # An attempt fails only if a rewrite ended while the files were opened, which takes far longer than that.
-_attempts_max: Final = 100
+_ATTEMPTS_MAX: Final = 100
 _OURS: Final = ("base-", "segment-", MANIFEST)
 
 
@@ -92,9 +92,9 @@ class View(Storage):
 
         They fit together if the manifest did not change while they were opened, for files go only after a
         manifest without them. Their lengths are taken from the newest to the oldest, for a segment gets its
-        first frame after the one before got its last. Raises OSError, and LogRefused after many attempts.
+        first frame after the one before got its last. Raises OSError; LogRefusedError after many attempts.
         """
-        for _ in range(_attempts_max):
+        for _ in range(_ATTEMPTS_MAX):
             manifest = _manifest(storage)
             names = storage.names()
             if manifest is not None and MANIFEST not in names:
@@ -105,7 +105,7 @@ class View(Storage):
                 sizes = {name: held.readers[name].size() for name in newest_first}
                 return cls(held, sizes, frozenset(names) - frozenset(held.readers))
             _close(held.readers)
-        raise LogRefused(MANIFEST, "changes faster than its files can be opened")
+        raise LogRefusedError(MANIFEST, "changes faster than its files can be opened")
 
     def again(self) -> "View":
         """The same moment without the changes made through this view; closed together with it."""

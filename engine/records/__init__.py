@@ -5,6 +5,8 @@ Must never know: files, frames, clients.
 """
 
 from engine.records.changes import (
+    ANSWER_AGE_MS_MAX,
+    ANSWERS_MAX,
     Append,
     Configure,
     ConfigureProductions,
@@ -34,8 +36,6 @@ from engine.records.changes import (
     SetCounters,
     SetPolicy,
     Settle,
-    answer_age_ms_max,
-    answers_max,
 )
 from engine.records.payload import decode, encode, replay
 from engine.records.restored import (
@@ -49,6 +49,8 @@ from engine.records.restored import (
 from engine.records.snapshot import Capture, snapshot
 
 __all__ = [
+    "ANSWERS_MAX",
+    "ANSWER_AGE_MS_MAX",
     "Append",
     "Capture",
     "Configure",
@@ -85,8 +87,6 @@ __all__ = [
     "SetCounters",
     "SetPolicy",
     "Settle",
-    "answer_age_ms_max",
-    "answers_max",
     "decode",
     "encode",
     "replay",

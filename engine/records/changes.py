@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Final, TypeVar
 import msgspec
 
 from engine.groups import Consumer, Group, Policy
-from engine.keyspace import Answer, Key, Keyspace, PublishAnswer, Retention, generation_bytes
+from engine.keyspace import GENERATION_BYTES, Answer, Key, Keyspace, PublishAnswer, Retention
 from engine.memory import Footprint
 from engine.productions import Productions
 
@@ -27,8 +27,8 @@ IdList = Annotated[Sequence[int], "ids"]
 TextList = Annotated[Sequence[bytes], "texts"]
 IdsInTexts = Annotated[Sequence[int], "in the texts"]
 
-answer_age_ms_max: Final = 24 * 3600 * 1000
-answers_max: Final = 10_000
+ANSWER_AGE_MS_MAX: Final = 24 * 3600 * 1000
+ANSWERS_MAX: Final = 10_000
 
 A = TypeVar("A", Answer, PublishAnswer)
 
@@ -38,8 +38,8 @@ def _remember(answers: dict[str, A], key: str, answer: A, footprint: Footprint) 
     _forget(answers, key, footprint)
     answers[key] = answer
     footprint.add(answer.footprint_bytes)
-    oldest_ms = answer.at_ms - answer_age_ms_max
-    while len(answers) > answers_max or next(iter(answers.values())).at_ms < oldest_ms:
+    oldest_ms = answer.at_ms - ANSWER_AGE_MS_MAX
+    while len(answers) > ANSWERS_MAX or next(iter(answers.values())).at_ms < oldest_ms:
         _forget(answers, next(iter(answers)), footprint)
 
 
@@ -463,5 +463,5 @@ class Regenerate(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         for key in keyspace.keys.values():
-            mixed = blake2b(key.generation.encode(), key=self.salt, digest_size=generation_bytes)
+            mixed = blake2b(key.generation.encode(), key=self.salt, digest_size=GENERATION_BYTES)
             key.generation = mixed.hexdigest()

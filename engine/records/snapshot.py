@@ -42,7 +42,7 @@ from engine.records.restored import (
 )
 
 # Pending entries in one record of a snapshot.
-_pending_rows_max: Final = 512
+_PENDING_ROWS_MAX: Final = 512
 
 
 class _HeldStream(NamedTuple):
@@ -201,7 +201,7 @@ def _restore_node(name: str, node: SealedNode, compressor: ZstdCompressor) -> Re
 
 def _restore_pending(stream: str, group: _HeldGroup) -> Iterator[RestorePending]:
     in_order = group.by_delivery.values()
-    while ids := list(islice(in_order, _pending_rows_max)):
+    while ids := list(islice(in_order, _PENDING_ROWS_MAX)):
         rows = [group.pending[entry_id] for entry_id in ids]
         yield RestorePending(
             stream,

@@ -5,7 +5,7 @@ Must never know: what a command means, where commands come from, what a frame lo
 """
 
 from engine.runtime.engine import Engine
-from engine.runtime.rewriting import Growth, RewriteFailed, Rewriter, Rewritten
+from engine.runtime.rewriting import Growth, RewriteFailedError, Rewriter, Rewritten
 from engine.runtime.writer import Fsync, LogFigures
 
-__all__ = ["Engine", "Fsync", "Growth", "LogFigures", "RewriteFailed", "Rewriter", "Rewritten"]
+__all__ = ["Engine", "Fsync", "Growth", "LogFigures", "RewriteFailedError", "Rewriter", "Rewritten"]

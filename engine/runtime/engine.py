@@ -18,7 +18,7 @@ from engine.commands import Command, KeepHouse, XReadGroup
 from engine.commands.execution import Parked, Unfinished, is_ready, parked_read
 from engine.commands.planning import durable_queue
 from engine.errors import EngineError
-from engine.keyspace import Caps, Keyspace, caps_default
+from engine.keyspace import CAPS_DEFAULT, Caps, Keyspace
 from engine.log import Log, Recovery
 from engine.log.leftovers import remove_leftovers
 from engine.memory import Memory
@@ -26,7 +26,7 @@ from engine.replies import GroupRead, Reply
 from engine.runtime.loading import Tell, recovered, untold
 from engine.runtime.packing import Packer
 from engine.runtime.resident import resident_bytes
-from engine.runtime.rewriting import Growth, Rewriter, Rewritten, growth_default
+from engine.runtime.rewriting import GROWTH_DEFAULT, Growth, Rewriter, Rewritten
 from engine.runtime.turns import Ran, Turns
 from engine.runtime.volatile import Volatile
 from engine.runtime.waits import Served, Waits
@@ -52,7 +52,7 @@ class Engine:
         keyspace: Keyspace,
         clock: Clock,
         fsync: Fsync,
-        growth: Growth = growth_default,
+        growth: Growth = GROWTH_DEFAULT,
     ) -> None:
         self.fsync: Fsync = fsync
         self.recovery: Recovery = log.recovery
@@ -90,14 +90,14 @@ class Engine:
         *,
         clock: Clock,
         fsync: Fsync = "everysec",
-        caps: Caps = caps_default,
-        growth: Growth = growth_default,
+        caps: Caps = CAPS_DEFAULT,
+        growth: Growth = GROWTH_DEFAULT,
         tell: Tell = untold,
     ) -> "Engine":
         """Recover the log in directory `data` (None: in memory, for tests) and load it. Blocks. `tell` hears
         now and then, in the calling thread, how far it is.
 
-        Raises what `Log.open` raises, and `LogRefused` for frames that make no sense together.
+        Raises what `Log.open` raises, and `LogRefusedError` for frames that make no sense together.
         """
         storage, log, keyspace = recovered(data, caps, tell)
         keyspace.floor_ms = log.recovery.floor_ms
@@ -148,8 +148,8 @@ class Engine:
         self._waits.end_all()
 
     async def rewrite(self) -> Rewritten:
-        """Make the log as short as what is in memory, while everything goes on. Raises RewriteFailed, with
-        nothing lost. If a rewrite is under way its end is waited for.
+        """Make the log as short as what is in memory, while everything goes on. Waits for the end of a
+        rewrite that is under way. Raises RewriteFailedError, with nothing lost.
         """
         return await asyncio.shield(self._rewriter.begin())
 

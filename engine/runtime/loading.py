@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.keyspace import Caps, Keyspace
-from engine.log import Log, LogRefused
+from engine.log import Log, LogRefusedError
 from engine.nodes import Text, new_compressor
 from engine.records import replay
 from engine.storage import Storage
@@ -17,10 +17,10 @@ from engine.storage.file import FileStorage
 from engine.storage.memory import MemoryStorage
 
 # Cold texts are compressed so many at a time.
-pack_texts_min: Final = 32
+PACK_TEXTS_MIN: Final = 32
 # Hears of the step ("checking", then "loading"), how many bytes of the log it has behind it, and of how many.
 Tell = Callable[[str, int, int], None]
-_payloads_a_tell: Final = 4096
+_PAYLOADS_A_TELL: Final = 4096
 
 
 def untold(_step: str, _done_bytes: int, _total_bytes: int) -> None:
@@ -43,18 +43,20 @@ def recovered(data: Path | Storage | None, caps: Caps, tell: Tell) -> tuple[Stor
 
 
 def _load(keyspace: Keyspace, log: Log, tell: Tell) -> None:
-    """Apply every payload of the log. Raises LogRefused for one that makes no sense."""
+    """Apply every payload of the log. Raises LogRefusedError for one that makes no sense."""
     done = 0
     for number, payload in enumerate(log.replay(), 1):
         done += len(payload)
-        if not number % _payloads_a_tell:
+        if not number % _PAYLOADS_A_TELL:
             tell("loading", done, log.recovery.bytes)
         try:
             replay(keyspace, payload)
         except (ValueError, LookupError, AssertionError) as error:
-            raise LogRefused("log", f"payload {number} does not fit what is before it: {error!r}") from error
+            raise LogRefusedError(
+                "log", f"payload {number} does not fit what is before it: {error!r}"
+            ) from error
         keyspace.free_some()
-        if len(keyspace.cold) >= pack_texts_min:
+        if len(keyspace.cold) >= PACK_TEXTS_MIN:
             _pack(keyspace.cold)
             keyspace.cold.clear()
 

@@ -13,7 +13,7 @@ from engine.nodes import Text
 from engine.runtime.loading import packed
 
 # After a failure, as for want of memory: by then somebody may have given some back.
-retry_s: Final = 10.0
+RETRY_S: Final = 10.0
 
 
 class Packer:
@@ -52,7 +52,7 @@ class Packer:
         except Exception as error:  # noqa: BLE001 - whatever it is, the texts are as good as before
             self._keyspace.cold[:0] = texts
             self.failures += 1
-            self._retry_at = self._clock.monotonic() + retry_s
+            self._retry_at = self._clock.monotonic() + RETRY_S
             told = {"message": "compressing failed, and is tried again later", "exception": error}
             loop.call_exception_handler(told)
         finally:

@@ -7,8 +7,8 @@ import os
 from typing import Final
 
 _STATM: Final = "/proc/self/statm"
-_statm_bytes_max: Final = 256
-_page_bytes: Final = os.sysconf("SC_PAGE_SIZE")
+_STATM_BYTES_MAX: Final = 256
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes() -> int | None:
@@ -19,6 +19,6 @@ def resident_bytes() -> int | None:
         return None
     try:
         # size resident shared …, in pages
-        return int(os.pread(statm, _statm_bytes_max, 0).split()[1]) * _page_bytes
+        return int(os.pread(statm, _STATM_BYTES_MAX, 0).split()[1]) * _PAGE_BYTES
     finally:
         os.close(statm)

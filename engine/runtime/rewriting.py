@@ -20,19 +20,19 @@ from typing import Final, NamedTuple, TypeVar
 
 from engine.clock import Clock
 from engine.keyspace import Keyspace
-from engine.log import BaseFile, LogPoisoned
+from engine.log import BaseFile, LogPoisonedError
 from engine.records import Capture, Record, encode
 from engine.runtime.writer import Writer
 
 T = TypeVar("T")
 
-slice_s: Final = 0.002
+SLICE_S: Final = 0.002
 # So many records go into a frame, and frames of so many bytes into a write.
-_frame_records: Final = 4
-_write_bytes: Final = 1 << 20
+_FRAME_RECORDS: Final = 4
+_WRITE_BYTES: Final = 1 << 20
 # After a rewrite that failed the next one is tried later and later.
-_retry_s_min: Final = 60.0
-_retry_s_max: Final = 3600.0
+_RETRY_S_MIN: Final = 60.0
+_RETRY_S_MAX: Final = 3600.0
 
 
 class Growth(NamedTuple):
@@ -44,7 +44,7 @@ class Growth(NamedTuple):
     bytes_min: int = 64 << 20
 
 
-growth_default: Final = Growth()
+GROWTH_DEFAULT: Final = Growth()
 
 
 class Rewritten(NamedTuple):
@@ -55,11 +55,11 @@ class Rewritten(NamedTuple):
     duration_ms: int
 
 
-class RewriteFailed(Exception):  # noqa: N818 - the log goes on as it was
+class RewriteFailedError(Exception):
     """The disk would not take it: nothing is lost, and nothing has changed for anybody."""
 
 
-class _Stopping(Exception):  # noqa: N818 - an end, not an error
+class _StoppingError(Exception):
     """The engine is about to close."""
 
 
@@ -79,7 +79,7 @@ class Rewriter:
         self._running: asyncio.Task[Rewritten] | None = None
         self._stopping = False
         self._retry_at = 0.0
-        self._retry_s = _retry_s_min
+        self._retry_s = _RETRY_S_MIN
         # What waits for a disk without being awaited by an answer.
         self._thread = ThreadPoolExecutor(1, "weir-rewrite")
 
@@ -122,19 +122,19 @@ class Rewriter:
         bytes_before = self._log.total_bytes
         try:
             await self._rewrite()
-        except _Stopping:
-            raise RewriteFailed("the engine is being closed") from None
+        except _StoppingError:
+            raise RewriteFailedError("the engine is being closed") from None
         except Exception as error:
             # Whatever it is: nobody may be waiting for this rewrite, and the next one would fail alike.
             self.failure = str(error) or repr(error)
             if self.on_failed is not None:
                 self.on_failed(self.failure, self._retry_s)
             self._retry_at = self._clock.monotonic() + self._retry_s
-            self._retry_s = min(2 * self._retry_s, _retry_s_max)
-            raise RewriteFailed(f"the log was not rewritten, and is as it was: {error}") from error
+            self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
+            raise RewriteFailedError(f"the log was not rewritten, and is as it was: {error}") from error
         finally:
             self._running = None
-        self.failure, self._retry_at, self._retry_s = None, 0.0, _retry_s_min
+        self.failure, self._retry_at, self._retry_s = None, 0.0, _RETRY_S_MIN
         duration_ms = round((self._clock.monotonic() - started) * 1000)
         self.last = Rewritten(bytes_before, self._log.total_bytes, duration_ms)
         return self.last
@@ -144,7 +144,7 @@ class Rewriter:
         # One turn: what is before the position is in the snapshot, what is behind it in the new segment.
         try:
             position = self._writer.start_segment(prepared)
-        except LogPoisoned:
+        except LogPoisonedError:
             prepared.handle.close()
             raise
         capture = Capture(self._keyspace)
@@ -166,11 +166,11 @@ class Rewriter:
 
     async def _write(self, base: BaseFile, records: Iterator[Record]) -> None:
         chunk: list[bytes] = []
-        size, slice_end = 0, self._clock.monotonic() + slice_s
-        while batch := list(islice(records, _frame_records)):
+        size, slice_end = 0, self._clock.monotonic() + SLICE_S
+        while batch := list(islice(records, _FRAME_RECORDS)):
             chunk.append(encode(batch))
             size += len(chunk[-1])
-            if size >= _write_bytes:
+            if size >= _WRITE_BYTES:
                 await self._append(base, chunk)
                 chunk, size = [], 0
             elif self._clock.monotonic() >= slice_end:
@@ -178,7 +178,7 @@ class Rewriter:
                 self._check_stopping()
             else:
                 continue
-            slice_end = self._clock.monotonic() + slice_s
+            slice_end = self._clock.monotonic() + SLICE_S
         await self._append(base, chunk)
 
     async def _append(self, base: BaseFile, payloads: list[bytes]) -> None:
@@ -190,7 +190,7 @@ class Rewriter:
 
     def _check_stopping(self) -> None:
         if self._stopping:
-            raise _Stopping
+            raise _StoppingError
 
 
 def _look_at(task: "asyncio.Task[Rewritten]") -> None:

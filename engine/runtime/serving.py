@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 # Plain reads answered at a time. What 10 000 make of their answers, all in one cycle of the loop, would hold
 # everybody else up for most of a second.
-answered_at_once_max: Final = 200
+ANSWERED_AT_ONCE_MAX: Final = 200
 # Reads of groups served at a time: each changes the group, and has its frame.
-_served_at_once_max: Final = 100
+_SERVED_AT_ONCE_MAX: Final = 100
 
 
 class Serving(Generic[T]):
@@ -95,7 +95,7 @@ class Serving(Generic[T]):
         self._serve_late(inf)
 
     def _wake(self, signalled: Mapping[str, None], now_ms: int) -> None:
-        room = 0 if self._late else answered_at_once_max
+        room = 0 if self._late else ANSWERED_AT_ONCE_MAX
         for stream in signalled:
             for waiter in self._waiters.plain(stream):
                 if self._stopped:
@@ -109,7 +109,7 @@ class Serving(Generic[T]):
                 self._unserved[stream] = None
 
     def _serve_groups(self, now_ms: int) -> None:
-        room = _served_at_once_max
+        room = _SERVED_AT_ONCE_MAX
 
         def ready(waiter: Waiter[T]) -> bool:
             return is_ready(self._keyspace, waiter.parked, now_ms)
@@ -138,7 +138,7 @@ class Serving(Generic[T]):
             if self._unserved:
                 self._serve_groups(self._clock.wall_ms())
             else:
-                for _ in range(min(len(self._behind), _served_at_once_max)):
+                for _ in range(min(len(self._behind), _SERVED_AT_ONCE_MAX)):
                     let_in = self._behind.popleft()
                     if not let_in.done():
                         let_in.set_result(None)
@@ -152,7 +152,7 @@ class Serving(Generic[T]):
             asyncio.get_running_loop().call_soon(self._serve_late)
         self._late[waiter] = None
 
-    def _serve_late(self, room: float = answered_at_once_max) -> None:
+    def _serve_late(self, room: float = ANSWERED_AT_ONCE_MAX) -> None:
         """Run some of those again that were put off: with what there is by now, which is all they waited for
         and more, unless it was removed meanwhile.
         """

@@ -9,7 +9,7 @@ from typing import Final
 from engine.records import Record, RemoveAll
 
 # Positions are forgotten, once safe, when there are more than this.
-_positions_max: Final = 1024
+_POSITIONS_MAX: Final = 1024
 
 
 class Touched:
@@ -21,7 +21,7 @@ class Touched:
         self._by_stream: dict[str, int] = {}
         # That of all streams of which none is kept: of the last frame that removed them all.
         self._else = 0
-        self._many = _positions_max
+        self._many = _POSITIONS_MAX
 
     def note(self, records: Sequence[Record], position: int) -> None:
         """A frame of these records ends at `position`."""
@@ -38,7 +38,7 @@ class Touched:
     def forget(self, safe_upto: int) -> None:
         """What is safe need not be known."""
         self._by_stream = {name: upto for name, upto in self._by_stream.items() if upto > safe_upto}
-        self._many = max(_positions_max, 2 * len(self._by_stream))
+        self._many = max(_POSITIONS_MAX, 2 * len(self._by_stream))
 
     def upto(self, streams: Iterable[str] | None) -> int:
         """The position on which an answer about these streams depends; None is about all of them.

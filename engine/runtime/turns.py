@@ -27,7 +27,7 @@ from engine.commands.execution import (
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.records import encode
-from engine.runtime.loading import pack_texts_min
+from engine.runtime.loading import PACK_TEXTS_MIN
 from engine.runtime.packing import Packer
 from engine.runtime.touched import Touched
 from engine.runtime.volatile import Volatile
@@ -135,7 +135,7 @@ class Turns:
             self._writer.reserve(turn.auto_ms, turn.now_ms, start)
         if self._touched.are_many:
             self._touched.forget(self._writer.safe_upto)
-        self._packer.begin(texts_min=pack_texts_min)
+        self._packer.begin(texts_min=PACK_TEXTS_MIN)
         if self._keyspace.garbage and not self._freeing:
             self._freeing = True
             asyncio.get_running_loop().call_soon(self._free)

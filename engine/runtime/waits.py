@@ -16,7 +16,7 @@ from engine.commands.execution import Parked, Unfinished, give_up, retry_at_ms
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.replies import Reply
-from engine.runtime.serving import Serving, answered_at_once_max
+from engine.runtime.serving import ANSWERED_AT_ONCE_MAX, Serving
 from engine.runtime.turns import Turns
 from engine.waiters import Lane, Waiter, Waiters
 
@@ -211,7 +211,7 @@ class Waits:
     def _pass_deadlines(self) -> None:
         self._deadline = self._deadline_at = None
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
-        waiters, lanes = self._waiters.due(now, answered_at_once_max)
+        waiters, lanes = self._waiters.due(now, ANSWERED_AT_ONCE_MAX)
         for waiter in waiters:
             self._give_up(waiter, now_ms)
         self.serving.serve({stream: None for lane in lanes for stream in lane.streams}, now_ms)

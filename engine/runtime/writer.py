@@ -20,20 +20,20 @@ from typing import Final, Literal, NamedTuple, TypeVar
 
 from engine import errors
 from engine.errors import EngineError
-from engine.log import Log, LogPoisoned, Prepared, StorageFull
+from engine.log import Log, LogPoisonedError, Prepared, StorageFullError
 
 Fsync = Literal["always", "everysec", "no"]
 
-sync_interval_s: Final = 1.0
+SYNC_INTERVAL_S: Final = 1.0
 # With `everysec` no answer depends on what has waited for a sync for longer (decisions.md 8).
-risk_s_max: Final = 1.9
+RISK_S_MAX: Final = 1.9
 # IDs made by the clock may run so far ahead of it; so much is skipped after a crash (decisions.md 8).
-reservation_ms: Final = 5_000
+RESERVATION_MS: Final = 5_000
 # With less than this left the next reservation is made: the sync of the coming second makes it good.
-_reservation_low_ms: Final = 2_500
+_RESERVATION_LOW_MS: Final = 2_500
 
 # A position that no log reaches.
-never_safe: Final = 1 << 127
+NEVER_SAFE: Final = 1 << 127
 
 R = TypeVar("R")
 # Hears of replies, or of one refusal in their place.
@@ -97,10 +97,10 @@ class Writer:
         """Refuse, before anything is changed, what the disk has no room for, or when it can't be trusted."""
         try:
             self.log.ensure_reserve(bytes_wanted)
-        except StorageFull as full:
+        except StorageFullError as full:
             self._note_full(str(full))
             raise errors.storage_full() from None
-        except LogPoisoned:
+        except LogPoisonedError:
             raise errors.storage_failed() from None
         if self._is_full:
             self._note_full(None)
@@ -116,9 +116,9 @@ class Writer:
         """Put a frame into the write of this loop cycle; its position, never safe if the log is poisoned."""
         try:
             position = self.log.stage(payload)
-        except LogPoisoned:
+        except LogPoisonedError:
             # A sync failed while the turn ran: what it changed is in memory alone, and nobody may see it.
-            return never_safe
+            return NEVER_SAFE
         self._flush_soon()
         return position
 
@@ -131,11 +131,11 @@ class Writer:
         """
         if self._fsync == "always" or self.log.poisoned is not None:
             return
-        if shown_ms > now_ms + reservation_ms:
+        if shown_ms > now_ms + RESERVATION_MS:
             self._hold(start, self.log.staged_upto)
             return
-        if shown_ms > self._asked_ms - _reservation_low_ms:
-            self._asked_ms = now_ms + reservation_ms
+        if shown_ms > self._asked_ms - _RESERVATION_LOW_MS:
+            self._asked_ms = now_ms + RESERVATION_MS
             self._promises.append((self.log.reserve_ids(self._asked_ms), self._asked_ms))
             self._want_sync(self._promises[-1][0])
         if shown_ms > self._promised_ms:
@@ -231,7 +231,7 @@ class Writer:
     # --- a new segment --------------------------------------------------------------------------------------
 
     def start_segment(self, prepared: Prepared) -> int:
-        """Go on in a new file, between two turns; the position where it begins. Raises LogPoisoned."""
+        """Go on in a new file, between two turns; the position where it begins. Raises LogPoisonedError."""
         self._flush()
         position = self.log.start_segment(prepared)
         self._flush_soon()
@@ -255,7 +255,7 @@ class Writer:
             return
         try:
             self.log.write(self.log.take())
-        except LogPoisoned:
+        except LogPoisonedError:
             self._fail_all()
             return
         if self._unsynced_since is None and self.log.written_upto > self.log.durable_upto:
@@ -282,7 +282,7 @@ class Writer:
             self.on_sync_begins()
         try:
             await loop.run_in_executor(self._thread, self.log.sync, self.log.written_upto)
-        except LogPoisoned:
+        except LogPoisonedError:
             self._fail_all()
             return
         finally:
@@ -307,14 +307,14 @@ class Writer:
         if self.log.poisoned is not None and self._tell_failure is not None:
             tell, self._tell_failure = self._tell_failure, None
             tell(self.log.poisoned)
-        _wake(self._waiting, never_safe)
-        _wake(self._waiting_for_sync, never_safe)
+        _wake(self._waiting, NEVER_SAFE)
+        _wake(self._waiting_for_sync, NEVER_SAFE)
 
     # --- the second's work ----------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to sync once a second, and to mark the log after a second of idling."""
-        self._ticker = asyncio.get_running_loop().call_later(sync_interval_s, self._tick)
+        self._ticker = asyncio.get_running_loop().call_later(SYNC_INTERVAL_S, self._tick)
 
     def _tick(self) -> None:
         self.start()
@@ -327,7 +327,7 @@ class Writer:
             self._mark()
         since = self._unsynced_since
         if since is not None and self._fsync == "everysec":
-            asyncio.get_running_loop().call_at(since + risk_s_max, self._hold_if_late, since)
+            asyncio.get_running_loop().call_at(since + RISK_S_MAX, self._hold_if_late, since)
 
     def _hold_if_late(self, since: float) -> None:
         """Rather than risk what was answered for any longer, let answers wait for the disk."""
@@ -339,7 +339,7 @@ class Writer:
         try:
             self.log.ensure_reserve()
             self._marked_upto = self.log.mark(clean=False)
-        except (StorageFull, LogPoisoned):
+        except (StorageFullError, LogPoisonedError):
             return
         self._flush()
         self._want_sync(self._marked_upto)

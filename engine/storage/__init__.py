@@ -15,11 +15,11 @@ from collections.abc import Iterable
 TEMPORARY = ".tmp"  # what `replace` writes first is called after its file, with this behind
 
 
-class StorageRefused(Exception):  # noqa: N818 - a refusal, not an error
+class StorageRefusedError(Exception):
     """The directory cannot be used at all: missing, not a directory, another user's, not writable."""
 
 
-class StorageLocked(Exception):  # noqa: N818 - a refusal, not an error
+class StorageLockedError(Exception):
     """Another process works in the directory; `holder` is its process id, None where that is unreadable."""
 
     def __init__(self, directory: str, holder: int | None) -> None:
@@ -80,7 +80,9 @@ class Storage(ABC):
 
     @abstractmethod
     def lock(self) -> None:
-        """Keep every other process out until `unlock` or the end of this one, else raise `StorageLocked`.
+        """Keep every other process out until `unlock` or the end of this one.
+
+        Raises `StorageLockedError` where another process has it.
 
         What this storage has locked stays locked.
         """

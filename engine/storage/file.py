@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from engine.storage import Handle, NotAFileError, Reader, Storage, StorageLocked, StorageRefused
+from engine.storage import Handle, NotAFileError, Reader, Storage, StorageLockedError, StorageRefusedError
 
 FILE_MODE = 0o600  # payloads are other people's messages
 DIRECTORY_MODE = 0o700
@@ -141,7 +141,7 @@ class FileStorage(Storage):
     """The directory at `path`, which must be this user's own. Files are 0600.
 
     With `create` a missing directory is made (0700), but not its parents: a mistyped path should not become
-    an empty log somewhere. Raises `StorageRefused`.
+    an empty log somewhere. Raises `StorageRefusedError`.
     """
 
     def __init__(self, path: str | Path, *, create: bool = False) -> None:
@@ -157,8 +157,8 @@ class FileStorage(Storage):
             self.close()
             raise self._refusal("belongs to another user")
 
-    def _refusal(self, reason: str | None) -> StorageRefused:
-        return StorageRefused(f"data directory {self._path}: {reason}")
+    def _refusal(self, reason: str | None) -> StorageRefusedError:
+        return StorageRefusedError(f"data directory {self._path}: {reason}")
 
     def close(self) -> None:
         """Unlock, and let go of the directory. Idempotent."""
@@ -203,7 +203,7 @@ class FileStorage(Storage):
         except BlockingIOError:
             holder = os.pread(descriptor, LOCK_BYTES_MAX, 0).strip()
             os.close(descriptor)
-            raise StorageLocked(str(self._path), int(holder) if holder.isdigit() else None) from None
+            raise StorageLockedError(str(self._path), int(holder) if holder.isdigit() else None) from None
         except OSError as error:
             os.close(descriptor)
             raise self._refusal(error.strerror) from error

@@ -13,12 +13,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from engine.storage import Handle, Reader, Storage, StorageLocked
+from engine.storage import Handle, Reader, Storage, StorageLockedError
 
 Tail = Callable[[bytes, bytes], bytes]  # (durable, live) -> what the disk holds after a power cut
 
 
-class Stopped(Exception):  # noqa: N818 - an end, not an error
+class StoppedError(Exception):
     """The modelled process ended here, and does nothing any more."""
 
 
@@ -157,7 +157,7 @@ class MemoryStorage(Storage):
         """Count a change (also called by handles); stop if it is time, and return the fault that is due."""
         if self._stop_before is not None and len(self.operations) >= self._stop_before:
             self.stopped = True
-            raise Stopped
+            raise StoppedError
         self.operations.append((operation, name))
         return self._due(operation)
 
@@ -195,7 +195,7 @@ class MemoryStorage(Storage):
     def lock(self) -> None:
         """Keep rivals out."""
         if self._disk.locked and not self._holds_lock:
-            raise StorageLocked("the directory in memory", None)
+            raise StorageLockedError("the directory in memory", None)
         self._disk.locked = self._holds_lock = True
 
     def unlock(self) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from engine.storage import StorageRefused
+from engine.storage import StorageRefusedError
 from engine.storage.file import LOCK_NAME, FileStorage
 
 _LOST_AND_FOUND: Final = "lost+found"  # in every new ext4
@@ -25,7 +25,7 @@ def new_directory(path: Path) -> Iterator[FileStorage]:
 
     Until then it is a sibling called `.<name>.partial`; one that an interrupted attempt left is taken over.
     A mount point, or a directory in one that is not ours, has no sibling: it is filled as it is.
-    Raises StorageRefused where something is in the way, StorageLocked where another attempt is under way.
+    Raises StorageRefusedError where something is in the way, StorageLockedError while another attempt runs.
     """
     path = Path(os.path.abspath(path))  # noqa: PTH100 - a link is to be refused, not followed
     _check_free(path)
@@ -55,7 +55,7 @@ def filled_in_place(path: Path) -> Iterator[FileStorage]:
         try:
             yield storage
         except BaseException:
-            with suppress(OSError, StorageRefused):
+            with suppress(OSError, StorageRefusedError):
                 _clear(storage, path)
                 storage.unlink(LOCK_NAME)
             raise
@@ -73,7 +73,7 @@ def _emptied(storage: FileStorage, partial: Path) -> Iterator[None]:
         yield
     except BaseException:
         # What cannot be removed is taken over by the next attempt.
-        with suppress(OSError, StorageRefused):
+        with suppress(OSError, StorageRefusedError):
             _clear(storage, partial)
             if LOCK_NAME in storage.names():
                 storage.unlink(LOCK_NAME)
@@ -83,9 +83,9 @@ def _emptied(storage: FileStorage, partial: Path) -> Iterator[None]:
 
 def _check_free(path: Path) -> None:
     if path.is_symlink() or (path.exists() and not path.is_dir()):
-        raise StorageRefused(f"{path} is there already, and is no directory")
+        raise StorageRefusedError(f"{path} is there already, and is no directory")
     if path.is_dir() and any(each.name != _LOST_AND_FOUND for each in path.iterdir()):
-        raise StorageRefused(f"{path} is not empty: nothing in it is overwritten")
+        raise StorageRefusedError(f"{path} is not empty: nothing in it is overwritten")
 
 
 def _clear(storage: FileStorage, partial: Path) -> None:
@@ -93,7 +93,7 @@ def _clear(storage: FileStorage, partial: Path) -> None:
         if name == _LOST_AND_FOUND:
             continue
         if not _OURS.fullmatch(name):
-            raise StorageRefused(f"{partial} holds {name}, which no copy makes: move it away")
+            raise StorageRefusedError(f"{partial} holds {name}, which no copy makes: move it away")
         if name != LOCK_NAME:
             storage.unlink(name)
 
@@ -103,7 +103,7 @@ def _put(partial: Path, path: Path) -> None:
     try:
         partial.rename(path)
     except OSError as error:
-        raise StorageRefused(f"{path}: {error.strerror}") from error
+        raise StorageRefusedError(f"{path}: {error.strerror}") from error
     parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(parent)

@@ -10,7 +10,7 @@ import structlog
 
 from app.main import App, create_app
 from app.settings import Settings
-from engine import Engine, Fsync, RewriteFailed, SystemClock, entries
+from engine import Engine, Fsync, RewriteFailedError, SystemClock, entries
 from engine.commands import XAdd
 from engine.storage.memory import MemoryStorage
 
@@ -108,7 +108,7 @@ async def test_a_rewrite_that_fails_by_a_bug_is_told_too(
 
     await engine.execute(XAdd(stream="s", bodies=[entries.body([("a", "1")])]))
     monkeypatch.setattr("engine.runtime.rewriting.encode", fail)
-    with pytest.raises(RewriteFailed):
+    with pytest.raises(RewriteFailedError):
         await engine.rewrite()
     (line,) = lines
     assert (line["log_level"], line["reason"]) == ("error", "'unheard of'")

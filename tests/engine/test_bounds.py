@@ -32,7 +32,7 @@ from engine.commands import (
     turn,
 )
 from engine.commands.base import Command
-from engine.commands.deadletters import turn_letters_bytes_max
+from engine.commands.deadletters import TURN_LETTERS_BYTES_MAX
 from engine.commands.execution import READ_STREAMS_MAX, Parked, is_ready
 from engine.commands.turn import TURN_LOOKUPS_MAX
 from engine.log.log import RESERVE_BYTES
@@ -74,12 +74,12 @@ def given(house: House, command: XReadGroup) -> list[int]:
 
 def test_a_read_without_count_stops_below_the_reserve(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest stays undelivered, for the next read; so with the history, and what is taken over."""
-    assert turn.turn_frame_bytes_max + turn_letters_bytes_max < RESERVE_BYTES
+    assert turn.TURN_FRAME_BYTES_MAX + TURN_LETTERS_BYTES_MAX < RESERVE_BYTES
     most = 400
-    monkeypatch.setattr(turn, "turn_frame_bytes_max", most * turn.id_frame_bytes)
+    monkeypatch.setattr(turn, "TURN_FRAME_BYTES_MAX", most * turn.ID_FRAME_BYTES)
     filled(house, most + 100)
     assert given(house, reading()) == [most]
-    assert len(house.payloads[-1]) < turn.turn_frame_bytes_max
+    assert len(house.payloads[-1]) < turn.TURN_FRAME_BYTES_MAX
     assert given(house, reading()) == [100]
     assert given(house, reading(cursor=0)) == [most]
     assert given(house, reading(consumer="d", claim_min_idle_ms=0)) == [most]
@@ -214,7 +214,7 @@ def test_autoclaim_looks_at_so_many_and_leads_on(house: House) -> None:
 
 def test_a_turn_has_room_for_so_many_ids(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that names more is refused, and has changed nothing; so is a read of too many streams."""
-    monkeypatch.setattr(turn, "turn_frame_bytes_max", 10 * turn.id_frame_bytes)
+    monkeypatch.setattr(turn, "TURN_FRAME_BYTES_MAX", 10 * turn.ID_FRAME_BYTES)
     found = filled(house, 11)
     for refused in (
         XClaim(stream="s", group="g", consumer="c", claim=Claim(ids=found, min_idle_ms=0, force=True)),
@@ -231,7 +231,7 @@ def test_references_count_where_they_go_too(house: House, monkeypatch: pytest.Mo
     """Four groups that hold each entry: deleting two is ten IDs in the log. Nothing is deleted where these
     have no room.
     """
-    monkeypatch.setattr(turn, "turn_frame_bytes_max", 12 * turn.id_frame_bytes)
+    monkeypatch.setattr(turn, "TURN_FRAME_BYTES_MAX", 12 * turn.ID_FRAME_BYTES)
     found = filled(house, 6)
     for group in ("h", "i", "j"):
         house.run(XGroupCreate(stream="s", group=group, start=0))
@@ -253,7 +253,7 @@ def test_a_trim_that_takes_references_goes_on_with_the_next(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It removes the lowest as far as the turn has room, and says how many; one at least."""
-    monkeypatch.setattr(turn, "turn_frame_bytes_max", 12 * turn.id_frame_bytes)
+    monkeypatch.setattr(turn, "TURN_FRAME_BYTES_MAX", 12 * turn.ID_FRAME_BYTES)
     filled(house, 10)
     house.run(XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)]))
     removed = []
@@ -316,4 +316,4 @@ def test_names_count_as_ids_do(house: House) -> None:
     assert isinstance(reply, GroupRead)
     assert len(reply.streams) + len(reply.unfinished) == READ_STREAMS_MAX
     assert reply.unfinished
-    assert len(house.payloads[-1]) < turn.turn_frame_bytes_max + (1 << 20)
+    assert len(house.payloads[-1]) < turn.TURN_FRAME_BYTES_MAX + (1 << 20)

@@ -7,7 +7,7 @@ import pytest
 
 from engine.copies import back_up, restore
 from engine.log import Log
-from engine.storage import StorageRefused
+from engine.storage import StorageRefusedError
 from engine.storage.file import FileStorage
 
 NOW_MS = 1_800_000_000_000
@@ -48,6 +48,6 @@ def test_nothing_is_ever_written_over(tmp_path: Path) -> None:
     back_up(tmp_path / "data", tmp_path / "copy")
     before = sorted(path.name for path in (tmp_path / "copy").iterdir())
     for work in (back_up, partial(restore, now_ms=NOW_MS)):
-        with pytest.raises(StorageRefused):
+        with pytest.raises(StorageRefusedError):
             work(tmp_path / "data", tmp_path / "copy")
     assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == before

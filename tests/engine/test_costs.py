@@ -28,7 +28,7 @@ from engine.commands import (
 from engine.commands.base import Command
 from engine.commands.execution import Parked, is_ready
 from engine.replies import Trimmed
-from engine.sealed import views_bytes_max, views_max
+from engine.sealed import VIEWS_BYTES_MAX, VIEWS_MAX
 from tests.engine.house import House
 
 BODY = entries.body([("a", "1")])
@@ -176,11 +176,11 @@ def test_nodes_taken_apart_are_held_for_few_streams() -> None:
         house.run(XInfoStream(stream=f"s{number}"))
     views = house.key("s0").stream.views
     assert views is house.key("s19").stream.views
-    assert 1 <= len(views) <= views_bytes_max / 1_000_000
+    assert 1 <= len(views) <= VIEWS_BYTES_MAX / 1_000_000
     for number in range(200):
         house.run(XAdd(stream=f"t{number}", bodies=[BODY] * 101, ids=[id_at(n) for n in range(1, 102)]))
         house.run(XInfoStream(stream=f"t{number}"))
-    assert len(views) == views_max
+    assert len(views) == VIEWS_MAX
 
 
 def test_a_walk_entry_by_entry_over_cold_nodes_unpacks_each_once() -> None:

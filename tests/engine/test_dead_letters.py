@@ -274,7 +274,7 @@ def test_one_frame_takes_so_many_bytes(house: House, way: str) -> None:
     for buried in (3, 6, 7):
         assert given(house.run(ask)) == []
         assert len(house.live("dead")) == buried
-        assert len(house.payloads[-1]) < deadletters.turn_letters_bytes_max + (1 << 20)
+        assert len(house.payloads[-1]) < deadletters.TURN_LETTERS_BYTES_MAX + (1 << 20)
     assert not house.key("s").groups["g"].pending
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from engine import Engine, EngineError, Fsync, RewriteFailed, StorageLocked, entries
+from engine import Engine, EngineError, Fsync, RewriteFailedError, StorageLockedError, entries
 from engine.commands import Cursor, XAdd, XGroupDelConsumer, XLen, XReadGroup, registry
 from engine.commands.execution import Turn
 from engine.commands.grouping import DROPPED_MAX, xgroup_delconsumer
@@ -69,7 +69,7 @@ class Broken(Conversation):
         assert not left.keys, "the old data is free before the new is loaded"
         assert not left.garbage, "and no part of it waits to be freed"
         assert isinstance(storage, MemoryStorage)
-        with pytest.raises(StorageLocked):
+        with pytest.raises(StorageLockedError):
             storage.rival().lock()
         self.engine = Engine.open(storage, clock=self.clock, fsync=self._fsync)
         await self.engine.start()
@@ -99,7 +99,7 @@ async def test_a_fault_at_any_change_of_a_transaction_leaves_what_a_kill_leaves(
         assert [await plain, await group] == [RESTARTING] * 2
         assert await talk.call("XLEN", "s") == RESTARTING
         await talk.restart()
-        with pytest.raises(RewriteFailed):
+        with pytest.raises(RewriteFailedError):
             await rewriting
         assert image(keyspace_of(talk.engine)) == before
         await _check_killed(killed, fsync, before)

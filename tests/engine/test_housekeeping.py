@@ -34,11 +34,11 @@ from engine.commands import (
     XTrim,
 )
 from engine.commands.base import Command
-from engine.commands.housekeeping import turn_keys_max, turn_looks_max, turn_releases_max
+from engine.commands.housekeeping import TURN_KEYS_MAX, TURN_LOOKS_MAX, TURN_RELEASES_MAX
 from engine.commands.own import EndWait, KeepHouse
 from engine.keyspace import Retention
 from engine.productions import Productions
-from engine.records import Cut, Release, SeeConsumer, answer_age_ms_max
+from engine.records import ANSWER_AGE_MS_MAX, Cut, Release, SeeConsumer
 from engine.replies import ConsumerInfo, GroupRead, PendingList
 from tests.engine.clocks import HandClock, settle
 from tests.engine.house import House, adding, id_of
@@ -144,7 +144,7 @@ def test_many_overdue_entries_go_in_turns(house: House) -> None:
         more = house.run(KeepHouse())
         released.append(sum(len(one.ids) for one in house.turn.records if isinstance(one, Release)))
     assert sum(released) == 2_400
-    assert max(released) == turn_releases_max
+    assert max(released) == TURN_RELEASES_MAX
     assert house.key("t").groups["g"].released_count() == 1_200
 
 
@@ -173,7 +173,7 @@ def test_a_silent_consumer_with_much_in_hand_goes_in_turns(house: House) -> None
     house.fill("s", 2_500)
     house.run(reading())
     house.pass_ms(1_000)
-    assert house.keep_house() == -(-2_500 // turn_releases_max)
+    assert house.keep_house() == -(-2_500 // TURN_RELEASES_MAX)
     assert house.consumers("s", "g") == []
     assert house.key("s").groups["g"].released_count() == 2_500
 
@@ -271,16 +271,16 @@ def test_a_restart_tends_what_needs_it(house: House, again: Any) -> None:
 
 def test_many_tended_streams_take_turns(house: House) -> None:
     """A turn looks at 500 of them; the others are the next one's."""
-    for number in range(turn_looks_max + 500):
+    for number in range(TURN_LOOKS_MAX + 500):
         house.run(EnsureStream(stream=f"s{number}", retention=Retention(max_len=1)))
-    for number in range(turn_looks_max + 500):
+    for number in range(TURN_LOOKS_MAX + 500):
         house.run(UpdateStream(stream=f"s{number}", retention={"max_len": 2}))
         house.fill(f"s{number}", 3)
     cut: list[int] = []
     for _ in range(3):
         house.run(KeepHouse())
         cut.append(sum(isinstance(record, Cut) for record in house.turn.records))
-    assert cut == [turn_looks_max, 500, 0]
+    assert cut == [TURN_LOOKS_MAX, 500, 0]
 
 
 def test_a_round_looks_at_every_tended_stream_before_it_rests(house: House) -> None:
@@ -295,20 +295,20 @@ def test_a_round_looks_at_every_tended_stream_before_it_rests(house: House) -> N
         more = house.run(KeepHouse())
         turns += 1
         released += sum(isinstance(record, Release) for record in house.turn.records)
-        assert len(house.turn.records) <= turn_looks_max
+        assert len(house.turn.records) <= TURN_LOOKS_MAX
         if more is not True:
             break
     assert released == 5_000
     # A look at a stream, one at its group, and four for what is given back.
-    assert turns == 6 * 5_000 / turn_looks_max
+    assert turns == 6 * 5_000 / TURN_LOOKS_MAX
 
 
 def test_what_comes_and_goes_during_a_round_is_no_matter_to_it(house: House) -> None:
     """Streams deleted are passed over; new ones have their look in the next round at the latest."""
-    for number in range(turn_looks_max * 2):
+    for number in range(TURN_LOOKS_MAX * 2):
         house.run(EnsureStream(stream=f"s{number}", retention=Retention(max_age_ms=1)))
     assert house.run(KeepHouse()) is True
-    for number in range(turn_looks_max * 2):
+    for number in range(TURN_LOOKS_MAX * 2):
         house.call("DEL", f"s{number}")
     house.run(EnsureStream(stream="new", retention=Retention(max_age_ms=1)))
     house.fill("new", 1)
@@ -354,7 +354,7 @@ def test_productions_that_expire_all_at_once_go_in_several_turns(house: House) -
     house.call("XADD", "s", "1-0", "a", "1")
     house.call("XCFGSET", "s", "IDMP-MAXSIZE", 10_000)
     productions = house.key("s").productions
-    for number in range(turn_keys_max + 500):
+    for number in range(TURN_KEYS_MAX + 500):
         house.run(
             XAdd(stream="s", bodies=[BODY], production=Production(b"p%d" % (number % 3), b"%d" % number))
         )
@@ -373,7 +373,7 @@ def test_answers_under_keys_are_freed_after_a_day_though_nobody_writes(house: Ho
     key = IdempotencyKey("k", b"digest")
     house.run(XAdd(stream="s", bodies=[BODY], idempotency=key))
     house.run(Publish(parts=[XAdd(stream="t", bodies=[BODY])], idempotency=key))
-    house.pass_ms(answer_age_ms_max)
+    house.pass_ms(ANSWER_AGE_MS_MAX)
     house.keep_house()
     assert house.key("s").answers
     assert house.keyspace.answers

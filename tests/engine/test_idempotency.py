@@ -11,7 +11,7 @@ import pytest
 
 from engine import entries, ids
 from engine.commands import IdempotencyKey, Production, Trim, XAdd, XDel, XSetId, XTrim
-from engine.records import answer_age_ms_max, answers_max
+from engine.records import ANSWER_AGE_MS_MAX, ANSWERS_MAX
 from tests.engine.house import House, id_of, state
 
 
@@ -40,7 +40,7 @@ def test_a_repeated_key_answers_as_the_first_time(house: House, again: Any, want
     house.run(XTrim(stream="s", trim=Trim(maxlen=1)))
     if again is not None:
         again(house)
-    house.pass_ms(answer_age_ms_max)
+    house.pass_ms(ANSWER_AGE_MS_MAX)
     before = state(house.keyspace)
     second = house.added(asked)
     assert (list(second.ids), second.duplicate, first.duplicate) == (list(first.ids), True, False)
@@ -65,17 +65,17 @@ def test_a_refused_publication_leaves_its_key_free(house: House) -> None:
 
 def test_a_key_is_forgotten_after_a_day(house: House) -> None:
     house.added(adding())
-    house.pass_ms(answer_age_ms_max + 1)
+    house.pass_ms(ANSWER_AGE_MS_MAX + 1)
     assert not house.added(adding(body=b"2")).duplicate
     assert house.refused(adding()).code == "idempotency_mismatch"
-    house.pass_ms(answer_age_ms_max + 1)
+    house.pass_ms(ANSWER_AGE_MS_MAX + 1)
     house.added(adding("other"))
     assert set(house.key("s").answers) == {"other"}, "what is forgotten is not held either"
 
 
 def test_a_clock_that_goes_back_forgets_nothing(house: House) -> None:
     house.added(adding())
-    house.pass_ms(-2 * answer_age_ms_max)
+    house.pass_ms(-2 * ANSWER_AGE_MS_MAX)
     house.added(adding("other"))
     assert house.added(adding()).duplicate
     assert house.added(adding("other")).duplicate
@@ -83,11 +83,11 @@ def test_a_clock_that_goes_back_forgets_nothing(house: House) -> None:
 
 def test_so_many_keys_are_kept(house: House) -> None:
     """The oldest goes when there is one too many; a key used again after that is a new one."""
-    for number in range(answers_max):
+    for number in range(ANSWERS_MAX):
         house.added(adding(f"k{number}"))
     assert house.added(adding("k0")).duplicate
     house.added(adding("last"))
-    assert len(house.key("s").answers) == answers_max
+    assert len(house.key("s").answers) == ANSWERS_MAX
     assert not house.added(adding("k0", b"2")).duplicate
     assert house.added(adding("k2")).duplicate
 

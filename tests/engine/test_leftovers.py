@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.log import Log, LogRefused
+from engine.log import Log, LogRefusedError
 from engine.log.backup import back_up
 from engine.log.inspection import inspect
 from engine.log.leftovers import remove_leftovers
 from engine.log.manifest import MANIFEST, decode, file_number
-from engine.log.repair import Irreparable, plan
+from engine.log.repair import IrreparableError, plan
 from engine.storage import Storage
 from engine.storage.file import FileStorage
-from engine.storage.memory import MemoryStorage, Stopped
+from engine.storage.memory import MemoryStorage, StoppedError
 from tests.engine.log_cases import append, counting_salt, files, next_segment, open_log, write_base
 
 
@@ -71,7 +71,7 @@ def test_whatever_a_rewrite_leaves_goes_at_the_next_start() -> None:
         storage.stop_before(steps)
         try:
             live(storage)
-        except Stopped:
+        except StoppedError:
             pass
         else:
             break
@@ -159,13 +159,13 @@ def test_a_pipe_in_the_place_of_a_segment_is_refused_and_never_waited_for(tmp_pa
         (tmp_path / "data" / name).rename(tmp_path / "kept")
         os.mkfifo(tmp_path / "data" / name)
         refusal = f"{name}: is a named pipe, not a regular file"
-        with pytest.raises(LogRefused, match=refusal):
+        with pytest.raises(LogRefusedError, match=refusal):
             open_log(storage)
         found = inspect(storage)
         assert str(found.refusal) == refusal
-        with pytest.raises((LogRefused, OSError), match="is a named pipe"):
+        with pytest.raises((LogRefusedError, OSError), match="is a named pipe"):
             back_up(storage, MemoryStorage())
-        with pytest.raises((Irreparable, OSError), match="is a named pipe"):
+        with pytest.raises((IrreparableError, OSError), match="is a named pipe"):
             plan(storage)
         (tmp_path / "kept").rename(tmp_path / "data" / name)
     assert started(storage) == []

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.log import LogRefused
+from engine.log import LogRefusedError
 from engine.log.backup import back_up, restore
 from engine.log.inspection import inspect
 from engine.log.manifest import decode
 from engine.storage import Storage
 from engine.storage.file import FileStorage
-from engine.storage.memory import MemoryStorage, Stopped
+from engine.storage.memory import MemoryStorage, StoppedError
 from tests.engine.log_cases import (
     SEGMENT,
     append,
@@ -88,7 +88,7 @@ def test_what_a_start_refuses_is_not_backed_up() -> None:
             for at in range(0, len(content), 7):
                 flipped = changed(storage, name, content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
                 target = MemoryStorage()
-                with pytest.raises(LogRefused):
+                with pytest.raises(LogRefusedError):
                     back_up(flipped, target)
                 assert "manifest" not in target.names()
 
@@ -97,14 +97,14 @@ def test_a_missing_file_is_named() -> None:
     """As a start names it."""
     content = files(sealed())
     del content["segment-2.weir"]
-    with pytest.raises(LogRefused, match=r"segment-2\.weir: is missing"):
+    with pytest.raises(LogRefusedError, match=r"segment-2\.weir: is missing"):
         back_up(MemoryStorage(content), MemoryStorage())
 
 
 @pytest.mark.parametrize("storage", [MemoryStorage(), MemoryStorage({"photo.jpeg": b"x"})])
 def test_what_is_no_log_is_not_backed_up(storage: MemoryStorage) -> None:
     """An empty backup would be found out on the day it is needed."""
-    with pytest.raises(LogRefused, match="manifest: is missing"):
+    with pytest.raises(LogRefusedError, match="manifest: is missing"):
         back_up(storage, MemoryStorage())
 
 
@@ -119,7 +119,7 @@ def test_half_a_backup_is_none() -> None:
     for nth in range(steps_of_backup()):
         target = MemoryStorage()
         target.stop_before(nth)
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedError):
             back_up(sealed(), target)
         for left in (target.kill(), target.crash(), target.crash(name_changes=99)):
             found = inspect(left)
@@ -158,7 +158,7 @@ def test_a_restored_log_keeps_its_new_life() -> None:
     at = content.index(b"another life")
     assert recovered(target)[-1] == b"another life"
     for spoiled in (content[:-1], content[:at] + b"A" + content[at + 1 :]):
-        with pytest.raises(LogRefused, match="in what was synced"):
+        with pytest.raises(LogRefusedError, match="in what was synced"):
             recovered(changed(target, SEGMENT, spoiled))
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 import pytest
 
 from engine.codec import FILE_FRAME_BYTES
-from engine.log import LogPoisoned, LogRefused
+from engine.log import LogPoisonedError, LogRefusedError
 from engine.log.backup import back_up
 from engine.log.inspection import inspect
 from engine.log.manifest import MANIFEST, Seal, decode
 from engine.log.repair import carry_out, plan
 from engine.log.steps import GiveUp
-from engine.storage.memory import MemoryStorage, Stopped
+from engine.storage.memory import MemoryStorage, StoppedError
 from tests.engine.log_cases import (
     SEGMENT,
     append,
@@ -68,7 +68,7 @@ def test_a_cut_at_any_byte_is_refused(make: Callable[[], MemoryStorage]) -> None
     frames = frames_of(content, **chain(storage))
     for length in range(len(content)):
         image = changed(storage, name, content[:length])
-        with pytest.raises(LogRefused, match="`weir log repair`") as refused:
+        with pytest.raises(LogRefusedError, match="`weir log repair`") as refused:
             open_log(image)
         sound = max((frame.end for frame in frames if frame.end <= length), default=0)
         assert (refused.value.file, refused.value.offset) == (name, sound)
@@ -86,7 +86,7 @@ def test_the_refusal_says_how_much_there_was() -> None:
     content = storage.content(SEGMENT)
     at = frames_of(content)[-2].offset
     reason = f"{SEGMENT}, offset {at}: the file ends here, yet the last clean stop left {len(content)} bytes"
-    with pytest.raises(LogRefused, match=reason):
+    with pytest.raises(LogRefusedError, match=reason):
         open_log(changed(storage, SEGMENT, content[:at]))
 
 
@@ -97,7 +97,7 @@ def test_a_flipped_bit_in_the_last_frame_is_refused() -> None:
     for bit in range(frames_of(content)[-1].offset * 8, len(content) * 8):
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(LogRefused, match="in what was synced"):
+        with pytest.raises(LogRefusedError, match="in what was synced"):
             open_log(changed(storage, SEGMENT, bytes(flipped)))
 
 
@@ -123,7 +123,9 @@ def test_a_sound_file_of_another_history_is_refused() -> None:
     append(fork, b"2", b"3", b"4", b"5", synced=True)
     fork.close()
     image = changed(storage, SEGMENT, elsewhere.content(SEGMENT))
-    with pytest.raises(LogRefused, match="sound, but not the file that was there at the last clean stop"):
+    with pytest.raises(
+        LogRefusedError, match="sound, but not the file that was there at the last clean stop"
+    ):
         open_log(image)
     step = plan(image)
     assert isinstance(step, GiveUp)
@@ -156,7 +158,7 @@ def test_the_record_stays_true_while_the_log_goes_on() -> None:
     for length in range(FILE_FRAME_BYTES, len(content)):
         image = changed(killed, SEGMENT, content[:length])
         if length < stop.length:
-            with pytest.raises(LogRefused):
+            with pytest.raises(LogRefusedError):
                 open_log(image)
         else:
             assert recovered(image) == before
@@ -195,7 +197,7 @@ def test_a_kill_at_any_step_of_a_stop_a_start_and_the_first_frame_loses_nothing(
             synced = [*before, b"the first frame"]
             log.close()
             ended = True
-        except Stopped:
+        except StoppedError:
             pass
         names = range(storage.unsynced_name_changes() + 1)
         crashes = [storage.crash(name_changes=n) for n in names]
@@ -219,7 +221,7 @@ def test_a_record_that_cannot_be_written_costs_no_frame(operation: str, code: in
     if code == errno.ENOSPC:
         log.close()
     else:
-        with pytest.raises(LogPoisoned, match="clean stop"):
+        with pytest.raises(LogPoisonedError, match="clean stop"):
             log.close()
     for image in (storage.kill(), storage.crash()):
         log = open_log(image)
@@ -237,7 +239,7 @@ def test_a_part_of_a_backup_is_refused() -> None:
     back_up(storage, target)
     content = target.content(SEGMENT)
     for frame in frames_of(content):
-        with pytest.raises(LogRefused):
+        with pytest.raises(LogRefusedError):
             open_log(changed(target, SEGMENT, content[: frame.offset]))
     log.close()
 
@@ -248,7 +250,7 @@ def test_a_log_that_lacks_its_end_is_not_backed_up() -> None:
     content = storage.content(SEGMENT)
     short = changed(storage, SEGMENT, content[: frames_of(content)[-2].offset])
     target = MemoryStorage()
-    with pytest.raises(LogRefused, match="the last clean stop left"):
+    with pytest.raises(LogRefusedError, match="the last clean stop left"):
         back_up(short, target)
     assert MANIFEST not in target.names()
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from engine.codec import CHUNK_BYTES, FILE_FRAME_BYTES
-from engine.log import LogRefused
+from engine.log import LogRefusedError
 from engine.log.inspection import inspect, read_run, rehearse
 from engine.log.view import View
 from engine.storage import Storage
@@ -56,7 +56,7 @@ def start_says(storage: MemoryStorage) -> object:
     copy = MemoryStorage(files(storage))
     try:
         log = open_log(copy)
-    except LogRefused as refused:
+    except LogRefusedError as refused:
         return str(refused)
     log.close(clean=False)
     return log.recovery

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.codec import HEAD, HEADER, encode_file_frame, file_salt
-from engine.log import LogRefused
+from engine.log import LogRefusedError
 from engine.log.files import BaseFile, next_number
 from engine.log.manifest import (
     MANIFEST_BYTES_MAX,
@@ -127,7 +127,7 @@ def test_the_text_is_the_one_that_is_drawn() -> None:
 )
 def test_any_other_manifest_is_refused_with_its_reason(text: bytes, reason: str) -> None:
     """Also one whose checksum is right: somebody wrote it, but not this program for this log."""
-    with pytest.raises(LogRefused, match=reason) as refused:
+    with pytest.raises(LogRefusedError, match=reason) as refused:
         decode(text)
     assert refused.value.file == "manifest"
 
@@ -138,7 +138,7 @@ def test_every_flipped_bit_of_a_manifest_is_refused() -> None:
     for bit in range(len(text) * 8):
         flipped = bytearray(text)
         flipped[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(LogRefused):
+        with pytest.raises(LogRefusedError):
             decode(bytes(flipped))
 
 
@@ -146,7 +146,7 @@ def test_every_flipped_bit_of_a_manifest_is_refused() -> None:
 def test_noise_is_no_manifest(noise: bytes) -> None:
     """Arbitrary bytes are refused, never an exception of another kind."""
     for text in (noise, sealed_text(noise.decode("latin-1"))):
-        with pytest.raises(LogRefused):
+        with pytest.raises(LogRefusedError):
             decode(text)
 
 
@@ -198,7 +198,7 @@ def test_a_named_file_that_is_missing_or_empty_is_refused(name: str) -> None:
         {**directory, name: b""},
         {**directory, name: bytes(51)},
     ):
-        with pytest.raises(LogRefused) as refused:
+        with pytest.raises(LogRefusedError) as refused:
             recovered(MemoryStorage(spoiled))
         assert refused.value.file == name
 
@@ -214,7 +214,7 @@ def test_a_sealed_file_is_exactly_as_it_was_sealed(name: str) -> None:
         flipped[bit // 8] ^= 1 << bit % 8
         spoiled.append(bytes(flipped))
     for each in spoiled:
-        with pytest.raises(LogRefused) as refused:
+        with pytest.raises(LogRefusedError) as refused:
             recovered(changed(storage, name, each))
         assert refused.value.file == name
 
@@ -228,14 +228,14 @@ def test_a_sound_base_in_the_place_of_another_is_refused(fake: str) -> None:
     another = BaseFile(other, 4, position - (fake == "older"), 0x5A17)
     another.append([b"ONE and two", b"!"])
     another.finish(reservation_ms=77)
-    with pytest.raises(LogRefused, match=r"base-4.weir"):
+    with pytest.raises(LogRefusedError, match=r"base-4.weir"):
         recovered(changed(storage, "base-4.weir", other.content("base-4.weir")))
 
 
 def test_a_sound_segment_of_another_log_is_refused() -> None:
     """Same frames, same places, other chain or place in the log."""
     ours, theirs = with_base(), closed()
-    with pytest.raises(LogRefused, match=r"segment-3.weir, offset 0"):
+    with pytest.raises(LogRefusedError, match=r"segment-3.weir, offset 0"):
         recovered(changed(ours, "segment-3.weir", theirs.content(SEGMENT)))
 
 
@@ -244,7 +244,7 @@ def test_a_segment_of_another_position_is_refused() -> None:
     storage = MemoryStorage()
     open_log(storage).close(clean=False)
     frame, _ = encode_file_frame(1, 1000, 0, 0, 0)
-    with pytest.raises(LogRefused, match="is the file for position 1000, not for 0"):
+    with pytest.raises(LogRefusedError, match="is the file for position 1000, not for 0"):
         recovered(changed(storage, SEGMENT, frame))
 
 
@@ -254,7 +254,7 @@ def test_files_without_a_manifest_are_refused_and_left_alone() -> None:
         directory = files(make())
         del directory["manifest"]
         storage = MemoryStorage(directory)
-        with pytest.raises(LogRefused, match="manifest: is missing"):
+        with pytest.raises(LogRefusedError, match="manifest: is missing"):
             open_log(storage)
         assert files(storage) == directory
 
@@ -284,7 +284,7 @@ def test_a_manifest_older_than_the_log_forgets_nothing() -> None:
 def test_a_manifest_that_names_nothing_beside_a_log_is_refused() -> None:
     """Nothing tells where such a log began."""
     storage, _ = followed()
-    with pytest.raises(LogRefused, match=r"names no file, but segment-1.weir has frames"):
+    with pytest.raises(LogRefusedError, match=r"names no file, but segment-1.weir has frames"):
         recovered(changed(storage, "manifest", Manifest().encode()))
 
 
@@ -297,7 +297,7 @@ def test_a_segment_that_is_not_named_is_taken_only_if_it_goes_on_exactly() -> No
         for bit in range(len(content) * 8):
             flipped = bytearray(content)
             flipped[bit // 8] ^= 1 << bit % 8
-            with pytest.raises(LogRefused) as refused:
+            with pytest.raises(LogRefusedError) as refused:
                 recovered(changed(older, name, bytes(flipped)))
             assert refused.value.file == name
 
@@ -308,7 +308,7 @@ def test_a_segment_cut_below_what_its_follower_saw_synced_is_refused() -> None:
     older = changed(storage, "manifest", before)
     content = storage.content("segment-1.weir")
     for length in range(52, len(content)):
-        with pytest.raises(LogRefused, match=r"segment-1.weir, offset 52.*synced beyond"):
+        with pytest.raises(LogRefusedError, match=r"segment-1.weir, offset 52.*synced beyond"):
             recovered(changed(older, "segment-1.weir", content[:length]))
 
 
@@ -385,7 +385,7 @@ def test_leftovers_of_ours_go_only_after_a_successful_load() -> None:
     assert files(beside) == files(storage)
     refused = MemoryStorage({**files(storage), **leftovers, SEGMENT: b""})
     directory = files(refused)
-    with pytest.raises(LogRefused):
+    with pytest.raises(LogRefusedError):
         open_log(refused)
     assert files(refused) == directory
 
@@ -405,6 +405,6 @@ def test_a_newer_format_is_refused_untouched() -> None:
     storage = closed()
     newer = changed(storage, SEGMENT, with_newer_frame(storage.content(SEGMENT)))
     directory = files(newer)
-    with pytest.raises(LogRefused, match="newer version"):
+    with pytest.raises(LogRefusedError, match="newer version"):
         open_log(newer)
     assert files(newer) == directory

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from engine.codec import FILE_FRAME_BYTES, HEAD, MAGIC, Kind, encode_header, file_salt
-from engine.log import Log, LogPoisoned, LogRefused
-from engine.storage import StorageLocked
+from engine.log import Log, LogPoisonedError, LogRefusedError
+from engine.storage import StorageLockedError
 from engine.storage.file import FileStorage
-from engine.storage.memory import MemoryStorage, Stopped
+from engine.storage.memory import MemoryStorage, StoppedError
 from tests.engine.log_cases import (
     SEGMENT,
     append,
@@ -63,7 +63,7 @@ class TestAFreshDirectory:
             storage.stop_before(steps)
             try:
                 open_log(storage)
-            except Stopped:
+            except StoppedError:
                 pass
             else:
                 break
@@ -81,7 +81,7 @@ class TestAFreshDirectory:
         for steps in range(100):
             storage = MemoryStorage()
             storage.stop_before(steps)
-            with suppress(Stopped):
+            with suppress(StoppedError):
                 open_log(storage)
             second = storage.kill()
             log = open_log(second)
@@ -116,7 +116,7 @@ class TestACutLog:
         storage = synced_then_not()
         for cut in range(FILE_FRAME_BYTES):
             image = changed(storage, SEGMENT, storage.content(SEGMENT)[:cut])
-            with pytest.raises(LogRefused, match=rf"{SEGMENT}, offset 0: .*`weir log repair`"):
+            with pytest.raises(LogRefusedError, match=rf"{SEGMENT}, offset 0: .*`weir log repair`"):
                 open_log(image)
 
     def test_goes_on_where_it_was_cut(self) -> None:
@@ -159,7 +159,7 @@ class TestAFlippedBit:
             flipped[bit // 8] ^= 1 << bit % 8
             image = changed(storage, SEGMENT, bytes(flipped))
             place = next(frame.offset for frame in frames if frame.end > bit // 8)
-            with pytest.raises(LogRefused, match="`weir log repair`") as refused:
+            with pytest.raises(LogRefusedError, match="`weir log repair`") as refused:
                 open_log(image)
             assert (refused.value.file, refused.value.offset) == (SEGMENT, place)
             assert image.content(SEGMENT) == flipped
@@ -187,7 +187,7 @@ class TestFramesThatMoved:
         storage = closed()
         content = storage.content(SEGMENT)
         for frame in frames_of(content)[:-1]:
-            with pytest.raises(LogRefused) as refused:
+            with pytest.raises(LogRefusedError) as refused:
                 recovered(changed(storage, SEGMENT, content[: frame.offset] + content[frame.end :]))
             assert refused.value.offset == frame.offset
 
@@ -198,7 +198,7 @@ class TestFramesThatMoved:
         *frames, _last, mark = frames_of(content)
         for frame in frames:
             image = changed(storage, SEGMENT, content[: frame.end] + content[frame.offset :])
-            with pytest.raises(LogRefused) as refused:
+            with pytest.raises(LogRefusedError) as refused:
                 recovered(image)
             assert refused.value.offset == frame.end
         assert recovered(changed(storage, SEGMENT, content + content[mark.offset :])) == payloads_of(storage)
@@ -212,7 +212,7 @@ class TestFramesThatMoved:
             for other in range(one + 1, len(parts)):
                 swapped = list(parts)
                 swapped[one], swapped[other] = parts[other], parts[one]
-                with pytest.raises(LogRefused):
+                with pytest.raises(LogRefusedError):
                     recovered(changed(storage, SEGMENT, b"".join(swapped)))
 
 
@@ -249,7 +249,7 @@ class TestZerosAndHoles:
         append(log, b"knows what was synced", synced=False)
         content = storage.content(SEGMENT)
         image = changed(storage, SEGMENT, content[:4096] + bytes(4096) + content[8192:])
-        with pytest.raises(LogRefused, match=f"{SEGMENT}, offset "):
+        with pytest.raises(LogRefusedError, match=f"{SEGMENT}, offset "):
             recovered(image)
 
     def test_frames_behind_the_damage_tell_that_it_was_synced(self) -> None:
@@ -263,7 +263,7 @@ class TestZerosAndHoles:
         content = bytearray(storage.content(SEGMENT))
         mark = frames_of(bytes(content))[-1]
         content[FILE_FRAME_BYTES + 41] ^= 1
-        with pytest.raises(LogRefused, match=f"offset {FILE_FRAME_BYTES}"):
+        with pytest.raises(LogRefusedError, match=f"offset {FILE_FRAME_BYTES}"):
             recovered(changed(storage, SEGMENT, bytes(content)))
         assert recovered(changed(storage, SEGMENT, bytes(content[: mark.offset]))) == []
 
@@ -282,7 +282,7 @@ class TestHostileBytes:
         content = storage.content(SEGMENT)
         assert recovered(changed(storage, SEGMENT, content[:-1])) == [b"safe"]
         salt = file_salt(reader(content))
-        with pytest.raises(LogRefused):  # and this is what would happen, did he know it
+        with pytest.raises(LogRefusedError):  # and this is what would happen, did he know it
             recovered(changed(storage, SEGMENT, content[:-1] + self.forged(salt)))
 
     @pytest.mark.parametrize("length", [2**31, 2**32 - 1, 10_000])
@@ -314,7 +314,7 @@ class TestRecoveryItself:
             image.stop_before(steps)
             try:
                 open_log(image)
-            except Stopped:
+            except StoppedError:
                 pass
             else:
                 break
@@ -335,7 +335,7 @@ class TestRecoveryItself:
         image = self.torn()
         expected = recovered(image.kill())
         image.fail(operation, errno.EIO)
-        with pytest.raises(LogRefused, match="Input/output error"):
+        with pytest.raises(LogRefusedError, match="Input/output error"):
             open_log(image)
         assert recovered(image) == expected
 
@@ -344,7 +344,7 @@ class TestRecoveryItself:
         for nth in range(1, 5):
             image = closed()
             image.fail("read", errno.EIO, nth=nth)
-            with pytest.raises(LogRefused, match="Input/output error"):
+            with pytest.raises(LogRefusedError, match="Input/output error"):
                 open_log(image)
 
     def test_a_disk_that_changes_its_mind_is_caught_when_replaying(self) -> None:
@@ -352,7 +352,7 @@ class TestRecoveryItself:
         storage = closed()
         log = open_log(storage)
         storage.overwrite(SEGMENT, FILE_FRAME_BYTES + 60, b"\xff")
-        with pytest.raises(LogRefused, match=f"{SEGMENT}, offset"):
+        with pytest.raises(LogRefusedError, match=f"{SEGMENT}, offset"):
             list(log.replay())
 
     def test_what_a_failed_sync_left_behind_is_made_safe(self) -> None:
@@ -366,7 +366,7 @@ class TestRecoveryItself:
         storage.fail("sync", errno.EIO)
         log.stage(b"readable, not on the disk")
         log.write(log.take())
-        with pytest.raises(LogPoisoned, match="sync"):
+        with pytest.raises(LogPoisonedError, match="sync"):
             log.sync()
         log.close()
         next_process = storage.kill()
@@ -450,7 +450,7 @@ class TestRealFiles:
                 assert first.stdout is not None
                 assert first.stdout.readline() == b"open\n"
                 directory = FileStorage(tmp_path)
-                with pytest.raises(StorageLocked, match=f"process {first.pid}") as locked:
+                with pytest.raises(StorageLockedError, match=f"process {first.pid}") as locked:
                     Log.open(directory)
                 assert locked.value.holder == first.pid
             finally:
@@ -464,9 +464,9 @@ class TestRealFiles:
         """`weir log repair` must be able to get in without waiting for anybody to exit."""
         (tmp_path / SEGMENT).write_bytes(b"no manifest")
         first, second = FileStorage(tmp_path), FileStorage(tmp_path)
-        with pytest.raises(LogRefused):
+        with pytest.raises(LogRefusedError):
             Log.open(first)
-        with pytest.raises(LogRefused):
+        with pytest.raises(LogRefusedError):
             Log.open(second)
         first.close()
         second.close()

@@ -5,13 +5,13 @@ from zlib import crc32
 
 import pytest
 
-from engine.log import LogRefused
+from engine.log import LogRefusedError
 from engine.log.inspection import inspect
 from engine.log.manifest import MANIFEST, decode
-from engine.log.repair import Irreparable, carry_out, plan
+from engine.log.repair import IrreparableError, carry_out, plan
 from engine.log.steps import CutExtra, CutTail, GiveUp, NewManifest, Step, TakeBack
-from engine.storage import StorageLocked
-from engine.storage.memory import MemoryStorage, Stopped
+from engine.storage import StorageLockedError
+from engine.storage.memory import MemoryStorage, StoppedError
 from tests.engine.log_cases import (
     SEGMENT,
     append,
@@ -66,7 +66,7 @@ def test_every_damage_is_mended_or_explained() -> None:
         whole = None if SEGMENT in before and "segment-2.weir" not in before else ALL[:9]
         try:
             steps = mend(storage)
-        except Irreparable:
+        except IrreparableError:
             # Nothing stands before the first frame of the first file.
             assert inspect(storage).refusal is not None
             assert what.startswith((SEGMENT, "base-")), what
@@ -165,7 +165,7 @@ def test_without_a_manifest_a_gap_is_named(name: str, said: str) -> None:
     content = files(sealed())
     del content[MANIFEST], content[name]
     storage = MemoryStorage(content)
-    with pytest.raises(Irreparable, match=r"missing|neither") as verdict:
+    with pytest.raises(IrreparableError, match=r"missing|neither") as verdict:
         plan(storage)
     assert said.split(maxsplit=1)[0] in str(verdict.value)
     assert not storage.operations
@@ -181,7 +181,7 @@ def test_a_base_is_kept_whole_or_not_at_all() -> None:
             del left["base-4.weir"]
         else:
             left["base-4.weir"] = spoilt
-        with pytest.raises(Irreparable, match=r"base-4\.weir.*before position \d+ is in no other file"):
+        with pytest.raises(IrreparableError, match=r"base-4\.weir.*before position \d+ is in no other file"):
             plan(MemoryStorage(left))
 
 
@@ -202,7 +202,7 @@ def test_a_newer_format_is_left_alone() -> None:
     text = manifest.replace(b"weir log 1", b"weir log 2").rpartition(b"checksum=")[0]
     newer = text + b"checksum=%08x\n" % crc32(text)
     storage = changed(closed(), MANIFEST, newer)
-    with pytest.raises(Irreparable, match="newer version"):
+    with pytest.raises(IrreparableError, match="newer version"):
         plan(storage)
     assert not storage.operations
 
@@ -214,11 +214,11 @@ def test_a_directory_in_use_is_not_repaired() -> None:
     assert step is not None
     rival = storage.rival()
     rival.lock()
-    with pytest.raises(StorageLocked):
+    with pytest.raises(StorageLockedError):
         carry_out(storage, step, [LIFE], NOW_MS)
     rival.unlock()
     storage.truncate(SEGMENT, 200)
-    with pytest.raises(LogRefused, match="changed meanwhile"):
+    with pytest.raises(LogRefusedError, match="changed meanwhile"):
         carry_out(storage, step, [LIFE], NOW_MS)
 
 
@@ -253,7 +253,7 @@ def test_a_repair_may_be_stopped_anywhere_and_begun_anew(
     for nth in range(steps):
         storage = MemoryStorage(content)
         storage.stop_before(nth)
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedError):
             mend(storage)
         cuts = [storage.crash(name_changes=changes) for changes in range(storage.unsynced_name_changes() + 1)]
         for left in (storage.kill(), *cuts):

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from engine.codec import FILE_FRAME_BYTES, Kind
-from engine.log import Log, LogPoisoned, LogRefused, StorageFull
+from engine.log import Log, LogPoisonedError, LogRefusedError, StorageFullError
 from engine.log.leftovers import remove_leftovers
 from engine.log.manifest import decode
 from engine.storage.file import FileStorage
-from engine.storage.memory import Fault, MemoryStorage, Stopped
+from engine.storage.memory import Fault, MemoryStorage, StoppedError
 from tests.engine.log_cases import (
     SEGMENT,
     append,
@@ -111,7 +111,7 @@ class TestStagingAndWriting:
             spoil(storage)
             try:
                 log.close()
-            except LogPoisoned:
+            except LogPoisonedError:
                 assert log.poisoned
             open_log(storage.rival()).close(clean=False)
 
@@ -126,7 +126,7 @@ class TestAFailingDisk:
             log.sync,
             log.ensure_reserve,
         ):
-            with pytest.raises(LogPoisoned):
+            with pytest.raises(LogPoisonedError):
                 use()
 
     def test_a_failed_sync_poisons_and_is_never_tried_again(self) -> None:
@@ -137,7 +137,7 @@ class TestAFailingDisk:
         safe = log.durable_upto
         append(log, b"in doubt", synced=False)
         storage.fail("sync", errno.EIO)
-        with pytest.raises(LogPoisoned, match=r"sync of segment-1\.weir failed: .*Input/output error"):
+        with pytest.raises(LogPoisonedError, match=r"sync of segment-1\.weir failed: .*Input/output error"):
             log.sync()
         syncs = storage.operations.count(("sync", SEGMENT))
         self.poisoned_everywhere(log)
@@ -157,7 +157,7 @@ class TestAFailingDisk:
         storage.fail("append", code, after_bytes=after_bytes)
         log.stage(b"lost")
         log.stage(b"as well")
-        with pytest.raises(LogPoisoned, match=r"write of segment-1\.weir failed"):
+        with pytest.raises(LogPoisonedError, match=r"write of segment-1\.weir failed"):
             log.write(log.take())
         assert storage.content(SEGMENT) == before
         assert log.written_upto == len(before)
@@ -173,7 +173,7 @@ class TestAFailingDisk:
         storage.fail("append", errno.EIO, after_bytes=30)
         storage.fail("truncate", errno.EIO)
         log.stage(b"torn")
-        with pytest.raises(LogPoisoned):
+        with pytest.raises(LogPoisonedError):
             log.write(log.take())
         image = storage.kill()
         assert recovered(image) == [b"safe"]
@@ -198,12 +198,12 @@ class TestAFailingDisk:
 
         def sync_now() -> None:
             storage.fails = None
-            with pytest.raises(LogPoisoned):
+            with pytest.raises(LogPoisonedError):
                 log.sync()
 
         storage.fails = sync_now
         log.stage(b"second")
-        with pytest.raises(LogPoisoned):
+        with pytest.raises(LogPoisonedError):
             log.write(log.take())
         assert log.written_upto == written
 
@@ -217,7 +217,7 @@ class TestAFailingDisk:
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 100, limits[1]))
         try:
             log.stage(bytes(500))
-            with pytest.raises(LogPoisoned, match="File too large"):
+            with pytest.raises(LogPoisonedError, match="File too large"):
                 log.write(log.take())
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -236,9 +236,9 @@ class TestTheReserve:
         log = open_log(storage, reserve_bytes=4096)
         log.ensure_reserve(1000)
         append(log, bytes(3000), synced=True)
-        with pytest.raises(StorageFull, match="No space left"):
+        with pytest.raises(StorageFullError, match="No space left"):
             log.ensure_reserve(3000)
-        with pytest.raises(StorageFull):
+        with pytest.raises(StorageFullError):
             log.ensure_reserve(3000)
         assert log.poisoned is None
         append(log, bytes(3000), synced=True)
@@ -262,7 +262,7 @@ class TestTheReserve:
         """A payload larger than the reserve gets its own room, and the reserve is still whole behind it."""
         log = open_log(MemoryStorage(space_bytes=20_000), reserve_bytes=4096)
         log.ensure_reserve(10_000)
-        with pytest.raises(StorageFull):
+        with pytest.raises(StorageFullError):
             log.ensure_reserve(18_000)
 
     def test_the_last_room_is_used(self) -> None:
@@ -270,14 +270,14 @@ class TestTheReserve:
         storage = MemoryStorage(space_bytes=5000)
         log = open_log(storage, reserve_bytes=4096)
         log.ensure_reserve(100)
-        with pytest.raises(StorageFull):
+        with pytest.raises(StorageFullError):
             log.ensure_reserve(1000)
 
     def test_a_log_opens_and_closes_on_a_full_disk(self) -> None:
         """Reading goes on; there is no clean mark, and no error either."""
         storage = MemoryStorage(space_bytes=1000)
         log = open_log(storage, reserve_bytes=4096)
-        with pytest.raises(StorageFull):
+        with pytest.raises(StorageFullError):
             log.ensure_reserve()
         log.close()
         again = open_log(storage)
@@ -388,11 +388,11 @@ class TestANewSegment:
         expected = [b"one", b"two"]
         try:
             next_segment(log)
-        except LogPoisoned:
+        except LogPoisonedError:
             assert operation in {"append", "sync"}
         except OSError:
             assert log.poisoned is None
-        with suppress(LogPoisoned):
+        with suppress(LogPoisonedError):
             append(log, b"three", synced=True)
             expected.append(b"three")
         for names in range(storage.unsynced_name_changes() + 1):
@@ -509,7 +509,7 @@ def test_a_power_cut_at_any_step_loses_nothing_that_was_synced(tail: str) -> Non
         storage.stop_before(moment)
         try:
             live_through(storage, staged, synced)
-        except Stopped:
+        except StoppedError:
             pass
         else:
             assert moment > 50
@@ -530,7 +530,7 @@ def test_an_error_at_any_step_loses_nothing_that_was_synced(operation: str) -> N
         staged: list[bytes] = []
         synced = [0]
         storage.fail(operation, errno.EIO, nth=nth)
-        with suppress(LogPoisoned, LogRefused, OSError):
+        with suppress(LogPoisonedError, LogRefusedError, OSError):
             live_through(storage, staged, synced)
         last_names = storage.crash(name_changes=storage.unsynced_name_changes())
         for image in (storage.kill(), storage.crash(), last_names):

@@ -6,7 +6,7 @@ import zstandard
 
 from engine.keyspace import Keyspace
 from engine.nodes import Text
-from engine.runtime.packing import Packer, retry_s
+from engine.runtime.packing import RETRY_S, Packer
 from tests.engine.clocks import HandClock
 
 
@@ -44,7 +44,7 @@ async def test_compressing_is_tried_again_when_memory_was_short() -> None:
     assert packer.failures == len(told) == 1
     assert isinstance(told[0], MemoryError)
     assert keyspace.cold == [*texts, later], "none is forgotten"
-    clock.pass_ms(int(retry_s * 1000) - 1)
+    clock.pass_ms(int(RETRY_S * 1000) - 1)
     packer.begin()
     assert not any(text.is_packed for text in texts), "too early"
     NeedsMemory.short = False

@@ -15,7 +15,7 @@ from engine import Engine, EngineError, entries, ids
 from engine.commands import IdempotencyKey, Publish, Trim, XAdd, XGroupCreate, XSetId
 from engine.commands.own import EnsureStream
 from engine.keyspace import Retention
-from engine.records import answer_age_ms_max, answers_max
+from engine.records import ANSWER_AGE_MS_MAX, ANSWERS_MAX
 from engine.replies import Published
 from tests.engine.clocks import HandClock
 from tests.engine.house import House, adding, id_of, state
@@ -99,7 +99,7 @@ def test_a_repeated_key_answers_as_the_first_time(house: House, again: Any) -> N
     first = house.published(asked)
     if again is not None:
         again(house)
-    house.pass_ms(answer_age_ms_max)
+    house.pass_ms(ANSWER_AGE_MS_MAX)
     before = state(house.keyspace)
     second = house.published(asked)
     assert second.duplicate
@@ -141,11 +141,11 @@ def test_a_key_with_another_body_is_refused(house: House) -> None:
 def test_a_key_is_forgotten_after_a_day(house: House) -> None:
     """A millisecond beyond it the same request is a new one, whatever its body, and the key begins anew."""
     house.published(Publish(parts=[part("a")], idempotency=key()))
-    house.pass_ms(answer_age_ms_max + 1)
+    house.pass_ms(ANSWER_AGE_MS_MAX + 1)
     assert not house.published(Publish(parts=[part("a")], idempotency=key(body=b"2"))).duplicate
     assert len(house.live("a")) == 2
     assert house.refused(Publish(parts=[], idempotency=key())).code == "idempotency_mismatch"
-    house.pass_ms(answer_age_ms_max + 1)
+    house.pass_ms(ANSWER_AGE_MS_MAX + 1)
     house.published(Publish(parts=[part("a")], idempotency=key("other")))
     assert set(house.keyspace.answers) == {"other"}, "what is forgotten is not held either"
 
@@ -153,11 +153,11 @@ def test_a_key_is_forgotten_after_a_day(house: House) -> None:
 def test_so_many_keys_are_kept(house: House) -> None:
     """The oldest goes when there is one too many."""
     house.published(Publish(parts=[part("a")], idempotency=key("first")))
-    for number in range(answers_max - 1):
+    for number in range(ANSWERS_MAX - 1):
         house.published(Publish(parts=[], idempotency=key(f"k{number}")))
     assert house.published(Publish(parts=[part("a")], idempotency=key("first"))).duplicate
     house.published(Publish(parts=[], idempotency=key("last")))
-    assert len(house.keyspace.answers) == answers_max
+    assert len(house.keyspace.answers) == ANSWERS_MAX
     assert not house.published(Publish(parts=[part("a")], idempotency=key("first"))).duplicate
 
 

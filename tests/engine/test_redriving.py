@@ -192,7 +192,7 @@ def test_that_there_was_nothing_is_remembered_too(house: House) -> None:
 @pytest.mark.parametrize("beside", [-1, 0, 1])
 def test_one_turn_looks_at_so_many(house: House, beside: int) -> None:
     """The others are left for the next call, which is told where to go on."""
-    most = redriving.turn_redriven_max
+    most = redriving.TURN_REDRIVEN_MAX
     names = [f"5-{number}" for number in range(1, most + beside + 1)]
     with_letters(house, names)
     answer = house.of(Redriven, redrive(*names))
@@ -211,7 +211,7 @@ def test_one_frame_takes_so_many_bytes(house: House) -> None:
         answer = house.of(Redriven, redrive(*house.live("dead")))
         upto = answer.upto
         assert len(house.live("dead")) == kept
-        assert len(house.payloads[-1]) < deadletters.turn_letters_bytes_max + (1 << 20)
+        assert len(house.payloads[-1]) < deadletters.TURN_LETTERS_BYTES_MAX + (1 << 20)
         assert upto == (answer.letters[-1] if kept else None)
     assert [pairs[1][1] for pairs in house.pairs("s")] == [name.encode() for name in names], "in order"
 
@@ -311,7 +311,7 @@ def test_a_search_goes_up_to_its_bounds(
 
 def test_a_search_passes_over_others_and_stops(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """One turn looks at so many entries, whosever they are; the next one goes on behind the last."""
-    monkeypatch.setattr(redriving, "turn_looks_max", 2)
+    monkeypatch.setattr(redriving, "TURN_LOOKS_MAX", 2)
     with_letters(house, ["5-0"])
     others = [letter_body("1-0", group="h"), letter_body("1-0", source="t"), entries.body([("a", "1")])]
     wanted = [id_of(one) for one in ("5-1", "5-2", "5-3", "5-4", str((1 << 64) - 1))]
@@ -356,7 +356,7 @@ def best_ms(house: House, commands: Sequence[Redrive | FindDeadLetters]) -> floa
 @pytest.mark.alone
 def test_no_turn_takes_long() -> None:
     """Also where each dead letter has to be unpacked from a node of its own, and repacked without it."""
-    house, most = House(), redriving.turn_redriven_max
+    house, most = House(), redriving.TURN_REDRIVEN_MAX
     nodes = most + 10
     names = packed_letters(house, nodes * 200)
     scattered = [redrive(*names[place :: len(names) // most][:most]) for place in range(3)]

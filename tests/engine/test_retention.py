@@ -28,7 +28,7 @@ from engine.commands import (
     XTrim,
 )
 from engine.commands.own import KeepHouse
-from engine.commands.retention import turn_entries_max
+from engine.commands.retention import TURN_ENTRIES_MAX
 from engine.keyspace import Retention
 from engine.replies import Gap, GroupRead, StreamInfo, StreamsRead, Trimmed
 from tests.engine.house import House, adding, id_of
@@ -92,7 +92,7 @@ def test_a_stream_that_is_old_all_at_once_goes_in_turns(
         house.fill("s", 5_100, first + 1)
     left = 25_500
     while house.run(KeepHouse()) is True:
-        assert left - house.key("s").stream.length == turn_entries_max
+        assert left - house.key("s").stream.length == TURN_ENTRIES_MAX
         left = house.key("s").stream.length
     assert house.key("s").stream.length == 0
 
@@ -110,7 +110,7 @@ def test_the_turn_is_for_all_streams_together(house: House) -> None:
     while True:
         more = house.run(KeepHouse())
         after = sum(key.stream.length for key in house.keyspace.keys.values())
-        assert before - after <= turn_entries_max
+        assert before - after <= TURN_ENTRIES_MAX
         before = after
         if more is not True:
             break

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from engine import Engine, Growth, RewriteFailed
+from engine import Engine, Growth, RewriteFailedError
 from engine.log.manifest import Manifest, decode
-from engine.runtime.rewriting import slice_s
-from engine.storage.memory import MemoryStorage, Stopped
+from engine.runtime.rewriting import SLICE_S
+from engine.storage.memory import MemoryStorage, StoppedError
 from tests.engine.clocks import HandClock, let_threads_run, settle
 from tests.engine.conversation import Conversation, SlowDisk
 from tests.engine.images import image
@@ -208,7 +208,7 @@ class TestAFault:
             rewriting = asyncio.ensure_future(talk.engine.rewrite())
             await asyncio.sleep(0)
             await talk.close()
-            with pytest.raises(RewriteFailed, match="being closed"):
+            with pytest.raises(RewriteFailedError, match="being closed"):
                 await rewriting
         async with Conversation(storage.crash()) as again:
             assert image(keyspace_of(again.engine)) == before
@@ -220,7 +220,7 @@ class TestAFault:
             storage.fail("sync", errno.EIO)
             refused = await talk.call("XADD", "s", "1-0", "a", "1")
             assert str(refused).startswith("-")
-            with pytest.raises(RewriteFailed):
+            with pytest.raises(RewriteFailedError):
                 await talk.engine.rewrite()
 
 
@@ -270,7 +270,7 @@ class TestTheLoop:
         async with Conversation(storage) as talk:
             for number in range(200):
                 await talk.call("XADD", f"s{number}", "1-0", "a", "1")
-            talk.clock.ticking_s = slice_s / 4
+            talk.clock.ticking_s = SLICE_S / 4
             rewriting = asyncio.ensure_future(talk.engine.rewrite())
             turns = 0
             while not any(name == "append" and file.startswith("base") for name, file in storage.operations):
@@ -300,14 +300,16 @@ async def rewrite_until_stopped(engine: Engine, storage: MemoryStorage) -> None:
         await let_threads_run()
     rewriting.cancel()
     await asyncio.wait([rewriting])
-    assert rewriting.cancelled() or isinstance(rewriting.exception(), Stopped | RewriteFailed | None)
+    assert rewriting.cancelled() or isinstance(
+        rewriting.exception(), StoppedError | RewriteFailedError | None
+    )
 
 
 async def outcome(engine: Engine) -> bool:
     """Whether the rewrite failed."""
     try:
         await engine.rewrite()
-    except RewriteFailed:
+    except RewriteFailedError:
         return True
     return False
 

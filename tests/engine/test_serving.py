@@ -10,11 +10,11 @@ from engine.commands import Cursor, XAdd, XGroupCreate, XRead, XReadGroup
 from engine.commands.base import Command
 from engine.commands.execution import Parked, execute
 from engine.keyspace import Keyspace
-from engine.runtime.serving import Serving, answered_at_once_max
+from engine.runtime.serving import ANSWERED_AT_ONCE_MAX, Serving
 from engine.waiters import Waiter, Waiters
 from tests.engine.clocks import HandClock, settle
 
-MANY = 3 * answered_at_once_max
+MANY = 3 * ANSWERED_AT_ONCE_MAX
 FAILING = MANY // 2 + 1
 
 

@@ -14,9 +14,9 @@ from typing import Final
 
 import pytest
 
-from engine.storage import NotAFileError, Storage, StorageLocked, StorageRefused
+from engine.storage import NotAFileError, Storage, StorageLockedError, StorageRefusedError
 from engine.storage.file import FileStorage, write_all
-from engine.storage.memory import MemoryStorage, Stopped
+from engine.storage.memory import MemoryStorage, StoppedError
 
 NOBODY = 65534
 
@@ -170,10 +170,10 @@ class TestBothVersions:
         other = rival(storage, tmp_path)
         storage.lock()
         for _ in range(2):
-            with pytest.raises(StorageLocked, match="is in use by"):
+            with pytest.raises(StorageLockedError, match="is in use by"):
                 other.lock()
         other.unlock()  # what it does not hold, it cannot let go
-        with pytest.raises(StorageLocked):
+        with pytest.raises(StorageLockedError):
             other.lock()
         storage.unlock()
         storage.unlock()
@@ -212,9 +212,9 @@ class TestFiles:
 
     def test_a_missing_directory_is_made_only_when_asked_and_never_its_parents(self, tmp_path: Path) -> None:
         """A mistyped path is refused by name, and nothing is made."""
-        with pytest.raises(StorageRefused, match="gone: No such file or directory"):
+        with pytest.raises(StorageRefusedError, match="gone: No such file or directory"):
             FileStorage(tmp_path / "gone")
-        with pytest.raises(StorageRefused, match="No such file or directory"):
+        with pytest.raises(StorageRefusedError, match="No such file or directory"):
             FileStorage(tmp_path / "gone" / "deeper", create=True)
         assert list(tmp_path.iterdir()) == []
 
@@ -222,7 +222,7 @@ class TestFiles:
         """Neither with `create` nor without is a file touched."""
         (tmp_path / "file").write_bytes(b"mine")
         for create in (False, True):
-            with pytest.raises(StorageRefused, match="Not a directory"):
+            with pytest.raises(StorageRefusedError, match="Not a directory"):
                 FileStorage(tmp_path / "file", create=create)
         assert (tmp_path / "file").read_bytes() == b"mine"
 
@@ -231,7 +231,7 @@ class TestFiles:
         with tempfile.TemporaryDirectory() as theirs:
             if os.geteuid() == 0:
                 os.chown(theirs, NOBODY, NOBODY)
-            with pytest.raises(StorageRefused, match="belongs to another user"):
+            with pytest.raises(StorageRefusedError, match="belongs to another user"):
                 FileStorage(theirs if os.geteuid() == 0 else "/")
             assert list(Path(theirs).iterdir()) == []
 
@@ -243,7 +243,7 @@ class TestFiles:
             Path(directory).chmod(0o500)
             with unprivileged():
                 storage = FileStorage(directory)
-                with pytest.raises(StorageRefused, match="Permission denied"):
+                with pytest.raises(StorageRefusedError, match="Permission denied"):
                     storage.lock()
                 storage.close()
             assert list(Path(directory).iterdir()) == []
@@ -253,7 +253,7 @@ class TestFiles:
         (tmp_path / "outside").write_bytes(b"mine")
         storage = FileStorage(tmp_path / "log", create=True)
         (tmp_path / "log" / "lock").symlink_to(tmp_path / "outside")
-        with pytest.raises(StorageRefused):
+        with pytest.raises(StorageRefusedError):
             storage.lock()
         assert (tmp_path / "outside").read_bytes() == b"mine"
         storage.close()
@@ -276,7 +276,7 @@ class TestFiles:
             with pytest.raises(NotAFileError, match=f"is {kind}, not a regular file"):
                 use()
         (tmp_path / "a").rename(tmp_path / "lock")
-        with pytest.raises(StorageRefused, match=f"lock is {kind}, not a regular file"):
+        with pytest.raises(StorageRefusedError, match=f"lock is {kind}, not a regular file"):
             storage.lock()
         storage.close()
 
@@ -284,11 +284,11 @@ class TestFiles:
         """Who holds the lock is told when it is known; that it is held does not depend on it."""
         ours, theirs = FileStorage(tmp_path), FileStorage(tmp_path)
         ours.lock()
-        with pytest.raises(StorageLocked, match=f"process {os.getpid()}") as locked:
+        with pytest.raises(StorageLockedError, match=f"process {os.getpid()}") as locked:
             theirs.lock()
         assert locked.value.holder == os.getpid()
         (tmp_path / "lock").write_bytes(b"\xff")
-        with pytest.raises(StorageLocked, match="another process"):
+        with pytest.raises(StorageLockedError, match="another process"):
             theirs.lock()
         ours.close()
         theirs.close()
@@ -365,7 +365,7 @@ class TestPowerCuts:
         for moment in range(7):
             storage = MemoryStorage({"a": b"old"})
             storage.stop_before(moment)
-            with suppress(Stopped):
+            with suppress(StoppedError):
                 storage.replace("a", [b"n", b"ew"])
             for names in range(storage.unsynced_name_changes() + 1):
                 outcomes.add(storage.crash(name_changes=names).content("a"))

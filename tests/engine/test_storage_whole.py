@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.storage import Storage, StorageLocked, StorageRefused
+from engine.storage import Storage, StorageLockedError, StorageRefusedError
 from engine.storage.whole import filled_in_place, new_directory
 
 
@@ -50,14 +50,14 @@ def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
     """The second hears of the first, and does it no harm."""
     with new_directory(tmp_path / "a") as storage:
         storage.replace("manifest", [b"m"])
-        with pytest.raises(StorageLocked), new_directory(tmp_path / "a"):
+        with pytest.raises(StorageLockedError), new_directory(tmp_path / "a"):
             pass
     assert names(tmp_path / "a") == ["manifest"]
 
 
 def test_what_appears_meanwhile_is_kept(tmp_path: Path) -> None:
     """A directory of the name that somebody filled meanwhile is not replaced."""
-    with pytest.raises(StorageRefused, match="not empty"):
+    with pytest.raises(StorageRefusedError, match="not empty"):
         fill_twice(tmp_path / "a")
     assert names(tmp_path) == ["a"]
 

@@ -141,7 +141,7 @@ BUGS: Final[dict[str, Bug]] = {
         "tests/engine/test_leftovers.py",
     ),
     "more than two seconds at risk": _bug(
-        WRITER, "since + risk_s_max, self._hold_if_late", "since + 10, self._hold_if_late",
+        WRITER, "since + RISK_S_MAX, self._hold_if_late", "since + 10, self._hold_if_late",
         "tests/engine/test_runtime.py::TestCrashes",
     ),
     "texts forgotten that were not compressed": _bug(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
-from engine import Engine, LogRefused
+from engine import Engine, LogRefusedError
 from engine.codec import Damage, Frame, scan
 from engine.log.manifest import MANIFEST, decode
 from engine.storage.memory import MemoryStorage
@@ -89,7 +89,7 @@ def verdict(whole: Directory, files: Mapping[str, bytes]) -> Verdict:
     storage = MemoryStorage(files)
     try:
         engine = Engine.open(storage, clock=HandClock(hostile_wall_ms), fsync="always")
-    except LogRefused:
+    except LogRefusedError:
         assert {name: storage.content(name) for name in storage.names()} == dict(files), (
             "refused, yet touched"
         )

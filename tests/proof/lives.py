@@ -11,11 +11,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from engine import Engine, EngineError, Fsync, RewriteFailed, entries
+from engine import Engine, EngineError, Fsync, RewriteFailedError, entries
 from engine.commands import XAdd, XAutoClaim, XClaim, XReadGroup
 from engine.commands.base import Command
 from engine.keyspace import Keyspace
-from engine.log import Log, LogPoisoned, LogRefused
+from engine.log import Log, LogPoisonedError, LogRefusedError
 from engine.log.manifest import MANIFEST, file_number
 from engine.records import decode, encode, snapshot
 from engine.replies import Added, AutoClaimed, Claimed, Entries, GroupRead, Published, Reply, StreamsRead
@@ -105,7 +105,7 @@ class Living:
         """Open what is there; a disk that fails then is a refusal, and the next try finds everything."""
         try:
             return self._open()
-        except LogRefused:
+        except LogRefusedError:
             if not self.storage.failed:
                 raise
             return self._open()
@@ -279,7 +279,7 @@ class Living:
         try:
             await self.engine.rewrite()
             self.rewrites += 1
-        except RewriteFailed as refusal:
+        except RewriteFailedError as refusal:
             self.refusals.append(str(refusal))
 
     async def _answer(self, turn: Coroutine[Any, Any, R], told: Callable[[R, tuple[int, int]], None]) -> None:
@@ -394,7 +394,7 @@ class Living:
     def _close_or_fail(self) -> None:
         try:
             self.close()
-        except (LogPoisoned, OSError) as error:
+        except (LogPoisonedError, OSError) as error:
             if not self.storage.failed:
                 self.report(f"closing failed without reason: {error!r}")
 

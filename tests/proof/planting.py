@@ -32,7 +32,7 @@ NOTHING_FOUND, FOUND, NOT_PLANTED = 0, 1, 2
 _findings: Final = (
     "AssertionError",
     "Broken",
-    "LogRefused",
+    "LogRefusedError",
     "BlockingIOError",
     "TimeoutError",
     "Failed",

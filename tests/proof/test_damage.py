@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine import LogRefused, StorageLocked
+from engine import LogRefusedError, StorageLockedError
 from engine.codec import FILE_FRAME_BYTES, HEAD, HEADER, MAGIC, Kind, encode_file_frame
 from engine.log import Log
 from engine.log.manifest import MANIFEST, Manifest, decode
@@ -201,7 +201,7 @@ def test_a_second_one_is_refused(whole: Directory) -> None:
     storage = MemoryStorage(whole.files)
     log = Log.open(storage)
     before = list(storage.operations)
-    with pytest.raises(StorageLocked):
+    with pytest.raises(StorageLockedError):
         Log.open(storage.rival())
     assert storage.operations == before
     log.close()
@@ -212,5 +212,5 @@ def test_a_refusal_tells_what_to_do(whole: Directory) -> None:
     base = next(name for name in whole.files if name.startswith("base-"))
     spoiled = bytearray(whole.files[base])
     spoiled[200] ^= 1
-    with pytest.raises(LogRefused, match=rf"{base}, offset \d+: .*; run `weir log repair`"):
+    with pytest.raises(LogRefusedError, match=rf"{base}, offset \d+: .*; run `weir log repair`"):
         Log.open(MemoryStorage(whole.with_file(base, bytes(spoiled))))

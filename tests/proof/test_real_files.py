@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import StorageLocked
+from engine import StorageLockedError
 from engine.log import Log
 from engine.storage.file import FileStorage, write_all
 from tests.proof.planting import ROOT
@@ -39,7 +39,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
         assert first.stdin is not None
         assert first.stdout.readline() == b"open\n"
         second = FileStorage(tmp_path)
-        with pytest.raises(StorageLocked, match=f"process {first.pid}"):
+        with pytest.raises(StorageLockedError, match=f"process {first.pid}"):
             Log.open(second)
         first.stdin.close()
         assert first.wait(20) == 0, "the first goes on"

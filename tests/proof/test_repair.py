@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from engine import Engine, LogRefused
+from engine import Engine, LogRefusedError
 from engine.copies import another_life
 from engine.keyspace import Keyspace
 from engine.log import Log
-from engine.log.repair import Irreparable, carry_out, plan
+from engine.log.repair import IrreparableError, carry_out, plan
 from engine.log.steps import GiveUp
 from engine.records import replay
 from engine.storage.memory import MemoryStorage
@@ -37,7 +37,7 @@ def mended(whole: Directory, files: Mapping[str, bytes]) -> str:
     for _ in range(steps_max):
         try:
             step = plan(storage)
-        except Irreparable:
+        except IrreparableError:
             return "irreparable"
         if step is None:
             break
@@ -64,7 +64,7 @@ def refused(files: Mapping[str, bytes]) -> bool:
     """Whether a start would be."""
     try:
         Log.open(MemoryStorage(files)).close(clean=False)
-    except LogRefused:
+    except LogRefusedError:
         return True
     return False
 
