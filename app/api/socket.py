@@ -15,6 +15,7 @@ from app.live.websocket.connection import Connection, Hub
 from app.live.websocket.effects import SessionLimits
 from app.live.websocket.session import Session
 from app.openapi import asyncapi
+from app.transport.asgi_socket import AsgiSocket
 from app.transport.websocket_connection import WebSocketConnection
 
 router: Final = Router("gateway")
@@ -52,15 +53,17 @@ class Sockets:
         query.parse(scope["query_string"], ())
         call = Call(self._gateway, scope, receive, {})
         call.check_ready()
-        link = scope["extensions"].get(_EXTENSION)
-        if not isinstance(link, WebSocketConnection):
-            raise RefusalError("not_implemented", "the server that runs this application serves no sockets")
         if len(self._hub.open) >= self._gateway.settings.sockets_max:
             raise RefusalError("too_many_sockets", "too many sockets are open: see the setting sockets_max")
+        own = scope.get("extensions", {}).get(_EXTENSION)
+        link = own if isinstance(own, WebSocketConnection) else AsgiSocket(receive, send)
         push = Connection(self._hub, link, call, self._session(call))
         chosen = frames.SUBPROTOCOL if frames.SUBPROTOCOL in scope["subprotocols"] else None
         await send({"type": "http.response.start", "status": 101, "headers": [], "subprotocol": chosen})
         push.begin(self._hello())
+        if isinstance(link, AsgiSocket):
+            await link.serve(push)
+            return
         link.listen(push)
         await push.closed
 

@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from websockets.sync.client import connect
+
 from tests.server import NOT_INHERITED, Server, stop_s_max
 
 # uvicorn sends itself the signal again once it has stopped.
@@ -77,6 +79,33 @@ def test_a_stop_ends_the_waiting_reads(tmp_path: Path) -> None:
         poll.join(stop_s_max)
         assert time.monotonic() - began < 15
         assert (answers[0][0], answers[0][1]["code"]) == (503, "draining")
+
+
+def test_a_conversation_over_the_socket(tmp_path: Path) -> None:
+    """What is published arrives, small and large; an open conversation keeps no process from ending."""
+    large = "x" * 100_000
+    with (
+        Uvicorn(tmp_path / "data") as server,
+        connect(f"ws://127.0.0.1:{server.port}/v1/ws", open_timeout=30) as socket,
+    ):
+        assert json.loads(socket.recv(30))["op"] == "hello"
+        subscribe = {"op": "subscribe", "sub": "a", "streams": {"orders": "0"}, "credit": 10}
+        socket.send(json.dumps(subscribe))
+        for value in ("apple", large):
+            frame = {
+                "op": "publish",
+                "ref": value[:9],
+                "stream": "orders",
+                "entries": [{"fields": {"item": value}}],
+            }
+            socket.send(json.dumps(frame))
+        found: list[str] = []
+        while len(found) < 2:
+            frame = json.loads(socket.recv(30))
+            assert frame["op"] != "error", frame
+            found += [entry["fields"]["item"] for entry in frame.get("entries", ())]
+        assert found == ["apple", large]
+        assert server.stop() in TERMINATED
 
 
 def test_data_in_use_ends_the_start(tmp_path: Path) -> None:
