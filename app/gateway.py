@@ -13,14 +13,13 @@ from app.auth import AccessPolicy, OpenPolicy
 from app.backups import Backups
 from app.dead_letter_log import DeadLetterLog
 from app.errors import RefusalError, to_refusal
-from app.http.columns import ColumnsLimits
 from app.http.entry_bodies import EntryLimits
+from app.http.entry_pages import ReadLimits
 from app.live.feeds import Feeds
 from app.live.leases import ConsumerLeases
 from app.memory_limit import MemoryLog
 from app.redis import CommandLimits
 from app.settings import Settings
-from app.wire.read import ReadLimits
 from engine import Clock, EngineError, EngineProtocol, errors
 
 T = TypeVar("T")
@@ -69,7 +68,6 @@ class Gateway:
             bytes_max=settings.answer_bytes_max,
             wait_ms_max=settings.wait_ms_max,
         )
-        self.columns_limits = ColumnsLimits(settings.columns_count_max, settings.answer_bytes_max)
         self.command_limits = CommandLimits(
             entry_bytes_max=settings.entry_bytes_max,
             entry_fields_max=settings.entry_fields_max,

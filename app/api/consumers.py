@@ -16,6 +16,7 @@ from app.errors import invalid
 from app.http.binder import CallParameter
 from app.http.calls import Answer, Call
 from app.http.deliveries import DeliveredEntry, deliveries, nothing_delivered
+from app.http.entry_pages import preferred_wait_ms
 from app.http.models import (
     INTEGER_MAX,
     NAME_CHARACTERS,
@@ -36,7 +37,6 @@ from app.http.models import (
     capped,
 )
 from app.http.operations import Router
-from app.wire.read import preferred_wait_ms
 from engine import errors
 from engine.commands import (
     Cursor,

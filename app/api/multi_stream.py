@@ -13,6 +13,7 @@ from app.http import media, members, query
 from app.http.binder import CallParameter
 from app.http.calls import Answer, Call
 from app.http.deliveries import DeliveredEntry, deliveries, no_history, nothing_delivered
+from app.http.entry_pages import ReadLimits, gap_refused, page, preferred_wait_ms
 from app.http.models import (
     ConsumerName,
     CursorsByStream,
@@ -28,7 +29,6 @@ from app.http.models import (
 from app.http.operations import Router
 from app.http.routing import Routes
 from app.wire import many as wire
-from app.wire.read import ReadLimits, assemble, gap_refused, preferred_wait_ms
 from engine.commands import Cursor, DescribeGroup, XRead, XReadGroup
 from engine.replies import Entries, GroupRead, Reply, StreamsRead
 
@@ -150,7 +150,7 @@ def _read(reply: StreamsRead, *, fail_on_gap: bool) -> Mapping[str, bytes]:
         if gap is not None and fail_on_gap:
             raise gap_refused(gap)
         entries = one.entries if one is not None else Entries(more=name in unfinished)
-        bodies[name] = assemble(entries, after, gap, None).body
+        bodies[name] = page(entries, entries.last if entries.count else after, gap, None)
     return bodies
 
 

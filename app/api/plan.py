@@ -13,6 +13,7 @@ from app.auth import Access, Action
 from app.errors import RefusalError, invalid, step
 from app.http.binder import CallParameter
 from app.http.calls import Answer, Call
+from app.http.entry_pages import preferred_wait_ms
 from app.http.models import (
     Count,
     IdsByStream,
@@ -24,7 +25,6 @@ from app.http.models import (
 )
 from app.http.operations import Router
 from app.redis.glob import Glob
-from app.wire.read import preferred_wait_ms
 from engine import ids
 from engine.commands import ListStreams, Plan
 from engine.replies import Listing, Planned

@@ -11,6 +11,7 @@ from app.errors import RefusalError, invalid
 from app.http import media, query
 from app.http.binder import CallParameter
 from app.http.calls import Answer, Call
+from app.http.entry_pages import gap_refused
 from app.http.models import (
     INTEGER_MAX,
     ConsumerName,
@@ -27,7 +28,6 @@ from app.live.sse.consumers import ConsumerOptions, ConsumerSource
 from app.live.sse.cursors import TailOptions, mark_for, parse_composite
 from app.live.sse.tails import EventStream, TailSource
 from app.openapi.operation import EVENTS
-from app.wire.read import gap_refused
 from engine.commands import Cursor, DescribeGroup, XRead
 from engine.replies import StreamsRead
 

@@ -17,6 +17,7 @@ from typing import (
     Final,
     NotRequired,
     Required,
+    TypeVar,
     get_args,
     get_origin,
     get_type_hints,
@@ -53,10 +54,11 @@ CallParameter = Annotated[Call, Depends(call_of)]
 class Body:
     """A body that its own type reads, once the endpoint asks for it: `Annotated[MyBody, Depends(call_of)]`.
 
-    `content` describes it, by media type.
+    `content` describes it, by media type; `models` are what that refers to.
     """
 
     content: ClassVar[Mapping[str, Any]]
+    models: ClassVar[Sequence[type[BaseModel]]] = ()
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -86,6 +88,7 @@ class Binder:
         self._places: dict[str, tuple[str, str]] = {}  # parameter -> kind and name of its place
         self._body: tuple[str, type[BaseModel], object] | None = None
         self._own_body: tuple[str, type[Body]] | None = None
+        self._asked: tuple[str, type[BaseModel], BaseModel] | None = None  # the query, where a model has it
         text: dict[str, Any] = {}
         hints = get_type_hints(endpoint, include_extras=True)
         for name, parameter in inspect.signature(endpoint).parameters.items():
@@ -93,6 +96,8 @@ class Binder:
             mark = next((one for one in marks if isinstance(one, params.Param | params.Depends)), None)
             if base is Call:
                 self._call = name
+            elif isinstance(mark, params.Query) and isinstance(base, type) and issubclass(base, BaseModel):
+                self._asked = name, base, base.model_construct()
             elif isinstance(base, type) and issubclass(base, BaseModel):
                 self._body = name, base, parameter.default
             elif isinstance(base, type) and issubclass(base, Body):
@@ -107,15 +112,18 @@ class Binder:
                 if get_origin(base) is list:
                     assert self._repeated is None, "one parameter of an operation may be repeated"
                     self._repeated = self._places[name][1]
-        self._known = tuple(self._query)
+        if self._query and self._asked:
+            raise TypeError("a query is one model or parameters, not both")
+        self._known = tuple(self._asked[1].model_fields if self._asked else self._query)
+        self._is_any_required = any(get_origin(one) is Required for one in text.values())
         # What is absent keeps the endpoint's default.
         kind = TypedDict("Text", text)  # type: ignore[misc]  # made of the signature
         kind.__pydantic_config__ = _BY_PARAMETER  # type: ignore[attr-defined]  # as Pydantic has it
         self._text = TypeAdapter(kind).validator.validate_python if text else None
         # For the document.
-        self.has_text = bool(self._query or self._headers)
+        self.has_text = bool(self._known or self._headers)
         self.has_body = self._body is not None or self._own_body is not None
-        self.content = self._own_body[1].content if self._own_body else None
+        self.own_body = self._own_body[1] if self._own_body else None
 
     def _place(self, name: str, mark: object, path_names: frozenset[str]) -> tuple[str, str]:
         if name in path_names:
@@ -138,6 +146,9 @@ class Binder:
         arguments: dict[str, Any] = {name: call.names[name] for name in self._names}
         if self._text is not None:
             arguments |= self._bind_text(call, given, Context(settings, is_text=True))
+        if self._asked is not None:
+            name, model, plain_query = self._asked
+            arguments[name] = bind_query(model, given, settings) if given else plain_query
         if self._body is not None:
             name, model, default = self._body
             arguments[name] = await self._read(call, model, default)
@@ -166,11 +177,14 @@ class Binder:
         self, call: Call, given: Mapping[str, str | Sequence[str]], context: Context
     ) -> dict[str, Any]:
         text: dict[str, str | Sequence[str]] = {name: call.names[name] for name in self._path}
-        for alias, value in given.items():
-            text[self._query[alias]] = value
+        if self._query:
+            for alias, value in given.items():
+                text[self._query[alias]] = value
         for header, name in self._headers:
             if header in call.headers:
                 text[name] = call.headers[header].decode("latin-1")
+        if not text and not self._is_any_required:
+            return {}
         assert self._text is not None, "there is text to bind"
         try:
             bound: dict[str, Any] = self._text(text, context=context)
@@ -180,6 +194,19 @@ class Binder:
 
 
 Endpoint = Callable[..., Awaitable[Any]]
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def bind_query(model: type[M], given: Mapping[str, object], settings: Settings) -> M:
+    """The parameters of a query as a model. Raises the refusal of what is wrong."""
+    context = Context(settings, is_text=True)
+    try:
+        found: M = model.__pydantic_validator__.validate_python(given, context=context)
+    except ValidationError as error:
+        raise _refusal(error, lambda where: ("parameter", str(where[0]))) from None
+    return found
 
 
 def _read_body(body: bytes, *, model: type[BaseModel], default: object, settings: Settings) -> object:

@@ -4,17 +4,12 @@ Knows: what is written beside an entry that was delivered, and how a read that f
 Must never know: how a read is asked for.
 """
 
-from typing import Annotated, Final, Literal
+from typing import Final
 
-from pydantic import Field
-
+from app.http.entry_pages import Base64, Pairs, gap_text
 from app.http.models import INTEGER_MAX, Count, IdText, Milliseconds, ResponseModel, absent
-from app.wire.read import gap_text
 from engine import ids
 from engine.replies import Delivered, GroupInfo, Reply, StreamDeliveries
-
-Base64 = Annotated[Literal["base64"], Field(description="`base64`: all values are base64")]
-Pairs = Annotated[list[list[str]], Field(description="[name, value], in order, where a name stands twice")]
 
 _JSON_BOOLEANS: Final = {True: b"true", False: b"false"}
 

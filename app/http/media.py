@@ -6,7 +6,7 @@ Must never know: what they are asked for.
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -145,15 +145,15 @@ def preferences(header: bytes) -> Preferences:
     return Preferences(minimal=minimal, synced=synced, wait_s=wait_s)
 
 
-def if_match(header: bytes | None) -> int | None:
-    """The last ID that If-Match expects, None without the header; 0 is an empty or missing stream."""
-    if header is None:
-        return None
+def if_match(header: bytes) -> int | Literal["*"]:
+    """The last ID that If-Match expects; 0 is an empty or missing stream, `*` any that exists."""
     text = header.decode("latin-1").strip()
+    if text == "*":
+        return "*"
     quoted = len(text) > 2 and text[0] == text[-1] == '"'
     expected = ids.parse(text[1:-1]) if quoted else None
     if expected is None:
-        hint = 'it is the stream\'s last ID in quotation marks: "<ms>-<seq>"'
+        hint = 'it is `*` or the stream\'s last ID in quotation marks: "<ms>-<seq>"'
         raise RefusalError("malformed_id", f"If-Match: {hint}", places=[locate("If-Match", hint)])
     return expected
 

@@ -13,14 +13,14 @@ list's item, or the name of an object's member, which Pydantic does not know.
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import PydanticCustomError, core_schema
 
 from app import names
 from app.errors import RefusalError
-from app.http import projection, query
+from app.http import media, projection, query
 from app.settings import Settings
 from engine import EngineError, ids
 from engine.commands import Cursor
@@ -65,6 +65,12 @@ class RequestModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class QueryModel(BaseModel):
+    """Several parameters of a query, for operations that share them. What goes with what is a validator."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
 class ResponseModel(BaseModel):
     """A JSON object of an answer: open, so that it can grow."""
 
@@ -77,7 +83,7 @@ def absent() -> Any:  # noqa: ANN401 - the default of a member of any type
 
 
 def wrong(hint: str, code: str = "invalid", at: int | str | None = None) -> PydanticCustomError:
-    """The error of a value; `hint` says what it should be."""
+    """The error of a value, or of its item or member `at`; `hint` says what it should be."""
     # The hint is a value of the template: braces in it mean nothing.
     return PydanticCustomError(code, "{hint}", {"hint": hint} if at is None else {"hint": hint, "at": at})
 
@@ -271,6 +277,23 @@ Bound = Annotated[int, _range_bound(upper=False)]
 UpperBound = Annotated[int, _range_bound(upper=True)]
 """The ends of a range, as the smallest and the largest ID that it includes."""
 
+
+def _time_bound(*, upper: bool) -> _Type:
+    def validate(value: object, info: ValidationInfo) -> int:
+        if not isinstance(value, str):
+            raise wrong("it is a time, a string")
+        try:
+            return query.time_bound(value, "", upper=upper)
+        except RefusalError as refusal:
+            raise wrong(refusal.places[0].detail) from None
+
+    return _Type(validate, type="string", format="date-time")
+
+
+TimeBound = Annotated[int, _time_bound(upper=False)]
+UpperTimeBound = Annotated[int, _time_bound(upper=True)]
+"""The first ID at or after a time (RFC 3339), and the last one at or before it."""
+
 Start = Annotated[
     int | Cursor,
     _Type(
@@ -306,6 +329,42 @@ class Gap(ResponseModel):
     requested: IdText
     first_available: IdText
     lost: int | None
+
+
+def _header(read: Callable[[bytes], Any]) -> Callable[[object, ValidationInfo], Any]:
+    """A header's value, by the grammar in `media`."""
+
+    def validate(value: object, info: ValidationInfo) -> object:
+        assert isinstance(value, str), "headers are text"
+        try:
+            return read(value.encode("latin-1"))
+        except RefusalError as refusal:
+            raise wrong(refusal.places[0].detail, refusal.code) from None
+
+    return validate
+
+
+IfMatch = Annotated[
+    int | Literal["*"],
+    _Type(
+        _header(media.if_match),
+        type="string",
+        format="entry-etag",
+        pattern=rf'^(\*|"{ID_PATTERN}")$',
+    ),
+]
+"""The ID in quotation marks that the last entry is to have, or `*`."""
+
+IdempotencyKey = Annotated[
+    str,
+    _Type(
+        _header(media.idempotency_key),
+        type="string",
+        minLength=1,
+        maxLength=media.IDEMPOTENCY_KEY_BYTES_MAX,
+        pattern="^[!-~]([ -~]*[!-~])?$",
+    ),
+]
 
 
 class _Ids(_Type):

@@ -4,8 +4,9 @@ Knows: which action a route asks for, which refusals it may answer with, how its
 Must never know: what an operation does.
 """
 
+import inspect
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from fastapi.routing import APIRoute
@@ -14,12 +15,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from app.auth import Access, Rule
+from app.http import media
 from app.http.binder import Binder, Endpoint
 from app.http.calls import Answer, Call
+from app.http.media import JSON
 from app.openapi.responses import problem, refusals
 
 E = TypeVar("E", bound=Endpoint)
 Json = dict[str, Any]
+Handler = Callable[[Call], Awaitable[Answer]]
 
 _PREFER_DURABILITY: Final = "`durability=fsync`: the answer leaves when the change is on disk"
 _DURABILITY: Final = "`fsync`: the change is on disk; `os`: the operating system has it"
@@ -36,7 +40,9 @@ class Options(TypedDict, total=False):
     `prefer`: what else Prefer may say. `fast`: it is served on the fast path too; `coalesced`:
     single entries that come together are published as one command. `hidden`: not described.
     `offers` are the media types of its answers where server-sent events are among them.
-    `body` replaces the description of the request's body, `answers` that of the successful answer.
+    `forms` answer instead where Accept asks for their media types, which the document leaves out.
+    `body` replaces the description of the request's body, `answers` that of the successful answer;
+    `described` are the models that it refers to.
     `refused` is the shape of some answers with status 400 beside the problem. `bodiless`: it takes no body,
     or an object without members.
     """
@@ -51,9 +57,11 @@ class Options(TypedDict, total=False):
     coalesced: bool
     hidden: bool
     offers: Sequence[str]
+    forms: Mapping[str, Handler]
     headers: Mapping[str, str]
     body: Json
     answers: Json
+    described: Sequence[type[BaseModel]]
     refused: type[BaseModel]
     bodiless: bool
 
@@ -72,12 +80,15 @@ class Operation(APIRoute):
         self.hot = options.get("fast", False)
         self.coalesced = options.get("coalesced", False)
         self.hidden = options.get("hidden", False)
-        self.offers = options.get("offers", ())
+        self._forms = options.get("forms", {})
+        self.offers = (JSON, *self._forms) if self._forms else options.get("offers", ())
         names = frozenset(_PATH_NAME.findall(path))
         # Browsers and probes add parameters of their own to pages that are open to all.
         lenient, bodiless = rule is Access.OPEN, options.get("bodiless", False)
         self.binder = Binder(endpoint, names, lenient=lenient, bodiless=bodiless)
-        summary, _, description = (endpoint.__doc__ or "").strip().partition("\n\n")
+        own_body = self.binder.own_body
+        self.described = (*options.get("described", ()), *(own_body.models if own_body else ()))
+        summary, _, description = inspect.cleandoc(endpoint.__doc__ or "").partition("\n\n")
         super().__init__(
             # `…/entries/delete` is a call of its own, whatever the method: no entry has this ID.
             _ENTRY_ID.sub("/entries/{id:entry}", path),
@@ -94,7 +105,7 @@ class Operation(APIRoute):
             response_class=Response if options.get("model") is None else JSONResponse,
             include_in_schema=not self.hidden,
             responses=_responses(rule, options, self.binder),
-            openapi_extra=_extra(options, self.binder.content),
+            openapi_extra=_extra(options, own_body.content if own_body else None),
         )
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -105,6 +116,10 @@ class Operation(APIRoute):
 
     async def handler(self, call: Call) -> Answer:
         """Bind, run, and make an answer of what comes back."""
+        if self._forms:
+            accepted = media.accepted(call.headers.get(b"accept", b""), self.offers)
+            if accepted in self._forms:
+                return await self._forms[accepted](call)
         result = await self.endpoint(**await self.binder.bind(call))
         if isinstance(result, Answer):
             return result
@@ -147,6 +162,17 @@ class Router:
             return endpoint
 
         return add
+
+
+def bound(path: str, endpoint: Endpoint) -> Handler:
+    """The endpoint as a form of what this path answers."""
+    binder = Binder(endpoint, frozenset(_PATH_NAME.findall(path)))
+
+    async def handler(call: Call) -> Answer:
+        answer: Answer = await endpoint(**await binder.bind(call))
+        return answer
+
+    return handler
 
 
 def _camel(name: str) -> str:

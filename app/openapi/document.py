@@ -6,14 +6,16 @@ Must never know: how any of it is served.
 What cannot be said in JSON Schema without unions that generators of SDKs stumble over is said in words.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 import orjson
 from fastapi import FastAPI
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from app.errors import CODES
 from app.http.media import IDEMPOTENCY_KEY_BYTES_MAX, INTEGER_MAX, JSON
@@ -23,7 +25,6 @@ from app.openapi import (
     operations_groups,
     responses,
     schemas,
-    schemas_bulk,
 )
 from app.openapi.operation import Json, Operation
 from app.settings import Settings
@@ -49,16 +50,8 @@ _NAME_SCHEMA: Final = {
     "pattern": f"^{schemas.NOT_DOTS}{schemas.NAME_CHARACTERS}+$",
 }
 _ID_SCHEMA: Final = {"type": "string", "format": "entry-id", "pattern": "^[0-9]{1,20}(-[0-9]{1,20})?$"}
-_FORM_SCHEMA: Final = {
-    "type": "object",
-    "minProperties": 1,
-    # What begins so is taken for JSON that was sent as a form, by mistake.
-    "propertyNames": {"pattern": r"^(?!\s*\{)"},
-    "additionalProperties": {"type": "string"},
-}
 _NUMBER_SCHEMA: Final = {"type": "integer", "minimum": 0, "maximum": INTEGER_MAX}
 _HEADER_SCHEMAS: Final[Mapping[str, Json]] = {
-    "If-Match": {"type": "string", "format": "entry-etag", "pattern": '^"[0-9]{1,20}(-[0-9]{1,20})?"$'},
     "Idempotency-Key": {
         "type": "string",
         "minLength": 1,
@@ -110,6 +103,13 @@ wait, and by groups of consumers.
 """
 
 
+@runtime_checkable
+class Described(Protocol):
+    """A route that describes its bodies itself."""
+
+    described: Sequence[type[BaseModel]]
+
+
 def arguments(operation_id: str, path: str) -> Json:
     """What FastAPI is told of an operation beyond its sentence."""
     told = _OPERATIONS[operation_id]
@@ -153,9 +153,9 @@ def _describe(api: FastAPI, settings: Settings) -> bytes:
         for told in methods.values():
             _show(told, examples.get(told["operationId"], {}))
     named = [kind for told in _OPERATIONS.values() for kind in (told.answer, told.body) if kind is not None]
-    kinds = dict.fromkeys([*named, schemas.NewEntries, schemas.Place, schemas_bulk.Columns])
+    kinds = dict.fromkeys([*named, schemas.Place])
     _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
-    modelled = described.get("components", {}).get("schemas", {})
+    modelled = described.get("components", {}).get("schemas", {}) | _models(api)
     # An enumeration of the engine's, which a type describes otherwise.
     modelled.pop("Cursor", None)
     used = {
@@ -179,6 +179,17 @@ def _describe(api: FastAPI, settings: Settings) -> bytes:
     described["security"] = []
     described["servers"] = [{"url": "/", "description": "this gateway"}]
     return msgspec.json.encode(described)
+
+
+def _models(api: FastAPI) -> Json:
+    """The models that operations refer to in what they say of their bodies themselves."""
+    routes = [route for route in api.routes if isinstance(route, Described)]
+    models = dict.fromkeys(model for route in routes for model in route.described)
+    _, found = models_json_schema(
+        [(model, "validation") for model in models], ref_template=_REF.format(name="{model}")
+    )
+    schemas: Json = found.get("$defs", {})
+    return schemas
 
 
 def _named_schemas(described: Json) -> Iterator[tuple[str, Json]]:
@@ -269,11 +280,6 @@ def _request_body(told: Operation) -> Json | None:
     if told.body is None:
         return None
     content: Json = {JSON: {"schema": _ref(told.body)}}
-    if told.body is schemas.NewEntry:
-        content[JSON]["schema"] = {"anyOf": [_ref(schemas.NewEntry), _ref(schemas.NewEntries)]}
-        content["application/x-ndjson"] = {"schema": {"type": "string", "description": "one entry a line"}}
-        content["application/x-www-form-urlencoded"] = {"schema": _FORM_SCHEMA}
-        content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
     return {"required": told.body_required, "content": content}
 
 
@@ -334,19 +340,22 @@ def _show(described: Json, examples: Mapping[str, Json]) -> None:
     if "requestBody" in described and bodies:
         described["requestBody"]["content"][JSON]["examples"] = bodies
     for parameter in described.get("parameters", ()):
-        parameter["schema"] = _without_null(parameter["schema"])
-        name = parameter["name"]
-        values = {
-            key: {"value": one["given"][name]}
-            for key, one in examples.items()
-            if name in one.get("given", ())
-        }
-        if parameter["in"] == "path" and not values:
-            values = {"usual": {"value": _NAMES[name]["example"]}}
-        if values:
-            parameter["examples"] = values
-        if parameter["in"] == "path":
-            parameter.setdefault("description", _NAMES[name]["description"])
+        _show_parameter(parameter, examples)
+
+
+def _show_parameter(parameter: Json, examples: Mapping[str, Json]) -> None:
+    name = parameter["name"]
+    parameter["schema"] = _without_null(parameter["schema"])
+    words = parameter["schema"].pop("description", "")
+    values = {
+        key: {"value": one["given"][name]} for key, one in examples.items() if name in one.get("given", ())
+    }
+    if parameter["in"] == "path":
+        words = _NAMES[name]["description"]
+        values = values or {"usual": {"value": _NAMES[name]["example"]}}
+    parameter.setdefault("description", words)
+    if values:
+        parameter["examples"] = values
 
 
 def _without_null(schema: Json) -> Json:

@@ -79,12 +79,6 @@ class NewEntry(Struct, omit_defaults=True, forbid_unknown_fields=True):
     encoding: Base64 | UnsetType = UNSET
 
 
-class NewEntries(Struct, forbid_unknown_fields=True):
-    """A batch: stored whole or not at all."""
-
-    entries: Annotated[list[NewEntry], Meta(min_length=1, max_length=10_000)]
-
-
 class Entry(Struct, omit_defaults=True):
     """An entry as it is stored. `pairs` is there where a name stands twice, `encoding` where values are
     base64.
@@ -94,21 +88,6 @@ class Entry(Struct, omit_defaults=True):
     fields: dict[str, str]
     encoding: Base64 | UnsetType = UNSET
     pairs: Pairs | UnsetType = UNSET
-
-
-class Added(Struct, omit_defaults=True):
-    """What was stored: `id` for one entry, the others for a batch."""
-
-    duplicate: Annotated[bool, Meta(description="the entries were stored already, by an earlier request")]
-    id: EntryId | UnsetType = UNSET
-    first_id: EntryId | UnsetType = UNSET
-    last_id: EntryId | UnsetType = UNSET
-    count: Count | UnsetType = UNSET
-    ids: list[EntryId] | UnsetType = UNSET
-    trimmed: Annotated[Count, Meta(description="entries that were trimmed away")] | UnsetType = UNSET
-    pending_affected: (
-        Annotated[Count, Meta(description="trimmed entries that are still pending in a group")] | UnsetType
-    ) = UNSET
 
 
 class Gap(Struct):

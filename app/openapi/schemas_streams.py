@@ -12,7 +12,6 @@ from app.openapi.schemas import (
     Entry,
     EntryId,
     Limit,
-    LookedUpIds,
     Name,
     NewEntry,
     Refs,
@@ -120,20 +119,6 @@ class StreamPage(Struct):
 
     streams: list[Stream]
     next: str | None
-
-
-class Deletion(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """Entries to delete."""
-
-    ids: LookedUpIds
-    refs: Refs = "keep"
-
-
-class Deleted(Struct, omit_defaults=True):
-    """How many were deleted, and what became of each. `kept`: a group still needs it (`refs` acked)."""
-
-    deleted: Count
-    results: dict[str, Literal["deleted", "absent", "kept"]] | UnsetType = UNSET
 
 
 class Trimming(Struct, omit_defaults=True, forbid_unknown_fields=True):

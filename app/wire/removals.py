@@ -1,6 +1,6 @@
-"""Deleting and trimming: bodies → XDELEX and XTRIM, and what they answer.
+"""Trimming: bodies → XTRIM, and what it answers.
 
-Knows: the shapes of api.md for both. Must never know: statuses, sockets, what becomes of an entry's memory.
+Knows: the shapes of api.md for it. Must never know: statuses, sockets, what becomes of an entry's memory.
 """
 
 from typing import Final
@@ -8,30 +8,16 @@ from typing import Final
 import msgspec
 
 from app.errors import invalid
-from app.http import members, query
+from app.http import members
 from app.http.members import Members
 from engine import ids
-from engine.commands import Refs, Trim, XDelEx, XTrim
-from engine.replies import Deletions, Reply, Trimmed
+from engine.commands import Refs, Trim, XTrim
+from engine.replies import Reply, Trimmed
 
-DELETE: Final = ("ids", "refs")
 TRIM: Final = ("maxlen", "minid", "older_than_ms", "approx", "limit", "refs", "dry_run", "guard")
 
 _WAYS: Final = TRIM[:3]
 _REFS: Final = tuple(refs.value for refs in Refs)
-RESULTS: Final = {1: "deleted", -1: "absent", 2: "kept"}
-
-
-def delete_one(stream: str, entry_id: str, query_string: bytes) -> XDelEx:
-    """DELETE …/entries/{id}."""
-    refs = Refs(query.word(query.parse(query_string, ("refs",)), "refs", _REFS, Refs.KEEP.value))
-    return XDelEx(stream=stream, ids=[query.entry_id(entry_id, "id")], refs=refs)
-
-
-def delete(stream: str, given: Members, lookups_max: int) -> XDelEx:
-    """POST …/entries/delete."""
-    wanted = members.entry_ids(given, lookups_max)
-    return XDelEx(stream=stream, ids=wanted, refs=_refs(given))
 
 
 def trim(stream: str, given: Members) -> XTrim:
@@ -63,22 +49,6 @@ def trim(stream: str, given: Members) -> XTrim:
 
 def _refs(given: Members) -> Refs:
     return Refs(members.word(given, "refs", _REFS)) if "refs" in given else Refs.KEEP
-
-
-def result(reply: Reply) -> str:
-    """What became of one entry."""
-    assert isinstance(reply, Deletions), "XDELEX tells what became of each"
-    return RESULTS[reply.results[0]]
-
-
-def deleted(command: XDelEx, reply: Reply, *, results_wanted: bool) -> bytes:
-    """What became of each ID."""
-    assert isinstance(reply, Deletions), "XDELEX tells what became of each"
-    words = [RESULTS[one] for one in reply.results]
-    answer: dict[str, object] = {"deleted": words.count("deleted")}
-    if results_wanted:
-        answer["results"] = dict(zip(map(ids.text, command.ids), words, strict=True))
-    return msgspec.json.encode(answer)
 
 
 def trimmed(reply: Reply) -> bytes:

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.http import columns
-from app.http.columns import Columns, ColumnsLimits
+from app.api import columns
+from app.api.columns import ColumnsBuilder, ColumnsPage, ColumnsRange
+from app.http.binder import bind_query
+from app.settings import Settings
 from engine import Engine, EngineError, entries, ids
 from engine.commands import Command, Delete, Trim, XAdd, XTrim
 from engine.replies import Reply
@@ -108,6 +110,17 @@ async def test_an_empty_range_answers_with_where_it_began(
     """Behind the end, between nothing, backwards: no entries, nothing more."""
     page, headers = await page_of(five, query)
     assert (page, headers["weir-next-id"], headers["weir-more"]) == ([], following, "false")
+
+
+@pytest.mark.parametrize("query", ["", "after=2-0&count=2", "since=1970-01-01T00:00:00Z&fields=n"])
+async def test_its_own_path_gives_the_same(five: httpx.AsyncClient, query: str) -> None:
+    """Without an Accept; parameters that ask for nothing there are unknown."""
+    accepted = await five.get(f"{ENTRIES}?{query}", headers=ACCEPT)
+    found = await five.get(f"/v1/streams/s/columns?{query}")
+    assert (found.status_code, found.content) == (200, accepted.content)
+    for name in ("content-type", "weir-next-id", "weir-more", "weir-removed-upto", "weir-generation"):
+        assert found.headers[name] == accepted.headers[name]
+    assert (await five.get("/v1/streams/s/columns?reverse=false")).json()["code"] == "unknown_parameter"
 
 
 async def test_a_missing_stream_is_empty(http: httpx.AsyncClient) -> None:
@@ -218,7 +231,7 @@ async def test_a_page_ends_before_what_a_trim_took(
     monkeypatch.setattr(columns, "SLICE_BYTES_MAX", 1)
     bodies = [entries.body([("n", str(n))]) for n in range(10)]
     await engine.execute(XAdd(stream="s", bodies=bodies, ids=[ids.make(n, 0) for n in range(1, 11)]))
-    page = columns.parse("s", b"after=0", ColumnsLimits(100, 1 << 20))
+    page = ColumnsPage.of("s", bind_query(ColumnsRange, {"after": "0"}, Settings()), Settings())
 
     async def replies() -> list[Reply]:
         answered = await engine.transaction(page.commands())
@@ -248,8 +261,8 @@ def test_columns_stand_for_the_same_entries(
     """Whatever fields they have, in however many slices, all of them or some."""
     texts = [entries.stored(ids.make(n, n), entries.body(pairs)) for n, pairs in enumerate(given_entries)]
 
-    def made(*, binary: bool) -> Columns:
-        page = Columns(fields, binary=binary)
+    def made(*, binary: bool) -> ColumnsBuilder:
+        page = ColumnsBuilder(fields, binary=binary)
         for at in range(0, len(texts), slice_length):
             page.add(b",".join(texts[at : at + slice_length]))
         return page

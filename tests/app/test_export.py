@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from app.api import export
 from app.main import App
-from app.wire import export
 from engine import Engine
 from tests.server import Server
 
@@ -144,6 +144,18 @@ async def test_what_no_export_can_do_is_refused(
     """It does not wait."""
     answer = await five.get(f"{ENTRIES}?{query}", headers=LINES)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("query", ["", "after=2-0&count=2", "reverse=true&fields=n", "start=2&end=4"])
+async def test_its_own_path_gives_the_same(five: httpx.AsyncClient, query: str) -> None:
+    """Whatever is accepted there, and nothing is refused that an Accept names."""
+    accepted = await five.get(f"{ENTRIES}?{query}", headers=LINES)
+    for headers in ({}, {"accept": "*/*"}, LINES):
+        found = await five.get(f"/v1/streams/s/export?{query}", headers=headers)
+        assert (found.status_code, found.content) == (200, accepted.content)
+        assert found.headers["content-type"] == "application/x-ndjson"
+        assert found.headers.get("weir-next-id") == accepted.headers.get("weir-next-id")
+    assert (await five.get("/v1/streams/s/export?wait=0")).json()["code"] == "unknown_parameter"
 
 
 # ---- while the stream changes

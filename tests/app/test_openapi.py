@@ -25,6 +25,8 @@ IDS = {
     *(
         "addEntries",
         "readEntries",
+        "exportEntries",
+        "readColumns",
         "getEntry",
         "deleteEntry",
         "deleteEntries",
@@ -158,7 +160,7 @@ def test_each_operation_with_an_answer_has_an_example() -> None:
         name
         for name, one in OPERATIONS.items()
         if "text/event-stream" in one.told["responses"].get("200", {}).get("content", {})
-    } - {"readEntries"}
+    } | {"exportEntries"}
     assert shown | empty | live == set(OPERATIONS)
 
 
@@ -318,3 +320,17 @@ def _member_faults(value: Json, schema: Json, place: str) -> Iterator[str]:
             yield from _faults(one, other, f"{place}/{name}")
         elif not other and known:
             yield f"{place}/{name} is not described"
+
+
+def test_sdks_read_entries_as_json_alone() -> None:
+    """One media type for each answer that generated clients use; other forms have paths of their own."""
+    found = {
+        name: list(OPERATIONS[name].told["responses"]["200"]["content"])
+        for name in ("readEntries", "exportEntries", "readColumns")
+    }
+    assert found == {
+        "readEntries": ["application/json"],
+        "exportEntries": ["application/x-ndjson"],
+        "readColumns": ["application/vnd.weir.columns+json"],
+    }
+    assert "*/*" not in OPERATIONS["addEntries"].told["requestBody"]["content"]

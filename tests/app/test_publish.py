@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -231,9 +232,21 @@ async def test_if_match_stores_only_on_the_expected_last_id(http: httpx.AsyncCli
     assert (late.status_code, late.json()["code"], late.json()["last_id"]) == (412, "last_id_mismatch", "1-0")
     fresh = await http.post(ENTRIES, json={"fields": {"a": "1"}}, headers={"if-match": '"1-0"'})
     assert fresh.status_code == 201
-    for wrong in ("1-0", '"x"', 'W/"1-0"', "*"):
+    for wrong in ("1-0", '"x"', 'W/"1-0"', '"*"', "**"):
         answer = await http.post(ENTRIES, json={"fields": {"a": "1"}}, headers={"if-match": wrong})
         assert (answer.status_code, answer.json()["code"]) == (400, "malformed_id")
+
+
+async def test_if_match_any_stores_only_in_a_stream_that_exists(http: httpx.AsyncClient) -> None:
+    """`*` (RFC 9110, 13.1.1): 412 without the stream, before and after; an empty stream is one."""
+    any_of_it: dict[str, Any] = {"headers": {"if-match": "*"}, "json": {"fields": {"a": "1"}}}
+    missing = await http.post(ENTRIES, **any_of_it)
+    assert (missing.status_code, missing.json()["code"]) == (412, "last_id_mismatch")
+    assert (await http.get("/v1/streams/s")).status_code == 404
+    await http.put("/v1/streams/s", json={})
+    assert [(await http.post(ENTRIES, **any_of_it)).status_code for _ in range(2)] == [201, 201]
+    await http.delete("/v1/streams/s")
+    assert (await http.post(ENTRIES, **any_of_it)).status_code == 412
 
 
 async def test_an_idempotency_key_answers_as_the_first_time(http: httpx.AsyncClient) -> None:

@@ -16,9 +16,9 @@ import msgspec
 
 from app.errors import RefusalError, problem
 from app.http import projection, query
+from app.http.entry_pages import gap_members, gap_text
 from app.live.feeds import FeedGap, FeedPage
 from app.live.sse import events
-from app.wire.read import gap_members, gap_text
 from engine import entries, ids
 from engine.commands import Cursor
 from engine.replies import Gap as EngineGap

@@ -16,10 +16,11 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from app import errors, names
 from app.errors import RefusalError, invalid
 from app.http import deliveries, entry_bodies, media, query
+from app.http.binder import bind_query
 from app.http.entry_bodies import EntryLimits, Published
+from app.http.publishing import AddOptions
 from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN
-from app.wire import options
-from app.wire.options import XAddOptions
+from app.settings import Settings
 from engine import ids
 from engine.commands import Cursor, NackMode, Refs
 from engine.replies import Delivered
@@ -362,7 +363,7 @@ SERVER_FRAMES: Final = (
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def parse_publish(frame: PublishFrame, limits: EntryLimits) -> tuple[XAddOptions, Published, int | None]:
+def parse_publish(frame: PublishFrame, limits: EntryLimits) -> tuple[AddOptions, Published, int | None]:
     """The options of a publish, its entries in their stored form, and the last ID that it expects."""
     if (frame.entries is UNSET) == (frame.fields is UNSET):
         raise invalid("/entries", "either `entries` or `fields`, not both")
@@ -382,16 +383,19 @@ def parse_publish(frame: PublishFrame, limits: EntryLimits) -> tuple[XAddOptions
 
 _JSON: Final = media.MediaType(media.JSON, media.JSON)
 _OPTIONS: Final = ("nomkstream", "maxlen", "minid", "approx", "limit", "refs")
-_PLAIN: Final = XAddOptions()
+_PLAIN: Final = AddOptions()
+# None of these bounds is a setting.
+_SETTINGS: Final = Settings.model_construct()
 
 
-def _options(frame: PublishFrame) -> XAddOptions:
+def _options(frame: PublishFrame) -> AddOptions:
     given = {name: value for name in _OPTIONS if (value := getattr(frame, name)) is not UNSET}
     if not given:
         return _PLAIN
-    return options.of(
-        {name: value if isinstance(value, str) else _encode(value).decode() for name, value in given.items()}
-    )
+    text = {
+        name: value if isinstance(value, str) else _encode(value).decode() for name, value in given.items()
+    }
+    return bind_query(AddOptions, text, _SETTINGS)
 
 
 def _expected(frame: PublishFrame) -> int | None:

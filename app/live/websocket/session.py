@@ -22,6 +22,7 @@ from msgspec import UNSET, UnsetType
 from app.auth import Action
 from app.errors import RefusalError, invalid, to_refusal
 from app.gateway import draining
+from app.http.publishing import added
 from app.live.feeds import FeedGap, FeedPage
 from app.live.in_flight import PendingCheck
 from app.live.websocket import frame_reader, frames
@@ -45,8 +46,6 @@ from app.live.websocket.subscriptions import (
     StreamSubscription,
     gap_frame,
 )
-from app.wire import options
-from app.wire.options import Demands
 from engine import EngineError, ids
 from engine.commands import Command, Cursor, Exists, Nack, XAck, XAckDel, XNack
 from engine.replies import Added, GroupInfo, GroupRead, PendingList, Reply, StreamDeliveries
@@ -154,7 +153,7 @@ class Session:
         stream = frames.name(frame.stream, "stream name")
         self._require(Action.WRITE, stream)
         wanted, published, last_id = frames.parse_publish(frame, self._limits.entries)
-        command = wanted.command(stream, published, Demands(last_id, frames.idempotency_key(frame)))
+        command = wanted.command(stream, published, last_id, frames.idempotency_key(frame))
 
         def done(replies: Replies) -> Effects:
             reply = replies[0]
@@ -163,9 +162,7 @@ class Session:
             if not isinstance(reply, Added):
                 detail = f"there is no stream {stream!r}, and nomkstream forbids to make it"
                 return [self._error(frame.ref, RefusalError("no_stream", detail))]
-            told = options.added(
-                reply, wanted, msgspec.structs.replace(published, batch=True), ids_wanted=True
-            )
+            told = added(reply, batch=True, trims=command.trim is not None, ids_wanted=True)
             return [SendFrame(frames.ok_with(frame.ref, told))]
 
         return [self._submit([command], done, synced=frames.wants_sync(frame))]

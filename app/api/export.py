@@ -1,30 +1,84 @@
 """Exports: a range of any length as lines, page by page.
 
 Knows: which pages make up a range, what a line is, what to say where the range is trimmed meanwhile.
-Must never know: statuses, sockets, who reads the lines how fast.
+Must never know: sockets, how fast the lines are read.
 
 The end is fixed before the first page: what is published meanwhile is not part of it, so that an export of a
 stream that grows has an end, and `Weir-Next-Id` goes on exactly behind it.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import AsyncGenerator, Sequence
+from typing import Annotated, Final
 
 import msgspec
+from fastapi import Query
+from pydantic import Field
 
-from app.http import projection, query
-from app.wire import read
+from app.auth import Action
+from app.http import media, projection
+from app.http.binder import CallParameter
+from app.http.calls import Answer, Pieces
+from app.http.entry_pages import WHERE, DirectedRange, gap_refused, gap_text, where
+from app.http.models import INTEGER_MAX, EntryId, StreamName, Whole
+from app.http.operations import Router
 from engine import ids
 from engine.commands import Command, DescribeEdges, XRange, XRead
 from engine.replies import Edges, Entries, Gap, Reply, StreamsRead
 
-PARAMETERS: Final = tuple(name for name in read.PARAMETERS if name not in ("wait", "last", "max_bytes"))
+router: Final = Router("entries")
 
 # What is held of an export at any time, and about a millisecond of work.
 PAGE_BYTES_MAX: Final = 256 << 10
-_COUNT_MAX: Final = (1 << 53) - 1
 _BETWEEN: Final = b',{"id":"'
 _LINE: Final = b'\n{"id":"'
+
+
+class ExportRange(DirectedRange):
+    """Which entries an export has: as many as there are, unless `count` says otherwise."""
+
+    after: Annotated[EntryId | None, Field(description="a cursor: an ID or `0`")] = None
+    count: Annotated[
+        Annotated[int, Whole(1, INTEGER_MAX)] | None, Field(description="maximum number of entries")
+    ] = None
+
+
+@router.get(
+    "/v1/streams/{stream}/export",
+    Action.READ,
+    refusals=("malformed_id", "gap"),
+    headers=WHERE,
+    answers={
+        "content": {
+            media.NDJSON: {
+                "schema": {
+                    "type": "string",
+                    "description": 'one entry a line; a line `{"gap": …}` where entries were removed',
+                }
+            }
+        }
+    },
+)
+async def export_entries(
+    call: CallParameter, stream: StreamName, asked: Annotated[ExportRange, Query()]
+) -> Answer:
+    """Export a range of any length, one entry a line.
+
+    The lines come as fast as they are read. The end is fixed when the export starts: what is published
+    meanwhile is not part of it, and `Weir-Next-Id` goes on behind it.
+    """
+    export = Export.of(stream, asked)
+    begun = export.begin(await call.transaction(export.first()))
+    headers = where(begun.next, begun.edges, None)
+    return Pieces(_lines(call, export, begun.text), headers, media_type=media.NDJSON.encode())
+
+
+async def _lines(call: CallParameter, export: "Export", text: bytes) -> AsyncGenerator[bytes, None]:
+    if text:
+        yield text
+    while not export.done:
+        text = export.go_on(await call.transaction(export.more()))
+        if text:
+            yield text
 
 
 class Export(msgspec.Struct):
@@ -43,6 +97,21 @@ class Export(msgspec.Struct):
     is_cursor: bool
     edges: Edges | None = None
     done: bool = False
+
+    @classmethod
+    def of(cls, stream: str, asked: ExportRange) -> "Export":
+        """The range before its first page."""
+        low, high = asked.first(), asked.last_id()
+        return cls(
+            stream=stream,
+            cursor=high + 1 if asked.reverse else low - 1,
+            end=low if asked.reverse else high,
+            reverse=bool(asked.reverse),
+            left=asked.count,
+            fields=asked.fields,
+            fail_on_gap=asked.fails_on_gap,
+            is_cursor=asked.after is not None,
+        )
 
     def first(self) -> Sequence[Command]:
         """The commands of the first page, one turn."""
@@ -69,7 +138,7 @@ class Export(msgspec.Struct):
         if self.is_cursor and isinstance(replies[2], StreamsRead) and replies[2].streams:
             gap = replies[2].streams[0].gap
         if gap is not None and self.fail_on_gap:
-            raise read.gap_refused(gap)
+            raise gap_refused(gap)
         self.edges = edges if isinstance(edges, Edges) else None
         if not self.reverse:
             self.end = min(self.end, self.edges.last_id if self.edges is not None else 0)
@@ -125,22 +194,5 @@ class Beginning(msgspec.Struct, frozen=True):
     edges: Edges | None
 
 
-def parse(stream: str, query_string: bytes) -> Export:
-    """What GET …/entries asks for where lines are accepted."""
-    given = query.parse(query_string, PARAMETERS)
-    read.check_combination(given)
-    wanted = read.bounds(stream, given)
-    return Export(
-        stream=stream,
-        cursor=wanted.end + 1 if wanted.reverse else wanted.start - 1,
-        end=wanted.start if wanted.reverse else wanted.end,
-        reverse=wanted.reverse,
-        left=query.integer(given, "count", least=1, most=_COUNT_MAX),
-        fields=projection.parse(given.get("fields")),
-        fail_on_gap=read.fails_on_gap(given),
-        is_cursor="after" in given,
-    )
-
-
 def _line(gap: Gap) -> bytes:
-    return b'{"gap":%b}\n' % read.gap_text(gap)
+    return b'{"gap":%b}\n' % gap_text(gap)

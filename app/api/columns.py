@@ -1,7 +1,7 @@
 """Pages of columns: a range's entries as flat lists, for readers that take millions of them.
 
 Knows: what a page asks for, in which slices it is read, how entries become lists.
-Must never know: statuses, sockets, who reads.
+Must never know: sockets, who reads.
 
     {"ms": […], "seq": […], "n": [fields an entry], "kd": [names], "k": [each field's place in kd], "v": […]}
 
@@ -9,20 +9,28 @@ The end is fixed before the first slice. A page that is overtaken by a trim ends
 that the read that goes on behind it is the one that is told.
 """
 
+import asyncio
 from base64 import b64decode
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final, Self
 
 import msgspec
+from fastapi import Query
+from pydantic import Field, model_validator
 
-from app.errors import invalid
-from app.http import projection, query
-from app.wire import read
+from app.auth import Action
+from app.http import media
+from app.http.binder import CallParameter
+from app.http.calls import Answer
+from app.http.entry_pages import WHERE, EntryRange, gap_refused, where
+from app.http.models import Count, EntryId, Flag, ResponseModel, StreamName, Whole, absent, wrong
+from app.http.operations import Router
+from app.settings import Settings
+from engine import ids
 from engine.commands import Command, DescribeEdges, XRange
 from engine.replies import Edges, Entries, Gap, Reply
 
-PARAMETERS: Final = read.PARAMETERS
-_NOT_HERE: Final = ("reverse", "last", "wait")
+router: Final = Router("entries")
 
 # One turn's work, and one step of making lists: a few milliseconds.
 SLICE_BYTES_MAX: Final = 256 << 10
@@ -30,11 +38,100 @@ SLICE_BYTES_MAX: Final = 256 << 10
 PAGE_BYTES_DEFAULT: Final = 4 << 20
 
 
-class ColumnsLimits(msgspec.Struct, frozen=True):
-    """What one page may hold."""
+class ColumnsRange(EntryRange):
+    """Which entries a page of columns has. They are read forwards, without waiting."""
 
-    count_max: int
-    bytes_max: int
+    after: Annotated[EntryId | None, Field(description="a cursor: an ID or `0`")] = None
+    count: Annotated[
+        Annotated[int, Whole(1, "columns_count_max")] | None,
+        Field(description="maximum number of entries, by default the largest"),
+    ] = None
+    max_bytes: Annotated[
+        Annotated[int, Whole(1, "answer_bytes_max")] | None,
+        Field(description="maximum bytes of entries, but one entry; 4 MiB by default"),
+    ] = None
+
+
+class AcceptedColumns(ColumnsRange):
+    """The same where Accept asks for it: what other forms of the answer take may stand there, and ask for
+    nothing.
+    """
+
+    reverse: Flag | None = None
+    last: Annotated[int, Whole()] | None = None
+    wait: Annotated[int, Whole()] | None = None
+
+    @model_validator(mode="after")
+    def _check_forwards(self) -> Self:
+        for name in ("reverse", "last", "wait"):
+            if name in self.asked():
+                raise wrong("it does not go with columns, which are read forwards and do not wait", at=name)
+        return self
+
+
+class Columns(ResponseModel):
+    """Entries as flat lists: both halves of each ID, unsigned 64-bit; `n` fields of each entry; and of every
+    field in order its name's place in `kd` and its value. With `b64` all of `kd` and `v` is base64.
+    """
+
+    ms: list[int]
+    seq: list[int]
+    n: list[Count]
+    kd: list[str]
+    k: list[Count]
+    v: list[str]
+    b64: Annotated[bool, Field(description="some value is not UTF-8")] = absent()
+
+
+@router.get(
+    "/v1/streams/{stream}/columns",
+    Action.READ,
+    refusals=("malformed_id", "gap"),
+    headers={
+        **WHERE,
+        "Weir-More": "whether a limit, not the end, ended the page",
+        "Weir-Removed-Upto": "a cursor other than 0-0 below it has missed entries",
+    },
+    answers={"content": {media.COLUMNS: {"schema": {"$ref": "#/components/schemas/Columns"}}}},
+    described=(Columns,),
+)
+async def read_columns(
+    call: CallParameter, stream: StreamName, asked: Annotated[ColumnsRange, Query()]
+) -> Answer:
+    """Read a page of entries as flat lists, for readers of millions of entries.
+
+    docs/bulk.md describes it. Go on with `after` and the `Weir-Next-Id` of the page before.
+    """
+    page = ColumnsPage.of(stream, asked, call.gateway.settings)
+    page.begin(await call.transaction(page.commands()))
+    while not page.done:
+        # Others come between two slices.
+        await asyncio.sleep(0)
+        page.go_on(await call.transaction(page.commands()))
+    made = await _build(page, ColumnsBuilder(page.fields))
+    if made.spoilt:
+        made = await _build(page, ColumnsBuilder(page.fields, binary=True))
+    headers = where(max(page.cursor, ids.ID_MIN), page.edges, None)
+    headers.append((b"weir-more", b"true" if page.more else b"false"))
+    if page.edges is not None:
+        headers.append((b"weir-removed-upto", ids.text(page.edges.removed_upto).encode()))
+    return Answer(200, made.body(), headers, media_type=media.COLUMNS.encode())
+
+
+async def read_accepted_columns(
+    call: CallParameter, stream: StreamName, asked: Annotated[AcceptedColumns, Query()]
+) -> Answer:
+    """The same where Accept asks for it."""
+    return await read_columns(call, stream, asked)
+
+
+async def _build(page: "ColumnsPage", made: "ColumnsBuilder") -> "ColumnsBuilder":
+    for text in page.texts:
+        made.add(text)
+        if made.spoilt:
+            break
+        await asyncio.sleep(0)
+    return made
 
 
 class ColumnsPage(msgspec.Struct):
@@ -52,6 +149,21 @@ class ColumnsPage(msgspec.Struct):
     edges: Edges | None = None
     more: bool = False
     done: bool = False
+
+    @classmethod
+    def of(cls, stream: str, asked: ColumnsRange, settings: Settings) -> "ColumnsPage":
+        """The page before its first slice."""
+        return cls(
+            stream=stream,
+            cursor=asked.first() - 1,
+            end=asked.last_id(),
+            left=asked.count or settings.columns_count_max,
+            bytes_left=asked.max_bytes or min(PAGE_BYTES_DEFAULT, settings.answer_bytes_max),
+            fields=asked.fields,
+            fail_on_gap=asked.fails_on_gap,
+            is_cursor=asked.after is not None,
+            texts=[],
+        )
 
     def commands(self) -> Sequence[Command]:
         """The commands of the next slice, one turn."""
@@ -73,7 +185,7 @@ class ColumnsPage(msgspec.Struct):
             return
         gap = 0 < self.cursor < self.edges.removed_upto and self.is_cursor
         if gap and self.fail_on_gap:
-            raise read.gap_refused(Gap(self.cursor, self.edges.first_id, None))
+            raise gap_refused(Gap(self.cursor, self.edges.first_id, None))
         self.end = min(self.end, self.edges.last_id)
         self._take(found)
 
@@ -109,30 +221,6 @@ class ColumnsPage(msgspec.Struct):
         self.done = self.done or self.left <= 0 or self.bytes_left <= 0
 
 
-def parse(stream: str, query_string: bytes, limits: ColumnsLimits) -> ColumnsPage:
-    """What GET …/entries asks for where columns are accepted."""
-    given = query.parse(query_string, PARAMETERS)
-    for name in read.asked(given):
-        if name in _NOT_HERE:
-            raise invalid(name, "it does not go with columns, which are read forwards and do not wait")
-    read.check_combination(given)
-    wanted = read.bounds(stream, given)
-    bytes_default = min(PAGE_BYTES_DEFAULT, limits.bytes_max)
-    count = query.integer(given, "count", least=1, most=limits.count_max)
-    bytes_max = query.integer(given, "max_bytes", least=1, most=limits.bytes_max)
-    return ColumnsPage(
-        stream=stream,
-        cursor=wanted.start - 1,
-        end=wanted.end,
-        left=limits.count_max if count is None else count,
-        bytes_left=bytes_default if bytes_max is None else bytes_max,
-        fields=projection.parse(given.get("fields")),
-        fail_on_gap=read.fails_on_gap(given),
-        is_cursor="after" in given,
-        texts=[],
-    )
-
-
 class _Stored(msgspec.Struct, gc=False):
     id: str
     fields: dict[str, str]
@@ -144,7 +232,7 @@ _decode: Final = msgspec.json.Decoder(list[_Stored]).decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Columns:
+class ColumnsBuilder:
     """Entries becoming lists, a slice at a time. Each list is kept as JSON text, so that it is made once.
 
     Once a value is found that is not UTF-8 it is `spoilt`, and has to be begun anew with `binary`: names and
