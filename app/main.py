@@ -71,7 +71,7 @@ ROUTES: Final[Sequence[Route | Operation]] = [
     *consumers.router.operations,
     *pending.router.operations,
     *claims.router.operations,
-    *dead_letters.routes.all,
+    *dead_letters.router.operations,
     *backup.router.operations,
     *socket.router.operations,
     *future.router.operations,

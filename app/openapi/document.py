@@ -22,7 +22,6 @@ from app.http.media import IDEMPOTENCY_KEY_BYTES_MAX, INTEGER_MAX, JSON
 from app.openapi import (
     operations,
     operations_bulk,
-    operations_groups,
     responses,
     schemas,
 )
@@ -33,7 +32,6 @@ _REF: Final = "#/components/schemas/{name}"
 
 _OPERATIONS: Final[Mapping[str, Operation]] = {
     **operations.OPERATIONS,
-    **operations_groups.OPERATIONS,
     **operations_bulk.OPERATIONS,
 }
 
