@@ -10,8 +10,8 @@ Must never know: the web.
 `EngineProtocol` is what the gateway uses of an engine.
 """
 
+from engine.backup import back_up
 from engine.clock import Clock, SystemClock
-from engine.copies import back_up
 from engine.errors import EngineError
 from engine.keyspace import Caps
 from engine.log import LogPoisonedError, LogRefusedError

@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 from engine.garbage import Garbage
 from engine.groups import Group
+from engine.idempotency import IdempotencyTable
 from engine.memory import ANSWER_BYTES, ANSWER_ID_BYTES, STREAM_BYTES, Footprint, Memory
 from engine.nodes import Text
 from engine.producers import Producers
-from engine.productions import Productions
-from engine.sealed import Views
+from engine.sealed import DecodedNodeCache
 from engine.stream import NodeLimits, Stream
 
 # Weir's own bytes a node may hold for each byte that Redis allows: JSON repeats what a listpack leaves out.
@@ -91,7 +91,7 @@ class Key:
         "stream",
     )
 
-    def __init__(self, generation: str, productions: Productions) -> None:
+    def __init__(self, generation: str, productions: IdempotencyTable) -> None:
         self.generation = generation
         self.stream = Stream()
         self.footprint = self.stream.footprint
@@ -158,7 +158,7 @@ class Keyspace:
         self.before_change: Callable[[str], None] | None = None
         # Of a stream, the lowest ID that a crash may take back; told by whoever writes the log, None where
         # nobody knows.
-        self.volatile_from: Callable[[str], int] | None = None
+        self.unsynced_from: Callable[[str], int] | None = None
         # What was removed, to be freed bit by bit.
         self.garbage = Garbage(self.memory.garbage)
         # Texts that wait to be compressed.
@@ -167,7 +167,7 @@ class Keyspace:
         self._names: list[str] = []
         self._gone: list[str] = []
         # Shared by all streams.
-        self._views = Views()
+        self._views = DecodedNodeCache()
 
     def find(self, name: str) -> Key | None:
         """The stream of that name."""

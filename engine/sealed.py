@@ -73,7 +73,7 @@ class SealedNodes(SortedMap[SealedNode]):
         )
 
 
-class Views:
+class DecodedNodeCache:
     """The texts taken apart last, over all streams, so that a walk entry by entry over a cold node unpacks it
     once.
     """

@@ -21,9 +21,9 @@ from engine.nodes import (
     live_places,
     weight_of,
 )
+from engine.range_builder import RangeBuilder
 from engine.replies import Entries
-from engine.runs import Run
-from engine.sealed import SealedNodes, Views
+from engine.sealed import DecodedNodeCache, SealedNodes
 
 # So many newest sealed nodes of a stream stay uncompressed: live readers lag a few hundred entries, not
 # thousands.
@@ -71,12 +71,12 @@ class Stream:
         "entries_added",
         "first_id",
         "last_id",
+        "last_live_id",
         "length",
         "max_deleted_id",
         "nodes",
         "open",
         "removed_upto",
-        "top_id",
         "views",
     )
 
@@ -87,7 +87,7 @@ class Stream:
         # The last ID given; of the live entries, the first and the last one's.
         self.last_id = 0
         self.first_id = 0
-        self.top_id = 0
+        self.last_live_id = 0
         self.max_deleted_id = 0
         self.entries_added = 0
         # The highest ID removed while no smaller entry was live: what a reader's cursor is compared with for
@@ -99,7 +99,7 @@ class Stream:
         # What was looked for to be removed, until it is.
         self._found: tuple[list[int], list[tuple[Node, dict[int, tuple[int, bytes]]]]] | None = None
         # Nodes taken apart. A keyspace gives all its streams the same, so that none holds one of its own.
-        self.views = Views()
+        self.views = DecodedNodeCache()
 
     # --- writing --------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class Stream:
             self.first_id = new_ids[0]
         self.length += len(texts)
         self.entries_added = min(self.entries_added + len(texts), _ENTRIES_ADDED_MAX)
-        self.last_id = self.top_id = new_ids[-1]
+        self.last_id = self.last_live_id = new_ids[-1]
         return [self._hot.popleft() for _ in range(len(self._hot) - HOT_NODES)]
 
     def _room(self, limits: NodeLimits) -> OpenNode:
@@ -178,7 +178,7 @@ class Stream:
             highest = self._last_live(last_whole)
         head = self._head()
         self.first_id = 0 if head is None else self._id_at(head, live_place(head.deleted, 0))
-        self.top_id = self.top_id if self.length else 0
+        self.last_live_id = self.last_live_id if self.length else 0
         self.removed_upto = max(self.removed_upto, highest)
         return before - self.length
 
@@ -282,8 +282,8 @@ class Stream:
         """Look for the first and the last live entry again, where `removed` (ascending) held them."""
         if removed[0] <= self.first_id <= removed[-1]:
             self.first_id = next((run_ids[0] for run_ids, _ in self._runs(0, ids.ID_MAX)), 0)
-        if removed[-1] >= self.top_id:
-            self.top_id = next((run_ids[-1] for run_ids, _ in self._runs_down(0, ids.ID_MAX)), 0)
+        if removed[-1] >= self.last_live_id:
+            self.last_live_id = next((run_ids[-1] for run_ids, _ in self._runs_down(0, ids.ID_MAX)), 0)
 
     def restore_node(self, node: SealedNode) -> None:
         """Take a sealed node of a snapshot; the counters were restored before it."""
@@ -421,7 +421,7 @@ class Stream:
         """The stored texts of those that are live, ascending: each node is looked into once. With `removing`
         these are going to be removed next, which need not look again.
         """
-        ordered = sorted({entry_id for entry_id in wanted if self.first_id <= entry_id <= self.top_id})
+        ordered = sorted({entry_id for entry_id in wanted if self.first_id <= entry_id <= self.last_live_id})
         rows = list(self._find_each(ordered))
         texts = {entry_id: text for _, found in rows for entry_id, (_, text) in found.items()}
         if removing:
@@ -445,7 +445,7 @@ class Stream:
         """
         if low > high or not self.length:
             return Entries()
-        run = Run(self.length if count is None else count, bytes_max)
+        run = RangeBuilder(self.length if count is None else count, bytes_max)
         if reverse:
             for run_ids, texts in self._runs_down(low, high):
                 run.add(run_ids[::-1], texts[::-1])
@@ -472,14 +472,14 @@ class Stream:
             return (
                 self.first_id < last and low < last and next(self._runs_down(low, last - 1), None) is not None
             )
-        if last >= self.top_id or last >= high:
+        if last >= self.last_live_id or last >= high:
             return False
-        return high >= self.top_id or next(self._runs(last + 1, high), None) is not None
+        return high >= self.last_live_id or next(self._runs(last + 1, high), None) is not None
 
     def after(self, cursor: int, count: int | None, bytes_max: int | None = None) -> list[tuple[int, bytes]]:
         """IDs and texts of the live entries above `cursor`, at least one of them where there is one."""
         found: list[tuple[int, bytes]] = []
-        if self.top_id <= cursor:
+        if self.last_live_id <= cursor:
             return found
         left = self.length if count is None else count
         size = 0
@@ -559,10 +559,10 @@ class Stream:
         found = [entry_id for run_ids, _ in self._runs(0, ids.ID_MAX) for entry_id in run_ids]
         assert found == sorted(set(found)), "IDs ascend over all nodes"
         assert len(found) == self.length, "the length is the number of live entries"
-        assert (self.first_id, self.top_id) == ((found[0], found[-1]) if found else (0, 0)), (
+        assert (self.first_id, self.last_live_id) == ((found[0], found[-1]) if found else (0, 0)), (
             "the edges are live"
         )
-        assert self.top_id <= self.last_id, "no entry lies beyond the last ID"
+        assert self.last_live_id <= self.last_id, "no entry lies beyond the last ID"
         assert self.entries_added >= self.length, "every live entry was added"
         assert all(node.live for node in self._nodes()), "no node stays without a live entry"
         assert self.count_between(0, ids.ID_MAX) == self.length, "counting agrees with the length"

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
-from engine.commands.execution import Parked
+from engine.commands.execution import Blocked
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class Waiter(Generic[T]):
 
     __slots__ = ("deadline", "gone", "parked", "place", "serial", "ticket")
 
-    def __init__(self, parked: Parked, ticket: T, deadline: float) -> None:
+    def __init__(self, parked: Blocked, ticket: T, deadline: float) -> None:
         self.parked = parked
         self.ticket = ticket
         self.deadline = deadline
@@ -37,7 +37,7 @@ class Waiter(Generic[T]):
         self.serial = 0
 
 
-class Lane(Generic[T]):
+class WaiterGroup(Generic[T]):
     """Parked reads of one kin. `retry_at` is when the first of them may find something without any write."""
 
     __slots__ = ("kin", "retry_at", "serial", "streams", "waiters")
@@ -67,19 +67,19 @@ class Waiters(Generic[T]):
         self._all: dict[Waiter[T], None] = {}
         # Reads without kin, by stream.
         self._plain: dict[str, dict[Waiter[T], None]] = {}
-        self._lanes: dict[Hashable, Lane[T]] = {}
-        self._lanes_of: dict[str, dict[Hashable, Lane[T]]] = {}
+        self._lanes: dict[Hashable, WaiterGroup[T]] = {}
+        self._lanes_of: dict[str, dict[Hashable, WaiterGroup[T]]] = {}
         self._place = 0
         # (when, serial): an entry whose serial nobody has any more is passed over when it comes up, and
         # thrown out when there are too many. It holds no waiter, so none outlives its answer here.
         self._due: list[tuple[float, int]] = []
-        self._by_serial: dict[int, Waiter[T] | Lane[T]] = {}
+        self._by_serial: dict[int, Waiter[T] | WaiterGroup[T]] = {}
         self._serial = 0
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def park(self, waiter: Waiter[T]) -> Lane[T] | None:
+    def park(self, waiter: Waiter[T]) -> WaiterGroup[T] | None:
         """Put the waiter at the end of each of its streams' queues, and give its lane if it has kin; one that
         waited loses its places.
         """
@@ -96,7 +96,7 @@ class Waiters(Generic[T]):
             return None
         lane = self._lanes.get(parked.kin)
         if lane is None:
-            lane = self._lanes[parked.kin] = Lane(parked.kin, parked.streams)
+            lane = self._lanes[parked.kin] = WaiterGroup(parked.kin, parked.streams)
             for stream in parked.streams:
                 self._lanes_of.setdefault(stream, {})[parked.kin] = lane
         lane.waiters.pop(waiter, None)
@@ -120,7 +120,7 @@ class Waiters(Generic[T]):
         if lane is not None and lane.waiters.pop(waiter, waiter) is None and not lane.waiters:
             self._remove_lane(lane)
 
-    def _remove_lane(self, lane: Lane[T]) -> None:
+    def _remove_lane(self, lane: WaiterGroup[T]) -> None:
         del self._lanes[lane.kin]
         self._by_serial.pop(lane.serial, None)
         for stream in lane.streams:
@@ -133,7 +133,7 @@ class Waiters(Generic[T]):
         """Those without kin that wait for the stream, in order of arrival."""
         return tuple(self._plain.get(stream, ()))
 
-    def lanes(self, stream: str) -> Sequence[Lane[T]]:
+    def lanes(self, stream: str) -> Sequence[WaiterGroup[T]]:
         """Those of one kin each that wait for the stream."""
         return tuple(self._lanes_of.get(stream, {}).values())
 
@@ -167,13 +167,13 @@ class Waiters(Generic[T]):
 
     # --- what comes due -------------------------------------------------------------------------------------
 
-    def retry(self, lane: Lane[T], at: float | None) -> None:
+    def retry(self, lane: WaiterGroup[T], at: float | None) -> None:
         """Let the lane come due at this time, if it does not sooner."""
         if at is not None and lane.waiters and (lane.retry_at is None or at < lane.retry_at):
             lane.retry_at = at
             self._come_due(lane, at)
 
-    def _come_due(self, one: Waiter[T] | Lane[T], when: float) -> None:
+    def _come_due(self, one: Waiter[T] | WaiterGroup[T], when: float) -> None:
         self._by_serial.pop(one.serial, None)
         self._serial = one.serial = self._serial + 1
         self._by_serial[one.serial] = one
@@ -188,15 +188,15 @@ class Waiters(Generic[T]):
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
-    def due(self, now: float, waiters_max: int) -> tuple[list[Waiter[T]], list[Lane[T]]]:
+    def due(self, now: float, waiters_max: int) -> tuple[list[Waiter[T]], list[WaiterGroup[T]]]:
         """The waiters whose deadline has come, so many at most, and the lanes whose retry has; each is given
         once, earliest first.
         """
         waiters: list[Waiter[T]] = []
-        lanes: list[Lane[T]] = []
+        lanes: list[WaiterGroup[T]] = []
         while len(waiters) < waiters_max and (due := self.next_due()) is not None and due <= now:
             one = self._by_serial.pop(heappop(self._due)[1])
-            if isinstance(one, Lane):
+            if isinstance(one, WaiterGroup):
                 one.retry_at = None
                 lanes.append(one)
             else:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from app.redis import Resp, parse
 from engine import EngineError
-from engine.commands.execution import Parked, Unfinished, execute
+from engine.commands.execution import Blocked, Unfinished, execute
 from engine.keyspace import Keyspace
 
 
@@ -26,7 +26,7 @@ class RedisSession:
             return request.immediate(self.now_ms * 1000)
         reply = execute(self.keyspace, request.command, self.now_ms).reply
         assert not isinstance(reply, Unfinished), "what is tested here is small"
-        return None if isinstance(reply, Parked) else request.answer(reply)
+        return None if isinstance(reply, Blocked) else request.answer(reply)
 
     def call(self, *words: str | bytes) -> Resp:
         """The same with the words one by one, and what is wrong as the text `-ERR …`."""

@@ -26,10 +26,10 @@ from app.http.models import (
 from app.http.operations import Router
 from app.redis.glob import Glob
 from engine import ids
+from engine.apportion import apportion
 from engine.commands import ListStreams, Plan
 from engine.replies import Listing, Planned
 from engine.replies import StreamPlan as PlannedStream
-from engine.shares import shares
 
 router: Final = Router("many")
 
@@ -273,7 +273,7 @@ def _shares(budget: int | None, wanted: Sequence[Sequence[int]]) -> Sequence[int
     """The part of the budget that each piece gets, None for all of it where there is no budget."""
     if budget is None:
         return [None] * len(wanted)
-    given = iter(shares([one for each in wanted for one in each], budget))
+    given = iter(apportion([one for each in wanted for one in each], budget))
     return [max(1, sum(islice(given, len(each)))) for each in wanted]
 
 

@@ -25,7 +25,7 @@ def backup(place: Place, *, data: Data = None, as_json: options.Json = False) ->
     The copy holds everything that was acknowledged before this began. It appears under its name when it is
     whole and safe on the disk.
     """
-    from engine.copies import back_up
+    from engine.backup import back_up
 
     path = chosen(data)
     with ending(path):
@@ -39,7 +39,7 @@ def restore(place: Place, *, data: Data = None, as_json: options.Json = False) -
     Every stream gets a new generation, so that readers notice; no ID is given that was given before.
     """
     from engine import SystemClock
-    from engine.copies import restore as put_back
+    from engine.backup import restore as put_back
 
     path = chosen(data)
     with ending(place):

@@ -163,7 +163,7 @@ def repair(
     Nothing is deleted: what is cut or given up stays beside the log, under another name. It may be stopped at
     any moment and run again. Exit codes: 0 a start succeeds now, 1 not agreed, 3 it cannot be saved.
     """
-    from engine.copies import repair as carry_out
+    from engine.backup import repair as carry_out
     from engine.log.repair import IrreparableError, plan
 
     path = chosen(data)

@@ -4,26 +4,6 @@ Knows: which commands there are. Must never know: how they run (`execution`).
 """
 
 from engine.commands.base import BlockingCommand, Command
-from engine.commands.own import (
-    BuryEntries,
-    Chunk,
-    DescribeEdges,
-    DescribeGroup,
-    EndWait,
-    EnsureGroup,
-    EnsureStream,
-    FindDeadLetters,
-    GiveBack,
-    KeepHouse,
-    Plan,
-    Publish,
-    Redrive,
-    RemoveConsumer,
-    RemoveGroup,
-    StreamInfos,
-    UpdateGroup,
-    UpdateStream,
-)
 from engine.commands.redriving import TURN_REDRIVEN_MAX
 from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 from engine.commands.types import (
@@ -76,6 +56,26 @@ from engine.commands.types import (
     XSetId,
     XTrim,
 )
+from engine.commands.weir_commands import (
+    BuryEntries,
+    Chunk,
+    DescribeEdges,
+    DescribeGroup,
+    EndWait,
+    EnsureGroup,
+    EnsureStream,
+    FindDeadLetters,
+    GiveBack,
+    Maintain,
+    Plan,
+    Publish,
+    Redrive,
+    RemoveConsumer,
+    RemoveGroup,
+    StreamInfos,
+    UpdateGroup,
+    UpdateStream,
+)
 from engine.keyspace import Retention
 
 __all__ = [
@@ -106,8 +106,8 @@ __all__ = [
     "IdempotencyKey",
     "IdmpSettings",
     "Ids",
-    "KeepHouse",
     "ListStreams",
+    "Maintain",
     "Nack",
     "NackMode",
     "NewId",

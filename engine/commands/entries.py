@@ -240,7 +240,7 @@ def xsetid(turn: Turn, command: types.XSetId) -> bool:
         raise errors.last_id_too_small(
             "ERR The ID specified in XSETID is smaller than current max_deleted_entry_id"
         )
-    if stream.length and command.last_id < stream.top_id:
+    if stream.length and command.last_id < stream.last_live_id:
         raise errors.last_id_too_small(
             "ERR The ID specified in XSETID is smaller than the target stream top item"
         )

@@ -25,16 +25,16 @@ from engine.commands import (
 )
 from engine.commands.base import BlockingCommand, Command, MemoryNeed
 from engine.commands.registry import RUN, WAIT
-from engine.commands.turn import DirtyTurnError, Parked, Turn, Unfinished
+from engine.commands.turn import Blocked, DirtyTurnError, Turn, Unfinished
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.replies import Reply
 
 __all__ = [
     "READ_STREAMS_MAX",
+    "Blocked",
     "DirtyTurnError",
     "Outcome",
-    "Parked",
     "Turn",
     "Unfinished",
     "check_memory",
@@ -69,7 +69,7 @@ class Outcome(msgspec.Struct, frozen=True):
     signals.
     """
 
-    reply: Reply | Parked | Unfinished | EngineError
+    reply: Reply | Blocked | Unfinished | EngineError
     turn: Turn
 
 
@@ -98,12 +98,14 @@ def execute_all(
     replies: list[Reply | EngineError] = []
     for command in commands:
         reply = _run(turn, command.unblocked())
-        assert not isinstance(reply, Parked | Unfinished), "a transaction is one turn, in which nothing waits"
+        assert not isinstance(reply, Blocked | Unfinished), (
+            "a transaction is one turn, in which nothing waits"
+        )
         replies.append(reply)
     return replies, turn
 
 
-def _run(turn: Turn, command: Command) -> Reply | Parked | Unfinished | EngineError:
+def _run(turn: Turn, command: Command) -> Reply | Blocked | Unfinished | EngineError:
     try:
         if type(command) in _BOUNDED:
             _check_bounds(turn, command)
@@ -145,21 +147,21 @@ def check_memory(keyspace: Keyspace, commands: Sequence[Command]) -> None:
 # --- reads that wait ----------------------------------------------------------------------------------------
 
 
-def is_ready(keyspace: Keyspace, parked: Parked, now_ms: int, queue: str | None = None) -> bool:
+def is_ready(keyspace: Keyspace, parked: Blocked, now_ms: int, queue: str | None = None) -> bool:
     """Whether a parked read may find something by now: in the queue that was signalled, None for any."""
     return WAIT[type(parked.command)].is_ready(Turn(keyspace, now_ms), parked.command, queue)
 
 
-def give_up(keyspace: Keyspace, parked: Parked, now_ms: int) -> Reply:
+def give_up(keyspace: Keyspace, parked: Blocked, now_ms: int) -> Reply:
     """The reply of a parked read whose time is over: what it found, which is nothing."""
     return WAIT[type(parked.command)].end(Turn(keyspace, now_ms), parked.command)
 
 
-def parked_read(command: types.XReadGroup) -> Parked:
+def parked_read(command: types.XReadGroup) -> Blocked:
     """A read of a group as one that waits."""
     return reading.parked(command)
 
 
-def retry_at_ms(keyspace: Keyspace, parked: Parked, now_ms: int) -> int | None:
+def retry_at_ms(keyspace: Keyspace, parked: Blocked, now_ms: int) -> int | None:
     """When (wall clock) a parked read may find something without any write, None for never."""
     return WAIT[type(parked.command)].retry_at_ms(Turn(keyspace, now_ms), parked.command)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Final
 
-from engine.commands import own
-from engine.commands.deadletters import TOO_MANY, Dead, bury, is_dead
+from engine.commands import weir_commands
+from engine.commands.dead_letters import TOO_MANY, Dead, is_dead, move_to_dead_letters
 from engine.commands.registry import runs
 from engine.commands.retention import TURN_ENTRIES_MAX, enforce
 from engine.commands.turn import Turn
@@ -45,8 +45,8 @@ class _Share:
         return self.entries_left <= 0 or self.releases_left <= 0 or self.keys_left <= 0
 
 
-@runs(own.KeepHouse)
-def keep_house(turn: Turn, command: own.KeepHouse) -> bool:
+@runs(weir_commands.Maintain)
+def maintain(turn: Turn, command: weir_commands.Maintain) -> bool:
     """Look after the streams that have waited longest for it; whether the round goes on in another turn.
 
     A round looks at each tended stream once, and again at those that needed more than was left of a turn.
@@ -83,7 +83,7 @@ def _has_timeout(group: Group) -> bool:
     return group.policy.ack_timeout_ms is not None or group.policy.consumer_timeout_ms is not None
 
 
-def _tend(turn: Turn, command: own.KeepHouse, name: str, key: Key, share: _Share) -> None:
+def _tend(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, share: _Share) -> None:
     # Most looks find nothing: what a stream does not have is not asked.
     if key.productions.producers:
         for producer, count in key.productions.expired(turn.now_ms, share.keys_left):
@@ -121,7 +121,9 @@ def _release_overdue(turn: Turn, name: str, group_name: str, timeout_ms: int, sh
     _give_back(turn, name, group_name, list(islice(overdue, share.releases_left)), share)
 
 
-def _remove_silent(turn: Turn, command: own.KeepHouse, name: str, group_name: str, share: _Share) -> None:
+def _remove_silent(
+    turn: Turn, command: weir_commands.Maintain, name: str, group_name: str, share: _Share
+) -> None:
     """Remove consumers that have not been seen for too long; what they held is given back first."""
     group = turn.keyspace.keys[name].groups[group_name]
     for consumer in _silent(turn, command, name, group_name, share):
@@ -136,7 +138,7 @@ def _remove_silent(turn: Turn, command: own.KeepHouse, name: str, group_name: st
 
 
 def _silent(
-    turn: Turn, command: own.KeepHouse, name: str, group_name: str, share: _Share
+    turn: Turn, command: weir_commands.Maintain, name: str, group_name: str, share: _Share
 ) -> Sequence[Consumer]:
     """Consumers that nobody has seen for too long, and that are not waiting for entries at this moment."""
     group = turn.keyspace.keys[name].groups[group_name]
@@ -167,7 +169,7 @@ def _give_back(
         for entry_id, one in rows
         if is_dead(turn, group, one.delivery_count + 1) and (text := key.stream.get(entry_id))
     ]
-    bury(turn, name, group_name, dead, TOO_MANY)
+    move_to_dead_letters(turn, name, group_name, dead, TOO_MANY)
     counts = {entry_id: one.delivery_count for entry_id, one in rows if entry_id in group.pending}
     if counts:
         turn.emit(Release(name, group_name, list(counts), list(counts.values())))
@@ -177,13 +179,13 @@ def _give_back(
 def _is_gone(key: Key, entry_id: int) -> bool:
     """Whether the entry is not in the stream any more; looks into a node only where it may have a hole."""
     stream = key.stream
-    return not stream.first_id <= entry_id <= stream.top_id or (
+    return not stream.first_id <= entry_id <= stream.last_live_id or (
         entry_id <= stream.max_deleted_id and entry_id not in stream
     )
 
 
-@runs(own.EndWait)
-def end_wait(turn: Turn, command: own.EndWait) -> bool:
+@runs(weir_commands.EndWait)
+def end_wait(turn: Turn, command: weir_commands.EndWait) -> bool:
     for name in command.streams:
         key = turn.keyspace.find(name)
         group = key.groups.get(command.group) if key is not None else None

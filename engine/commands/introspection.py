@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from engine import errors, ids
-from engine.commands import own, types
+from engine.commands import types, weir_commands
 from engine.commands.registry import runs
 from engine.commands.turn import Turn
 from engine.groups import Consumer, Group, Pending
@@ -48,7 +48,7 @@ def stream_info(key: Key) -> StreamInfo:
         iids_duplicates=productions.duplicates,
         groups=len(key.groups),
         first_entry=stream.get(stream.first_id) if stream.length else None,
-        last_entry=stream.get(stream.top_id) if stream.length else None,
+        last_entry=stream.get(stream.last_live_id) if stream.length else None,
         generation=key.generation,
         removed_upto=stream.removed_upto,
         max_len=retention.max_len,
@@ -61,8 +61,8 @@ def stream_info(key: Key) -> StreamInfo:
     )
 
 
-@runs(own.DescribeEdges)
-def describe_edges(turn: Turn, command: own.DescribeEdges) -> Edges | None:
+@runs(weir_commands.DescribeEdges)
+def describe_edges(turn: Turn, command: weir_commands.DescribeEdges) -> Edges | None:
     key = turn.keyspace.find(command.stream)
     if key is None:
         return None

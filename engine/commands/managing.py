@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from engine import errors, ids
-from engine.commands import own, types
-from engine.commands.deadletters import Dead, bury, takes_letters
+from engine.commands import types, weir_commands
+from engine.commands.dead_letters import Dead, move_to_dead_letters, takes_letters
 from engine.commands.entries import Prepared, prepare, store
 from engine.commands.grouping import drop_consumer
 from engine.commands.introspection import group_info, stream_info
@@ -39,8 +39,8 @@ _INFOS_MAX: Final = 1_000
 TRANSFERRED_MAX: Final = 500
 
 
-@runs(own.EnsureStream)
-def ensure_stream(turn: Turn, command: own.EnsureStream) -> bool:
+@runs(weir_commands.EnsureStream)
+def ensure_stream(turn: Turn, command: weir_commands.EnsureStream) -> bool:
     key = turn.keyspace.find(command.stream)
     created = key is None
     key = key or turn.created(command.stream)
@@ -48,8 +48,8 @@ def ensure_stream(turn: Turn, command: own.EnsureStream) -> bool:
     return created
 
 
-@runs(own.UpdateStream)
-def update_stream(turn: Turn, command: own.UpdateStream) -> bool:
+@runs(weir_commands.UpdateStream)
+def update_stream(turn: Turn, command: weir_commands.UpdateStream) -> bool:
     key = turn.key(command.stream)
     archived_up_to = key.archived_up_to if command.archived_up_to is None else command.archived_up_to
     _describe(turn, command.stream, key, key.retention._replace(**command.retention), archived_up_to)
@@ -61,8 +61,8 @@ def _describe(turn: Turn, stream: str, key: Key, retention: Retention, archived_
         turn.emit(Describe(stream, *retention, archived_up_to))
 
 
-@runs(own.StreamInfos)
-def stream_infos(turn: Turn, command: own.StreamInfos) -> StreamPage:
+@runs(weir_commands.StreamInfos)
+def stream_infos(turn: Turn, command: weir_commands.StreamInfos) -> StreamPage:
     names = turn.keyspace.names(prefix=command.prefix, after=command.after)
     page = names[: min(command.limit, _INFOS_MAX)]
     found = [(name, stream_info(turn.keyspace.keys[name])) for name in page]
@@ -72,8 +72,8 @@ def stream_infos(turn: Turn, command: own.StreamInfos) -> StreamPage:
 # --- groups ---------------------------------------------------------------------------------------------
 
 
-@runs(own.EnsureGroup)
-def ensure_group(turn: Turn, command: own.EnsureGroup) -> bool:
+@runs(weir_commands.EnsureGroup)
+def ensure_group(turn: Turn, command: weir_commands.EnsureGroup) -> bool:
     key = turn.keyspace.find(command.stream)
     if key is None and not command.mkstream:
         raise errors.key_required(command.stream)
@@ -89,8 +89,8 @@ def ensure_group(turn: Turn, command: own.EnsureGroup) -> bool:
     return True
 
 
-@runs(own.UpdateGroup)
-def update_group(turn: Turn, command: own.UpdateGroup) -> bool:
+@runs(weir_commands.UpdateGroup)
+def update_group(turn: Turn, command: weir_commands.UpdateGroup) -> bool:
     key, group = turn.group(command.stream, command.group)
     if command.start is not None:
         start = key.stream.last_id if isinstance(command.start, types.Cursor) else command.start
@@ -113,14 +113,14 @@ def _set_policy(turn: Turn, stream: str, name: str, changes: Mapping[str, Any]) 
         turn.emit(SetPolicy(stream, name, *policy))
 
 
-@runs(own.DescribeGroup)
-def describe_group(turn: Turn, command: own.DescribeGroup) -> GroupInfo:
+@runs(weir_commands.DescribeGroup)
+def describe_group(turn: Turn, command: weir_commands.DescribeGroup) -> GroupInfo:
     key, group = turn.group(command.stream, command.group)
     return group_info(key, command.group, group)
 
 
-@runs(own.RemoveGroup)
-def remove_group(turn: Turn, command: own.RemoveGroup) -> bool:
+@runs(weir_commands.RemoveGroup)
+def remove_group(turn: Turn, command: weir_commands.RemoveGroup) -> bool:
     _, group = turn.group(command.stream, command.group)
     if group.pending and not command.drop:
         raise errors.group_has_pending(command.group, len(group.pending))
@@ -129,8 +129,8 @@ def remove_group(turn: Turn, command: own.RemoveGroup) -> bool:
     return True
 
 
-@runs(own.RemoveConsumer)
-def remove_consumer(turn: Turn, command: own.RemoveConsumer) -> int | Unfinished:
+@runs(weir_commands.RemoveConsumer)
+def remove_consumer(turn: Turn, command: weir_commands.RemoveConsumer) -> int | Unfinished:
     _, group = turn.group(command.stream, command.group)
     consumer = group.consumers.get(command.consumer)
     if consumer is None:
@@ -153,7 +153,7 @@ def remove_consumer(turn: Turn, command: own.RemoveConsumer) -> int | Unfinished
     return transferred
 
 
-def _transfer(turn: Turn, command: own.RemoveConsumer, group: Group, heir: str) -> int:
+def _transfer(turn: Turn, command: weir_commands.RemoveConsumer, group: Group, heir: str) -> int:
     """Give entries to another consumer as they are, in order of delivery: nothing was delivered."""
     page = group.consumers[command.consumer].pending.page(0, TRANSFERRED_MAX)
     held = [(entry_id, one) for entry_id, _ in page if (one := group.pending.get(entry_id))]
@@ -166,8 +166,8 @@ def _transfer(turn: Turn, command: own.RemoveConsumer, group: Group, heir: str) 
     return len(rows)
 
 
-@runs(own.BuryEntries)
-def bury_entries(turn: Turn, command: own.BuryEntries) -> Buried:
+@runs(weir_commands.BuryEntries)
+def bury_entries(turn: Turn, command: weir_commands.BuryEntries) -> Buried:
     key, group = turn.group(command.stream, command.group)
     target = group.policy.dead_letter_stream
     if target is None:
@@ -179,14 +179,14 @@ def bury_entries(turn: Turn, command: own.BuryEntries) -> Buried:
     pending = {entry_id: one for entry_id in wanted if (one := group.pending.get(entry_id))}
     texts = key.stream.find_each(pending)
     dead = [Dead(entry_id, texts[entry_id], one) for entry_id, one in pending.items() if entry_id in texts]
-    return Buried(target, bury(turn, command.stream, command.group, dead, command.reason))
+    return Buried(target, move_to_dead_letters(turn, command.stream, command.group, dead, command.reason))
 
 
 # --- many streams ---------------------------------------------------------------------------------------
 
 
-@runs(own.Publish)
-def publish(turn: Turn, command: own.Publish) -> Published | Republished:
+@runs(weir_commands.Publish)
+def publish(turn: Turn, command: weir_commands.Publish) -> Published | Republished:
     repeated = _published_before(turn, command.idempotency) or _chunk_before(turn, command)
     if repeated is not None:
         return repeated
@@ -215,7 +215,7 @@ def _published_before(turn: Turn, key: types.IdempotencyKey | None) -> Published
     return Published([(name, Added(given)) for name, given in answer.streams], duplicate=True)
 
 
-def _chunk_before(turn: Turn, command: own.Publish) -> Republished | None:
+def _chunk_before(turn: Turn, command: weir_commands.Publish) -> Republished | None:
     """What was answered to the chunk the first time; refused where it was not, and its epoch is over.
 
     Refused also where it has other streams now, or other numbers of entries: what it brings would be lost

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Final
 
 from engine import errors
-from engine.commands import own, types
-from engine.commands.deadletters import TOO_MANY, TURN_LETTERS_MAX, Dead, bury, is_dead
+from engine.commands import types, weir_commands
+from engine.commands.dead_letters import TOO_MANY, TURN_LETTERS_MAX, Dead, is_dead, move_to_dead_letters
 from engine.commands.entries import absent, ask_references, delete_each
-from engine.commands.reading import DELIVERY_COUNT_MAX, Room, pending_of, with_texts
+from engine.commands.reading import DELIVERY_COUNT_MAX, Budget, pending_of, with_texts
 from engine.commands.registry import runs
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
 from engine.groups import Group, Pending
@@ -91,8 +91,8 @@ def xnack(turn: Turn, command: types.XNack) -> int:
     return len(released)
 
 
-@runs(own.GiveBack)
-def give_back(turn: Turn, command: own.GiveBack) -> int | Unfinished:
+@runs(weir_commands.GiveBack)
+def give_back(turn: Turn, command: weir_commands.GiveBack) -> int | Unfinished:
     """`so_far` is how many IDs earlier turns looked at, and how many of those they released."""
     key = turn.keyspace.find(command.stream)
     group = key.groups.get(command.group) if key is not None else None
@@ -195,7 +195,7 @@ def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
     for entry_id in claim.ids:
         claiming.take(entry_id, texts.get(entry_id))
     turn.settle(command.stream, command.group, list(claiming.gone))
-    bury(turn, command.stream, command.group, list(claiming.dead.values()), TOO_MANY)
+    move_to_dead_letters(turn, command.stream, command.group, list(claiming.dead.values()), TOO_MANY)
     found = claiming.found
     if found:
         _own(turn, command, found, time_ms)
@@ -238,7 +238,7 @@ class _Claiming:
     def __init__(self, turn: Turn, command: types.XClaim, key: Key, claim: types.Claim, time_ms: int) -> None:
         self._turn, self._key, self._claim, self._time_ms = turn, key, claim, time_ms
         self._group = key.groups[command.group]
-        self._room = Room(None if claim.just_ids else command.bytes_max, len(claim.ids))
+        self._room = Budget(None if claim.just_ids else command.bytes_max, len(claim.ids))
         self._claimed: dict[int, int] = {}
         self.found: list[Delivered] = []
         # Whether the budget left one out.
@@ -302,7 +302,7 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     dead: list[Dead] = []
     count = min(command.count, max(1, turn.lookups_left))
     attempts = min(command.count * _ATTEMPTS_FACTOR, _ATTEMPTS_MAX)
-    room = Room(None if command.just_ids else command.bytes_max, turn.ids_left())
+    room = Budget(None if command.just_ids else command.bytes_max, turn.ids_left())
     page = group.pending.page(command.start, attempts + 1)
     next_start = page[attempts][0] if len(page) > attempts else 0
     may_take = partial(_may_take, turn, key.stream, command.min_idle_ms)
@@ -327,7 +327,7 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
         else:
             found.append(_autoclaimed(turn, command, entry_id, pending, text))
     turn.lookups_left -= len(found) + len(deleted_ids) + len(dead)
-    bury(turn, command.stream, command.group, dead, TOO_MANY)
+    move_to_dead_letters(turn, command.stream, command.group, dead, TOO_MANY)
     turn.settle(command.stream, command.group, deleted_ids)
     turn.took_ids(len(deleted_ids) + len(found))
     if found:
@@ -340,7 +340,7 @@ def _may_take(turn: Turn, stream: Stream, min_idle_ms: int, row: tuple[int, Pend
     entry_id, one = row
     if one.consumer is None or one.idle_ms(turn.now_ms) >= min_idle_ms:
         return True
-    return not stream.first_id <= entry_id <= stream.top_id or entry_id <= stream.max_deleted_id
+    return not stream.first_id <= entry_id <= stream.last_live_id or entry_id <= stream.max_deleted_id
 
 
 def _autoclaimed(

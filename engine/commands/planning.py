@@ -9,13 +9,13 @@ A plan costs the same for a long stream as for a short one, and changes nothing.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from engine import errors, ids, ranks
-from engine.commands import own
+from engine import errors, ids, order_statistics
+from engine.apportion import apportion
+from engine.commands import weir_commands
 from engine.commands.registry import Waiting, runs, waits
-from engine.commands.turn import Parked, Turn
+from engine.commands.turn import Blocked, Turn
 from engine.keyspace import Key
 from engine.replies import Planned, StreamPlan
-from engine.shares import shares
 
 # Each exact cut may take a look into another node: beyond so many, ranges are cut between nodes.
 _EXACT_CUTS_MAX: Final = 16
@@ -34,15 +34,15 @@ class _Range(NamedTuple):
     key: Key
     after: int
     upto: int
-    below: ranks.Amount
+    below: order_statistics.Amount
     live: int
     size: int
     durable: int | None
 
 
-@runs(own.Plan)
-def plan(turn: Turn, command: own.Plan) -> Planned | Parked:
-    if command.durable_only and turn.keyspace.volatile_from is None:
+@runs(weir_commands.Plan)
+def plan(turn: Turn, command: weir_commands.Plan) -> Planned | Blocked:
+    if command.durable_only and turn.keyspace.unsynced_from is None:
         raise errors.nothing_is_durable()
     found: list[_Range] = []
     missing: list[str] = []
@@ -55,7 +55,7 @@ def plan(turn: Turn, command: own.Plan) -> Planned | Parked:
     if command.block_ms is not None and not any(one.live for one in found):
         names = [name for name, _ in command.streams]
         queues = [durable_queue(name) for name in names] if command.durable_only else names
-        return Parked(command, tuple(queues), command.block_ms)
+        return Blocked(command, tuple(queues), command.block_ms)
     counts = _shared([one.live for one in found], command.max_entries)
     sizes = _shared([one.size for one in found], command.max_bytes)
     planned = [
@@ -70,7 +70,7 @@ def durable_queue(stream: str) -> str:
     return _DURABLE + stream
 
 
-def is_ready(turn: Turn, command: own.Plan, queue: str | None) -> bool:
+def is_ready(turn: Turn, command: weir_commands.Plan, queue: str | None) -> bool:
     """Whether a parked plan would find something, in the stream of one queue (None: in any)."""
     looked_at = None if queue is None else queue.removeprefix(_DURABLE)
     for name, after in command.streams:
@@ -81,37 +81,37 @@ def is_ready(turn: Turn, command: own.Plan, queue: str | None) -> bool:
     return False
 
 
-def _nothing(turn: Turn, command: own.Plan) -> Planned:
+def _nothing(turn: Turn, command: weir_commands.Plan) -> Planned:
     """The plan as it is by now, its time being over."""
     reply = plan(turn, command.unblocked())
     assert isinstance(reply, Planned), "it does not wait any more"
     return reply
 
 
-waits(own.Plan, Waiting(is_ready, _nothing, retry_at_ms=lambda *_: None))
+waits(weir_commands.Plan, Waiting(is_ready, _nothing, retry_at_ms=lambda *_: None))
 
 
-def _has_more(turn: Turn, name: str, key: Key, after: int, command: own.Plan) -> bool:
+def _has_more(turn: Turn, name: str, key: Key, after: int, command: weir_commands.Plan) -> bool:
     upto = _upto(turn, name, key, command)
-    if upto >= key.stream.top_id:
-        return key.stream.top_id > after
+    if upto >= key.stream.last_live_id:
+        return key.stream.last_live_id > after
     return upto > after and _range(turn, name, key, after, command).live > 0
 
 
-def _upto(turn: Turn, name: str, key: Key, command: own.Plan) -> int:
+def _upto(turn: Turn, name: str, key: Key, command: weir_commands.Plan) -> int:
     """The last ID that may be read, whether there is an entry of it or not."""
     upto = command.ends.get(name, ids.ID_MAX)
     if command.durable_only:
-        assert turn.keyspace.volatile_from is not None, "it was asked before"
-        upto = min(upto, turn.keyspace.volatile_from(name) - 1)
+        assert turn.keyspace.unsynced_from is not None, "it was asked before"
+        upto = min(upto, turn.keyspace.unsynced_from(name) - 1)
     return min(upto, key.stream.last_id)
 
 
-def _range(turn: Turn, name: str, key: Key, after: int, command: own.Plan) -> _Range:
+def _range(turn: Turn, name: str, key: Key, after: int, command: weir_commands.Plan) -> _Range:
     stream = key.stream
     upto = max(after, _upto(turn, name, key, command))
-    below = ranks.amount_below(stream, after + 1)
-    whole = ranks.amount_below(stream, upto + 1) if upto > after else below
+    below = order_statistics.amount_below(stream, after + 1)
+    whole = order_statistics.amount_below(stream, upto + 1) if upto > after else below
     return _Range(
         name,
         key,
@@ -125,23 +125,23 @@ def _range(turn: Turn, name: str, key: Key, after: int, command: own.Plan) -> _R
 
 
 def _durable(turn: Turn, name: str, key: Key) -> int | None:
-    if turn.keyspace.volatile_from is None:
+    if turn.keyspace.unsynced_from is None:
         return None
-    volatile_from = turn.keyspace.volatile_from(name)
-    return key.stream.last_id if volatile_from > key.stream.last_id else key.stream.live_below(volatile_from)
+    unsynced_from = turn.keyspace.unsynced_from(name)
+    return key.stream.last_id if unsynced_from > key.stream.last_id else key.stream.live_below(unsynced_from)
 
 
 def _planned(one: _Range, count: int, size: int, parts: int) -> StreamPlan:
     """The plan of one stream, which gets so many entries and bytes of the budget, but one entry at least."""
     stream, live, taken = one.key.stream, one.live, one.size
     if size < one.size:
-        live = max(1, ranks.count_within(stream, one.below.size + size) - one.below.live)
+        live = max(1, order_statistics.count_within(stream, one.below.size + size) - one.below.live)
     live = min(live, count)
     end = one.after
     if live:
-        end = ranks.id_at(stream, one.below.live + live - 1)
+        end = order_statistics.id_at(stream, one.below.live + live - 1)
     if live < one.live:
-        taken = ranks.amount_below(stream, end + 1).size - one.below.size
+        taken = order_statistics.amount_below(stream, end + 1).size - one.below.size
     return StreamPlan(
         stream=one.name,
         after=one.after,
@@ -166,11 +166,11 @@ def _cuts(one: _Range, count: int, end: int, parts: int) -> Sequence[int]:
     cuts: list[int] = []
     for piece in range(1, parts):
         number = one.below.live + count * piece // parts - 1
-        cut = ranks.id_at(one.key.stream, number, roughly=roughly)
+        cut = order_statistics.id_at(one.key.stream, number, roughly=roughly)
         if one.after < cut < end and (not cuts or cuts[-1] < cut):
             cuts.append(cut)
     return cuts
 
 
 def _shared(wanted: Sequence[int], budget: int | None) -> Sequence[int]:
-    return wanted if budget is None else shares(wanted, budget)
+    return wanted if budget is None else apportion(wanted, budget)

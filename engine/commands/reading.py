@@ -12,9 +12,9 @@ import msgspec
 
 from engine import errors, ids
 from engine.commands import types
-from engine.commands.deadletters import TOO_MANY, TURN_LETTERS_MAX, Dead, bury, is_dead
+from engine.commands.dead_letters import TOO_MANY, TURN_LETTERS_MAX, Dead, is_dead, move_to_dead_letters
 from engine.commands.registry import Waiting, runs, waits
-from engine.commands.turn import Parked, Turn
+from engine.commands.turn import Blocked, Turn
 from engine.groups import Consumer, Group, Pending, first_there
 from engine.keyspace import Key
 from engine.lag import entries_read_after
@@ -46,7 +46,7 @@ def gap_after(stream: Stream, cursor: int) -> bool:
     return 0 < cursor < stream.removed_upto
 
 
-class Room:
+class Budget:
     """What one read may still give, over all its streams: bytes of entries, and IDs in its frame.
 
     The first entry always fits: a read goes on, whatever it finds.
@@ -88,15 +88,15 @@ class Room:
 
 
 @runs(types.XRead)
-def xread(turn: Turn, command: types.XRead) -> StreamsRead | Parked:
+def xread(turn: Turn, command: types.XRead) -> StreamsRead | Blocked:
     cursors = [(name, _resolve(turn, name, cursor)) for name, cursor in command.streams]
     # What is read alone is not logged.
-    room = Room(command.bytes_max, ids.ID_MAX)
+    room = Budget(command.bytes_max, ids.ID_MAX)
     found: list[StreamEntries] = []
     unfinished: list[str] = []
     for name, cursor in cursors:
         key = turn.keyspace.find(name)
-        if key is None or not key.stream.length or key.stream.top_id <= cursor:
+        if key is None or not key.stream.length or key.stream.last_live_id <= cursor:
             continue
         one = _entries_after(key.stream, name, cursor, command, room)
         if one is None:
@@ -104,7 +104,7 @@ def xread(turn: Turn, command: types.XRead) -> StreamsRead | Parked:
         else:
             found.append(one)
     if not found and command.block_ms is not None:
-        return Parked(
+        return Blocked(
             msgspec.structs.replace(command, streams=cursors),
             tuple(name for name, _ in cursors),
             command.block_ms,
@@ -120,16 +120,16 @@ def _resolve(turn: Turn, name: str, cursor: int | types.Cursor) -> int:
         return 0
     if cursor is types.Cursor.LATEST:
         return key.stream.last_id
-    return max(0, key.stream.top_id - 1)
+    return max(0, key.stream.last_live_id - 1)
 
 
 def _entries_after(
-    stream: Stream, name: str, cursor: int, command: types.XRead, room: Room
+    stream: Stream, name: str, cursor: int, command: types.XRead, room: Budget
 ) -> StreamEntries | None:
     """What lies behind the cursor, something does; None where there is no room for any of it."""
     if room.spent:
         return None
-    entries = stream.range(cursor + 1, stream.top_id, count=command.count, bytes_max=room.bytes_left)
+    entries = stream.range(cursor + 1, stream.last_live_id, count=command.count, bytes_max=room.bytes_left)
     if not room.takes(sum(map(len, entries.parts)), entries.count):
         return None
     gap = Gap(cursor, stream.first_id, None) if gap_after(stream, cursor) else None
@@ -140,7 +140,7 @@ def _entries_after(
 
 
 @runs(types.XReadGroup)
-def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Parked:
+def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Blocked:
     cursors = [(name, _group_cursor(turn, name, command.group, cursor)) for name, cursor in command.streams]
     for name, _ in cursors:
         turn.expect_consumer(name, command.group, command.consumer)
@@ -150,7 +150,7 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Parked:
     if len(cursors) > 1:
         for name, _ in cursors:
             turn.took_names(1, name, command.group, command.consumer)
-    room = Room(command.bytes_max, turn.ids_left())
+    room = Budget(command.bytes_max, turn.ids_left())
     for name, cursor in cursors:
         if len(found) >= _STREAMS_GIVEN_MAX:
             unfinished.append(name)
@@ -185,7 +185,7 @@ def _group_cursor(turn: Turn, name: str, group: str, cursor: int | types.Cursor)
 
 
 def _history(
-    turn: Turn, name: str, command: types.XReadGroup, consumer: Consumer, cursor: int, room: Room
+    turn: Turn, name: str, command: types.XReadGroup, consumer: Consumer, cursor: int, room: Budget
 ) -> StreamDeliveries:
     key = turn.keyspace.keys[name]
     group = key.groups[command.group]
@@ -207,7 +207,7 @@ def _history(
             Delivered(entry_id, text, _one_more(pending.delivery_count) if text else pending.delivery_count)
         )
     turn.lookups_left -= len(found) + len(dead)
-    bury(turn, name, command.group, dead, TOO_MANY)
+    move_to_dead_letters(turn, name, command.group, dead, TOO_MANY)
     again = [one for one in found if one.text is not None]
     if again:
         counts = [one.delivery_count for one in again]
@@ -219,7 +219,7 @@ def _history(
 
 
 def _deliver(
-    turn: Turn, name: str, command: types.XReadGroup, claim_min_idle_ms: int | None, room: Room
+    turn: Turn, name: str, command: types.XReadGroup, claim_min_idle_ms: int | None, room: Budget
 ) -> StreamDeliveries:
     """Claimed entries first, where that was asked for, then new ones; `count` bounds both together."""
     key = turn.keyspace.keys[name]
@@ -241,7 +241,7 @@ def _deliver(
         after=before,
         last_delivered_id=group.last_delivered_id,
         gap=gap if new else None,
-        more=more or key.stream.top_id > group.last_delivered_id,
+        more=more or key.stream.last_live_id > group.last_delivered_id,
     )
 
 
@@ -256,7 +256,14 @@ def _group_gap(stream: Stream, group: Group) -> Gap | None:
 
 
 def _deliver_new(
-    turn: Turn, name: str, key: Key, command: types.XReadGroup, count: int | None, room: Room, *, claims: bool
+    turn: Turn,
+    name: str,
+    key: Key,
+    command: types.XReadGroup,
+    count: int | None,
+    room: Budget,
+    *,
+    claims: bool,
 ) -> list[Delivered]:
     group = key.groups[command.group]
     if room.spent:
@@ -290,7 +297,7 @@ def _entries_read(stream: Stream, group: Group, new_ids: Sequence[int]) -> int |
 
 
 def _claim_idle(
-    turn: Turn, name: str, key: Key, command: types.XReadGroup, min_idle_ms: int, room: Room
+    turn: Turn, name: str, key: Key, command: types.XReadGroup, min_idle_ms: int, room: Budget
 ) -> tuple[list[Delivered], bool]:
     """Take over what is released or idle for long enough, in order of delivery; deleted entries are passed
     over, or settled where they are many. And whether a limit ended it.
@@ -321,7 +328,7 @@ def _claim_idle(
         idle_ms = pending.idle_ms(turn.now_ms)
         found.append(Delivered(entry_id, text, _one_more(count), idle_ms, count))
     turn.lookups_left -= len(found) + len(dead)
-    bury(turn, name, command.group, dead, TOO_MANY)
+    move_to_dead_letters(turn, name, command.group, dead, TOO_MANY)
     if len(gone) > _PASSED_OVER_MAX:
         turn.settle(name, command.group, gone)
         turn.took_ids(len(gone))
@@ -369,19 +376,19 @@ def _looked_enough(turn: Turn, found: Sequence[Delivered]) -> bool:
 
 def text_of(stream: Stream, entry_id: int) -> bytes | None:
     """The text of an entry, None where it is gone; cheap for what was trimmed away."""
-    return stream.get(entry_id) if stream.first_id <= entry_id <= stream.top_id else None
+    return stream.get(entry_id) if stream.first_id <= entry_id <= stream.last_live_id else None
 
 
 def _one_more(delivery_count: int) -> int:
     return min(delivery_count + 1, DELIVERY_COUNT_MAX)
 
 
-def parked(command: types.XReadGroup) -> Parked:
+def parked(command: types.XReadGroup) -> Blocked:
     """The read as one that waits."""
     assert command.block_ms is not None, "only a read that waits is parked"
     streams = tuple(name for name, _ in command.streams)
     kin = (streams, command.group, command.claim_min_idle_ms, command.claims_own)
-    return Parked(command, streams, command.block_ms, kin)
+    return Blocked(command, streams, command.block_ms, kin)
 
 
 def retry_at_ms(turn: Turn, command: types.XReadGroup) -> int | None:
@@ -426,7 +433,7 @@ def _is_ready(turn: Turn, command: types.XRead, _: str | None) -> bool:
     return any(
         isinstance(cursor, int)
         and (key := turn.keyspace.find(name)) is not None
-        and key.stream.top_id > cursor
+        and key.stream.last_live_id > cursor
         for name, cursor in command.streams
     )
 
@@ -442,7 +449,7 @@ def _is_group_ready(turn: Turn, command: types.XReadGroup, _: str | None) -> boo
 def _group_ready(turn: Turn, name: str, command: types.XReadGroup) -> bool:
     key = turn.keyspace.find(name)
     group = key.groups.get(command.group) if key is not None else None
-    if key is None or group is None or key.stream.top_id > group.last_delivered_id:
+    if key is None or group is None or key.stream.last_live_id > group.last_delivered_id:
         return True
     if command.claim_min_idle_ms is None:
         return False

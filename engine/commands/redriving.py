@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from engine import entries, errors, ids
-from engine.commands import own, types
-from engine.commands.deadletters import LETTER_FIELDS, TURN_LETTERS_BYTES_MAX
+from engine.commands import types, weir_commands
+from engine.commands.dead_letters import LETTER_FIELDS, TURN_LETTERS_BYTES_MAX
 from engine.commands.entries import Prepared, prepare, store
 from engine.commands.registry import runs
 from engine.commands.turn import Turn
@@ -67,8 +67,8 @@ def parse(text: bytes) -> DeadLetter | None:
 _MARK: Final = b'"weir-deliveries"'
 
 
-@runs(own.FindDeadLetters)
-def find_dead_letters(turn: Turn, command: own.FindDeadLetters) -> DeadLettersFound:
+@runs(weir_commands.FindDeadLetters)
+def find_dead_letters(turn: Turn, command: weir_commands.FindDeadLetters) -> DeadLettersFound:
     key = turn.keyspace.find(command.letters)
     if key is None:
         return DeadLettersFound([], None)
@@ -83,10 +83,10 @@ def find_dead_letters(turn: Turn, command: own.FindDeadLetters) -> DeadLettersFo
             found.append(entry_id)
             if len(found) == command.count:
                 break
-    return DeadLettersFound(found, last if last < min(key.stream.top_id, command.end) else None)
+    return DeadLettersFound(found, last if last < min(key.stream.last_live_id, command.end) else None)
 
 
-def _is_wanted(letter: DeadLetter, wanted: own.FindDeadLetters) -> bool:
+def _is_wanted(letter: DeadLetter, wanted: weir_commands.FindDeadLetters) -> bool:
     return (
         is_of(letter, wanted.stream, wanted.group)
         and (wanted.consumer is None or letter.consumer == wanted.consumer.encode())
@@ -94,8 +94,8 @@ def _is_wanted(letter: DeadLetter, wanted: own.FindDeadLetters) -> bool:
     )
 
 
-@runs(own.Redrive)
-def redrive(turn: Turn, command: own.Redrive) -> Redriven:
+@runs(weir_commands.Redrive)
+def redrive(turn: Turn, command: weir_commands.Redrive) -> Redriven:
     key, _ = turn.group(command.stream, command.group)
     repeated = _repeated(turn, key, command)
     if repeated is not None:
@@ -115,7 +115,7 @@ def redrive(turn: Turn, command: own.Redrive) -> Redriven:
     return Redriven(letter_ids, copy_ids, upto)
 
 
-def _found(turn: Turn, command: own.Redrive) -> tuple[list[tuple[int, bytes]], int | None]:
+def _found(turn: Turn, command: weir_commands.Redrive) -> tuple[list[tuple[int, bytes]], int | None]:
     """The dead letters of this group among the IDs, each with its copy's body, as far as one turn goes; and
     the last ID that was looked at where some were left.
     """
@@ -153,7 +153,7 @@ def _copy(letter: DeadLetter) -> bytes:
 # --- idempotency: the answer is kept as one list of IDs: dead letters, copies, and `upto` (0 for None)
 
 
-def _repeated(turn: Turn, key: Key, command: own.Redrive) -> Redriven | None:
+def _repeated(turn: Turn, key: Key, command: weir_commands.Redrive) -> Redriven | None:
     """The answer of the first time."""
     if command.idempotency is None:
         return None
@@ -168,7 +168,11 @@ def _repeated(turn: Turn, key: Key, command: own.Redrive) -> Redriven | None:
 
 
 def _remember(
-    turn: Turn, command: own.Redrive, letter_ids: Sequence[int], copy_ids: Sequence[int], upto: int | None
+    turn: Turn,
+    command: weir_commands.Redrive,
+    letter_ids: Sequence[int],
+    copy_ids: Sequence[int],
+    upto: int | None,
 ) -> None:
     if command.idempotency is not None:
         key, kept = command.idempotency, [*letter_ids, *copy_ids, upto or ids.ID_MIN]

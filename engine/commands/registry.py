@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from engine.commands.base import BlockingCommand, Command
-from engine.commands.turn import Parked, Turn, Unfinished
+from engine.commands.turn import Blocked, Turn, Unfinished
 from engine.replies import Reply
 
 C = TypeVar("C", bound=Command)
@@ -32,7 +32,7 @@ class Waiting(NamedTuple, Generic[B]):
     retry_at_ms: Callable[[Turn, B], int | None]
 
 
-RUN: Final[dict[type[Command], Callable[[Turn, Any], Reply | Parked | Unfinished]]] = {}
+RUN: Final[dict[type[Command], Callable[[Turn, Any], Reply | Blocked | Unfinished]]] = {}
 WAIT: Final[dict[type[Command], Waiting[Any]]] = {}
 
 

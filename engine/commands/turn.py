@@ -33,7 +33,7 @@ TURN_COMMANDS_MAX: Final = 300
 ID_FRAME_BYTES: Final = 25
 
 
-class Parked(msgspec.Struct, frozen=True):
+class Blocked(msgspec.Struct, frozen=True):
     """A read that found nothing and may wait: the command to run again, every cursor in it resolved.
 
     Reads of one `kin` find something or nothing alike; None has none. `streams` are the queues in which it

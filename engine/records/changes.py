@@ -15,9 +15,9 @@ from typing import Annotated, ClassVar, Final, TypeVar
 import msgspec
 
 from engine.groups import Consumer, Group, Policy
+from engine.idempotency import IdempotencyTable
 from engine.keyspace import GENERATION_BYTES, Answer, Key, Keyspace, PublishAnswer, Retention
 from engine.memory import Footprint
-from engine.productions import Productions
 
 # How `engine.records.payload` writes a field that MessagePack has no form for.
 Id = Annotated[int, "id"]
@@ -90,7 +90,7 @@ class CreateStream(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         keyspace.create(
-            self.stream, Key(self.generation, Productions(self.idmp_duration_s, self.idmp_maxsize))
+            self.stream, Key(self.generation, IdempotencyTable(self.idmp_duration_s, self.idmp_maxsize))
         )
 
 

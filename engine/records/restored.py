@@ -7,9 +7,9 @@ Must never know: files, frames, how the keyspace came to be so.
 from collections.abc import Sequence
 
 from engine.groups import Consumer
+from engine.idempotency import IdempotencyTable
 from engine.keyspace import Key, Keyspace
 from engine.nodes import SealedNode, Text
-from engine.productions import Productions
 from engine.records.changes import Id, IdList, IdsInTexts, Record, TextList, counted
 
 
@@ -20,7 +20,7 @@ class RestoreStream(Record, frozen=True):
     stream: str
     generation: str
     first_id: Id
-    top_id: Id
+    last_live_id: Id
     last_id: Id
     max_deleted_id: Id
     removed_upto: Id
@@ -29,9 +29,9 @@ class RestoreStream(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         duration_s, maxsize, added, duplicates = self.productions
-        key = Key(self.generation, Productions(duration_s, maxsize))
+        key = Key(self.generation, IdempotencyTable(duration_s, maxsize))
         key.productions.added, key.productions.duplicates = added, duplicates
-        key.stream.first_id, key.stream.top_id = self.first_id, self.top_id
+        key.stream.first_id, key.stream.last_live_id = self.first_id, self.last_live_id
         key.stream.last_id, key.stream.max_deleted_id = self.last_id, self.max_deleted_id
         key.stream.removed_upto, key.stream.entries_added = self.removed_upto, self.entries_added
         keyspace.create(self.stream, key)

@@ -142,7 +142,7 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
     stream, kept = key.stream, key.productions
     before: list[Record] = [
         RestoreStream(
-            name, key.generation, stream.first_id, stream.top_id, stream.last_id, stream.max_deleted_id,
+            name, key.generation, stream.first_id, stream.last_live_id, stream.last_id, stream.max_deleted_id,
             stream.removed_upto, stream.entries_added, (kept.duration_s, kept.maxsize, kept.added,
             kept.duplicates),
         )

@@ -14,8 +14,8 @@ from typing import Final, Self
 
 from engine import errors
 from engine.clock import Clock
-from engine.commands import Command, KeepHouse, XReadGroup
-from engine.commands.execution import Parked, Unfinished, is_ready, parked_read
+from engine.commands import Command, Maintain, XReadGroup
+from engine.commands.execution import Blocked, Unfinished, is_ready, parked_read
 from engine.commands.planning import durable_queue
 from engine.errors import EngineError
 from engine.keyspace import CAPS_DEFAULT, Caps, Keyspace
@@ -23,12 +23,12 @@ from engine.log import Log, Recovery
 from engine.log.leftovers import remove_leftovers
 from engine.memory import Memory
 from engine.replies import GroupRead, Reply
-from engine.runtime.loading import Tell, recovered, untold
+from engine.runtime.loading import Progress, no_progress, recovered
 from engine.runtime.packing import Packer
 from engine.runtime.resident import resident_bytes
 from engine.runtime.rewriting import GROWTH_DEFAULT, Growth, Rewriter, Rewritten
 from engine.runtime.turns import Ran, Turns
-from engine.runtime.volatile import Volatile
+from engine.runtime.unsynced import UnsyncedPositions
 from engine.runtime.waits import Served, Waits
 from engine.runtime.writer import Fsync, LogFigures, Writer
 from engine.storage import Storage
@@ -63,9 +63,9 @@ class Engine:
         self._clock = clock
         self._writer = Writer(log, fsync)
         # Under `no` nobody tells when what was written is on disk.
-        self._volatile = None if fsync == "no" else Volatile()
+        self._volatile = None if fsync == "no" else UnsyncedPositions()
         if self._volatile is not None:
-            keyspace.volatile_from = self._volatile.lowest
+            keyspace.unsynced_from = self._volatile.lowest
             self._writer.on_sync_begins = self._volatile.sync_begins
             self._writer.on_synced = self._synced
         self._rewriter = Rewriter(keyspace, self._writer, clock, growth)
@@ -92,7 +92,7 @@ class Engine:
         fsync: Fsync = "everysec",
         caps: Caps = CAPS_DEFAULT,
         growth: Growth = GROWTH_DEFAULT,
-        tell: Tell = untold,
+        tell: Progress = no_progress,
     ) -> "Engine":
         """Recover the log in directory `data` (None: in memory, for tests) and load it. Blocks. `tell` hears
         now and then, in the calling thread, how far it is.
@@ -228,11 +228,11 @@ class Engine:
         if self._waits.serving.must_come_behind((command,)):
             await self._waits.serving.come_behind()
         ran = self._run((command,))
-        reply: Reply | Parked | Unfinished | EngineError = ran.replies[0]
+        reply: Reply | Blocked | Unfinished | EngineError = ran.replies[0]
         position = ran.position
         if isinstance(reply, Unfinished):
             reply, position = await self._further_turns(command, reply)
-        if isinstance(reply, Parked):
+        if isinstance(reply, Blocked):
             reply, position = await self._waits.wait(reply, until)
         if synced or position > self._writer.safe_upto:
             await self._writer.safe(position, synced=synced)
@@ -297,16 +297,16 @@ class Engine:
             self._read(command, done, until, going_on=going_on)
 
     def _read(self, command: XReadGroup, done: Done, until: asyncio.Future[None], *, going_on: bool) -> None:
-        reply: Reply | Parked | Unfinished | EngineError
+        reply: Reply | Blocked | Unfinished | EngineError
         position = 0
         try:
             self._turns.admit((command,))
             going_on = going_on and command.block_ms is not None
             reply = parked_read(command) if going_on else GroupRead(())
-            if not isinstance(reply, Parked) or is_ready(self._keyspace, reply, self._clock.wall_ms()):
+            if not isinstance(reply, Blocked) or is_ready(self._keyspace, reply, self._clock.wall_ms()):
                 ran = self._run((command,))
                 reply, position = ran.replies[0], ran.position
-            if isinstance(reply, Parked):
+            if isinstance(reply, Blocked):
                 self._waits.call_when_served(reply, lambda served: self._tell(served, done), until)
                 return
         except EngineError as refusal:
@@ -336,9 +336,9 @@ class Engine:
         while True:
             await asyncio.sleep(0)
             ran = self._run((command,), before=reply)
-            further: Reply | Parked | Unfinished | EngineError = ran.replies[0]
+            further: Reply | Blocked | Unfinished | EngineError = ran.replies[0]
             if not isinstance(further, Unfinished):
-                assert not isinstance(further, Parked), "reads take one turn"
+                assert not isinstance(further, Blocked), "reads take one turn"
                 return Served(further, ran.position)
             reply = further
 
@@ -378,7 +378,7 @@ class Engine:
 
     def _tend(self) -> bool:
         """Do what time has brought; whether there is more of it."""
-        command = KeepHouse(waiting=self._readers, since_ms=self._started_ms)
+        command = Maintain(waiting=self._readers, since_ms=self._started_ms)
         return self._waits.run_unasked(command) is True
 
     def _readers(self, stream: str) -> Collection[tuple[str, str]]:

@@ -19,15 +19,15 @@ from engine.storage.memory import MemoryStorage
 # Cold texts are compressed so many at a time.
 PACK_TEXTS_MIN: Final = 32
 # Hears of the step ("checking", then "loading"), how many bytes of the log it has behind it, and of how many.
-Tell = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]
 _PAYLOADS_A_TELL: Final = 4096
 
 
-def untold(_step: str, _done_bytes: int, _total_bytes: int) -> None:
+def no_progress(_step: str, _done_bytes: int, _total_bytes: int) -> None:
     """Tell nobody."""
 
 
-def recovered(data: Path | Storage | None, caps: Caps, tell: Tell) -> tuple[Storage, Log, Keyspace]:
+def recovered(data: Path | Storage | None, caps: Caps, tell: Progress) -> tuple[Storage, Log, Keyspace]:
     """A directory, its log, and what that makes; where it is refused nothing stays open. Blocks."""
     storage = _storage_of(data)
     log = Log.open(storage, tell=partial(tell, "checking"))
@@ -42,7 +42,7 @@ def recovered(data: Path | Storage | None, caps: Caps, tell: Tell) -> tuple[Stor
     return storage, log, keyspace
 
 
-def _load(keyspace: Keyspace, log: Log, tell: Tell) -> None:
+def _load(keyspace: Keyspace, log: Log, tell: Progress) -> None:
     """Apply every payload of the log. Raises LogRefusedError for one that makes no sense."""
     done = 0
     for number, payload in enumerate(log.replay(), 1):

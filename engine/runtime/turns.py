@@ -30,7 +30,7 @@ from engine.records import encode
 from engine.runtime.loading import PACK_TEXTS_MIN
 from engine.runtime.packing import Packer
 from engine.runtime.touched import Touched
-from engine.runtime.volatile import Volatile
+from engine.runtime.unsynced import UnsyncedPositions
 from engine.runtime.writer import Writer
 
 # A frame's bytes beyond those of its entries; commands that log more (a claim of thousands) draw on the
@@ -53,7 +53,12 @@ class Turns:
     """Runs commands on a keyspace, turn after turn, until `shut` refuses them all."""
 
     def __init__(
-        self, keyspace: Keyspace, writer: Writer, clock: Clock, packer: Packer, volatile: Volatile | None
+        self,
+        keyspace: Keyspace,
+        writer: Writer,
+        clock: Clock,
+        packer: Packer,
+        volatile: UnsyncedPositions | None,
     ) -> None:
         # The refusal of all commands, once there is one.
         self.shut: Callable[[], EngineError] | None = None

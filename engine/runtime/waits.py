@@ -12,13 +12,13 @@ from typing import Final, NamedTuple
 from engine import errors
 from engine.clock import Clock
 from engine.commands import BlockingCommand, Command, EndWait
-from engine.commands.execution import Parked, Unfinished, give_up, retry_at_ms
+from engine.commands.execution import Blocked, Unfinished, give_up, retry_at_ms
 from engine.errors import EngineError
 from engine.keyspace import Keyspace
 from engine.replies import Reply
-from engine.runtime.serving import ANSWERED_AT_ONCE_MAX, Serving
 from engine.runtime.turns import Turns
-from engine.waiters import Lane, Waiter, Waiters
+from engine.runtime.wake_queue import ANSWERED_AT_ONCE_MAX, WakeQueue
+from engine.waiters import Waiter, WaiterGroup, Waiters
 
 WAITERS_MAX: Final = 20_000
 
@@ -41,7 +41,9 @@ class Waits:
         self._turns = turns
         self._clock = clock
         self._waiters: Waiters[Ticket] = Waiters()
-        self.serving: Serving[Ticket] = Serving(keyspace, self._waiters, clock, self._run_again, self._served)
+        self.serving: WakeQueue[Ticket] = WakeQueue(
+            keyspace, self._waiters, clock, self._run_again, self._served
+        )
         self._deadline: asyncio.TimerHandle | None = None
         self._deadline_at: float | None = None
         self._ending = False
@@ -51,7 +53,7 @@ class Waits:
 
     # --- coming ---------------------------------------------------------------------------------------------
 
-    async def wait(self, parked: Parked, until: asyncio.Future[None] | None) -> Served:
+    async def wait(self, parked: Blocked, until: asyncio.Future[None] | None) -> Served:
         """Wait until the read is served. `until`, once done, ends the wait as its time would. Cancelled, it
         takes nothing.
         """
@@ -69,7 +71,7 @@ class Waits:
                 self._waiters.remove(waiter)
                 self._end(parked.command)
 
-    def call_when_served(self, parked: Parked, ticket: Ticket, until: asyncio.Future[None]) -> None:
+    def call_when_served(self, parked: Blocked, ticket: Ticket, until: asyncio.Future[None]) -> None:
         """The same by callback. Raises EngineError where it may not wait."""
 
         def answer(served: Served) -> None:
@@ -80,7 +82,7 @@ class Waits:
         end = partial(self._end_early, waiter)
         until.add_done_callback(end)
 
-    def _parked(self, parked: Parked, ticket: Ticket) -> Waiter[Ticket]:
+    def _parked(self, parked: Blocked, ticket: Ticket) -> Waiter[Ticket]:
         if self._ending:
             raise errors.closing()
         if len(self._waiters) >= WAITERS_MAX:
@@ -104,9 +106,9 @@ class Waits:
         except EngineError as refusal:
             self._answer(waiter, refusal, 0)
             return {}
-        reply: Reply | Parked | Unfinished | EngineError = ran.replies[0]
+        reply: Reply | Blocked | Unfinished | EngineError = ran.replies[0]
         assert not isinstance(reply, Unfinished), "reads take one turn"
-        if isinstance(reply, Parked):
+        if isinstance(reply, Blocked):
             waiter.parked = reply
             self._park(waiter)
             self._set_deadline()
@@ -114,13 +116,13 @@ class Waits:
             self._answer(waiter, reply, ran.position)
         return ran.turn.signalled
 
-    def _served(self, lane: Lane[Ticket] | None) -> None:
+    def _served(self, lane: WaiterGroup[Ticket] | None) -> None:
         if lane is None:
             self._set_deadline()
         else:
             self._look_again(lane)
 
-    def _look_again(self, lane: Lane[Ticket]) -> None:
+    def _look_again(self, lane: WaiterGroup[Ticket]) -> None:
         """Have the lane's reads come due when time alone may bring them something."""
         now_ms = self._clock.wall_ms()
         due_ms = [retry_at_ms(self._keyspace, one.parked, now_ms) for one in lane.front()]

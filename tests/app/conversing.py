@@ -27,7 +27,7 @@ from app.live.websocket.effects import (
 from app.live.websocket.session import Session
 from engine import EngineError, entries, ids
 from engine.commands import Cursor, XAdd, XRange
-from engine.commands.execution import Parked, execute, execute_all
+from engine.commands.execution import Blocked, execute, execute_all
 from engine.keyspace import Keyspace
 from engine.replies import Entries, GroupRead
 
@@ -150,7 +150,7 @@ class World:
                 self.took(effect)
             case ReadGroup(key, command):
                 reply = self.run(command)
-                if isinstance(reply, Parked):
+                if isinstance(reply, Blocked):
                     self.under_way.append(effect)
                     return False
                 if isinstance(reply, EngineError):

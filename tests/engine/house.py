@@ -10,8 +10,8 @@ from typing import TypeVar
 from engine import EngineError, entries, ids
 from engine.commands import Publish, XAdd
 from engine.commands.base import Command
-from engine.commands.execution import Parked, Turn, Unfinished, execute
-from engine.commands.own import KeepHouse
+from engine.commands.execution import Blocked, Turn, Unfinished, execute
+from engine.commands.weir_commands import Maintain
 from engine.keyspace import Key, Keyspace, Retention
 from engine.records import Record, decode, encode, replay, snapshot
 from engine.replies import Added, Published
@@ -41,7 +41,7 @@ class House(World):
     def run(self, command: Command) -> object:
         """The reply of one command."""
         *_, reply = self.turns(command)
-        return None if isinstance(reply, Parked) else reply
+        return None if isinstance(reply, Blocked) else reply
 
     def turns(self, command: Command) -> Iterator[object]:
         """Run a command a turn at a time: `Unfinished`, and at the end the reply."""
@@ -85,7 +85,7 @@ class House(World):
     def keep_house(self) -> int:
         """Turns until there is no more to do; how many there were."""
         turns = 1
-        while self.run(KeepHouse()) is True:
+        while self.run(Maintain()) is True:
             turns += 1
         return turns
 

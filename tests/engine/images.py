@@ -39,7 +39,7 @@ DERIVED: Final = frozenset(
         "held",
         "text_bytes",
         "views",
-        "volatile_from",
+        "unsynced_from",
     }
 )
 # Dicts whose order is what goes first.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from app.redis import CommandRequest, parse, parse_each
 from engine import Engine, EngineError
 from engine.commands import Command, DbSize
-from engine.commands.execution import Parked, Unfinished, execute
+from engine.commands.execution import Blocked, Unfinished, execute
 from engine.keyspace import Keyspace
 from engine.replies import Reply
 from engine.storage.memory import MemoryStorage
@@ -71,7 +71,7 @@ class Running:
         request = parse(words_of(step.words))
         assert request.command is not None, "the engine's"
         outcome = execute(keyspace_of(self.engine), request.command, self.clock.wall_ms())
-        assert not isinstance(outcome.reply, Parked | Unfinished), "it does not wait, and takes one turn"
+        assert not isinstance(outcome.reply, Blocked | Unfinished), "it does not wait, and takes one turn"
         assert not outcome.turn.records, "it changes nothing"
         return answered(request, outcome.reply)
 

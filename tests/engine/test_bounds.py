@@ -32,8 +32,8 @@ from engine.commands import (
     turn,
 )
 from engine.commands.base import Command
-from engine.commands.deadletters import TURN_LETTERS_BYTES_MAX
-from engine.commands.execution import READ_STREAMS_MAX, Parked, is_ready
+from engine.commands.dead_letters import TURN_LETTERS_BYTES_MAX
+from engine.commands.execution import READ_STREAMS_MAX, Blocked, is_ready
 from engine.commands.turn import TURN_LOOKUPS_MAX
 from engine.log.log import RESERVE_BYTES
 from engine.records import Own, Release, Remove, Settle
@@ -104,7 +104,7 @@ def test_a_parked_claim_is_ready_when_there_is_something_for_it(house: House) ->
     filled(house, 0)
     waiting = reading(consumer="d", claim_min_idle_ms=1_000, block_ms=60_000)
     assert house.run(waiting) is None
-    parked = Parked(waiting, ("s",), 60_000)
+    parked = Blocked(waiting, ("s",), 60_000)
     house.run(XAdd(stream="s", bodies=[BODY]))
     assert is_ready(house.keyspace, parked, house.now_ms)
     given(house, reading())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.copies import back_up, restore
+from engine.backup import back_up, restore
 from engine.log import Log
 from engine.storage import StorageRefusedError
 from engine.storage.file import FileStorage

@@ -26,7 +26,7 @@ from engine.commands import (
     XTrim,
 )
 from engine.commands.base import Command
-from engine.commands.execution import Parked, is_ready
+from engine.commands.execution import Blocked, is_ready
 from engine.replies import Trimmed
 from engine.sealed import VIEWS_BYTES_MAX, VIEWS_MAX
 from tests.engine.house import House
@@ -140,7 +140,7 @@ def test_readers_that_wait_for_claims_share_one_look_at_what_is_gone() -> None:
     waiting = XReadGroup(
         group="g", consumer="d", streams=[("s", Cursor.NEW)], claim_min_idle_ms=60_000, block_ms=1_000
     )
-    parked = Parked(waiting, ("s",), 1_000)
+    parked = Blocked(waiting, ("s",), 1_000)
     with Calls() as calls:
         for _ in range(100):
             assert not is_ready(house.keyspace, parked, house.now_ms)

@@ -25,7 +25,7 @@ from engine.commands import (
     XRange,
     XReadGroup,
     XSetId,
-    deadletters,
+    dead_letters,
 )
 from engine.commands.base import Command
 from engine.entries import Pairs
@@ -274,7 +274,7 @@ def test_one_frame_takes_so_many_bytes(house: House, way: str) -> None:
     for buried in (3, 6, 7):
         assert given(house.run(ask)) == []
         assert len(house.live("dead")) == buried
-        assert len(house.payloads[-1]) < deadletters.TURN_LETTERS_BYTES_MAX + (1 << 20)
+        assert len(house.payloads[-1]) < dead_letters.TURN_LETTERS_BYTES_MAX + (1 << 20)
     assert not house.key("s").groups["g"].pending
 
 

@@ -34,7 +34,7 @@ from engine.commands import (
     XTrim,
     types,
 )
-from engine.commands.own import KeepHouse
+from engine.commands.weir_commands import Maintain
 from engine.keyspace import Retention
 from engine.records import Record, decode, encode
 from tests.engine.test_units_records import comparable, kinds
@@ -224,7 +224,7 @@ def own(draw: st.DrawFn) -> Command:
                     DescribeEdges(stream="s"),
                     DescribeGroup(stream="s", group="g"),
                     EndWait(streams=["s"], group="g", consumer="a"),
-                    KeepHouse(),
+                    Maintain(),
                     RemoveConsumer(stream="s", group="g", consumer="a", transfer_to="b"),
                     RemoveGroup(stream="s", group="h", drop=True),
                     StreamInfos(),
@@ -240,7 +240,7 @@ def own(draw: st.DrawFn) -> Command:
 def test_ids_at_both_ends_go_through_every_command(steps: list[tuple[str, ...] | Command]) -> None:
     """No turn raises anything but a refusal, every frame can be written, and a restart gives the same."""
     world = World()
-    world.keyspace.volatile_from = lambda _: ids.ID_MAX
+    world.keyspace.unsynced_from = lambda _: ids.ID_MAX
     for step in steps:
         if isinstance(step, Command):
             world.execute(step)

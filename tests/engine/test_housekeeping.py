@@ -35,9 +35,9 @@ from engine.commands import (
 )
 from engine.commands.base import Command
 from engine.commands.housekeeping import TURN_KEYS_MAX, TURN_LOOKS_MAX, TURN_RELEASES_MAX
-from engine.commands.own import EndWait, KeepHouse
+from engine.commands.weir_commands import EndWait, Maintain
+from engine.idempotency import IdempotencyTable
 from engine.keyspace import Retention
-from engine.productions import Productions
 from engine.records import ANSWER_AGE_MS_MAX, Cut, Release, SeeConsumer
 from engine.replies import ConsumerInfo, GroupRead, PendingList
 from tests.engine.clocks import HandClock, settle
@@ -141,7 +141,7 @@ def test_many_overdue_entries_go_in_turns(house: House) -> None:
     released: list[int] = []
     more: object = True
     while more is True:
-        more = house.run(KeepHouse())
+        more = house.run(Maintain())
         released.append(sum(len(one.ids) for one in house.turn.records if isinstance(one, Release)))
     assert sum(released) == 2_400
     assert max(released) == TURN_RELEASES_MAX
@@ -187,7 +187,7 @@ def test_who_waits_is_not_silent(house: House) -> None:
     house.call("XGROUP", "CREATECONSUMER", "t", "g", "a")
     house.pass_ms(100_000)
     waiting = {"s": {("g", "a"), ("h", "b")}, "t": {("g", "b")}}
-    house.run(KeepHouse(waiting=lambda stream: waiting[stream]))
+    house.run(Maintain(waiting=lambda stream: waiting[stream]))
     assert house.consumers("s", "g") == ["a"]
     assert house.consumers("t", "g") == []
 
@@ -221,12 +221,12 @@ def test_nobody_is_silent_while_nobody_listens(house: House) -> None:
     house.run(reading("a"))
     house.pass_ms(3_600_000)
     started = house.now_ms
-    house.run(KeepHouse(since_ms=started))
+    house.run(Maintain(since_ms=started))
     house.pass_ms(999)
-    house.run(KeepHouse(since_ms=started))
+    house.run(Maintain(since_ms=started))
     assert house.consumers("s", "g") == ["a"]
     house.pass_ms(1)
-    house.run(KeepHouse(since_ms=started))
+    house.run(Maintain(since_ms=started))
     assert house.consumers("s", "g") == []
 
 
@@ -278,7 +278,7 @@ def test_many_tended_streams_take_turns(house: House) -> None:
         house.fill(f"s{number}", 3)
     cut: list[int] = []
     for _ in range(3):
-        house.run(KeepHouse())
+        house.run(Maintain())
         cut.append(sum(isinstance(record, Cut) for record in house.turn.records))
     assert cut == [TURN_LOOKS_MAX, 500, 0]
 
@@ -292,7 +292,7 @@ def test_a_round_looks_at_every_tended_stream_before_it_rests(house: House) -> N
     house.pass_ms(10)
     turns, released = 0, 0
     while True:
-        more = house.run(KeepHouse())
+        more = house.run(Maintain())
         turns += 1
         released += sum(isinstance(record, Release) for record in house.turn.records)
         assert len(house.turn.records) <= TURN_LOOKS_MAX
@@ -307,7 +307,7 @@ def test_what_comes_and_goes_during_a_round_is_no_matter_to_it(house: House) -> 
     """Streams deleted are passed over; new ones have their look in the next round at the latest."""
     for number in range(TURN_LOOKS_MAX * 2):
         house.run(EnsureStream(stream=f"s{number}", retention=Retention(max_age_ms=1)))
-    assert house.run(KeepHouse()) is True
+    assert house.run(Maintain()) is True
     for number in range(TURN_LOOKS_MAX * 2):
         house.call("DEL", f"s{number}")
     house.run(EnsureStream(stream="new", retention=Retention(max_age_ms=1)))
@@ -315,7 +315,7 @@ def test_what_comes_and_goes_during_a_round_is_no_matter_to_it(house: House) -> 
     house.keep_house()
     house.keep_house()
     assert house.live("new") == []
-    assert house.run(KeepHouse()) is False
+    assert house.run(Maintain()) is False
 
 
 def test_a_stream_with_more_than_a_turn_of_work_lets_the_others_have_theirs(house: House) -> None:
@@ -328,7 +328,7 @@ def test_a_stream_with_more_than_a_turn_of_work_lets_the_others_have_theirs(hous
     house.run(UpdateStream(stream="b", retention={"max_len": 1}))
     lengths = []
     while True:
-        more = house.run(KeepHouse())
+        more = house.run(Maintain())
         lengths.append((house.key("a").stream.length, house.key("b").stream.length))
         if more is not True:
             break
@@ -342,7 +342,7 @@ def test_a_second_costs_what_has_expired_and_not_what_producers_there_are(house:
         for number in range(count):
             house.call("XADD", f"s{count}", "IDMP", f"p{number}", "i", "*", "a", "1")
         house.keep_house()
-        costs.append(cost(house, KeepHouse()))
+        costs.append(cost(house, Maintain()))
         house.pass_ms(100_000)
         house.keep_house()
         assert house.info(f"s{count}", "iids-tracked") == 0
@@ -359,7 +359,7 @@ def test_productions_that_expire_all_at_once_go_in_several_turns(house: House) -
             XAdd(stream="s", bodies=[BODY], production=Production(b"p%d" % (number % 3), b"%d" % number))
         )
     house.pass_ms(100_000)
-    assert house.run(KeepHouse()) is True
+    assert house.run(Maintain()) is True
     assert productions.keys_tracked == 500
     house.keep_house()
     assert productions.keys_tracked == 0
@@ -418,7 +418,7 @@ class Walked:
 )
 def test_what_has_expired_is_what_a_walk_over_all_finds(steps: list[tuple[str, str, int]]) -> None:
     """Also where IDs do not ascend (XIDMPRECORD), the oldest were pushed out, and a clock goes back."""
-    productions, walked = Productions(0, 3), Walked(3)
+    productions, walked = IdempotencyTable(0, 3), Walked(3)
     for number, (step, name, ms) in enumerate(steps):
         if step == "record":
             productions.record(name.encode(), b"%d" % number, ms << 64)

@@ -28,7 +28,7 @@ from engine.commands import (
     XReadGroup,
 )
 from engine.commands.base import Command
-from engine.commands.execution import Parked, execute, execute_all
+from engine.commands.execution import Blocked, execute, execute_all
 from engine.commands.managing import TRANSFERRED_MAX
 from engine.keyspace import Retention
 from engine.replies import Edges, GroupInfo, StreamPage
@@ -167,7 +167,7 @@ def test_a_group_with_pending_entries_is_not_removed(house: House) -> None:
     refusal = house.refused(RemoveGroup(stream="s", group="g"))
     assert (refusal.code, refusal.members) == ("group_has_pending", {"pending": 2})
     waiting = execute(house.keyspace, reading(consumer="c", block_ms=9), house.now_ms).reply
-    assert isinstance(waiting, Parked)
+    assert isinstance(waiting, Blocked)
     assert house.run(RemoveGroup(stream="s", group="g", drop=True)) is True
     assert list(house.turn.signalled) == ["s"]
     told = execute(house.keyspace, waiting.command, house.now_ms).reply

@@ -39,8 +39,8 @@ from engine.commands import (
     XRead,
     XReadGroup,
     XTrim,
-    own,
     types,
+    weir_commands,
 )
 from engine.commands.base import Command, MemoryNeed
 from engine.commands.execution import check_memory
@@ -59,8 +59,8 @@ OOM: Final = "OOM command not allowed when used memory > 'maxmemory'."
 GOING_ON: Final = {
     types.XDel, types.XDelEx, types.XTrim, types.XSetId, types.XCfgSet, types.XAck, types.XAckDel,
     types.XGroupSetId, types.XGroupDestroy, types.XGroupDelConsumer, types.Delete, types.FlushAll,
-    types.ConfigSet, own.UpdateStream, own.UpdateGroup, own.RemoveGroup, own.RemoveConsumer, own.KeepHouse,
-    own.EndWait, own.GiveBack,
+    types.ConfigSet, weir_commands.UpdateStream, weir_commands.UpdateGroup, weir_commands.RemoveGroup,
+    weir_commands.RemoveConsumer, weir_commands.Maintain, weir_commands.EndWait, weir_commands.GiveBack,
 }  # fmt: skip
 
 READ_NEW: Final = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)])
@@ -240,7 +240,7 @@ def test_nothing_is_buried_where_there_is_no_memory_for_it() -> None:
     house = house_at(1.5)
     bytes_max = house.keyspace.memory.bytes_max
     policy = {"max_deliveries": 1, "ack_timeout_ms": 10}
-    house.run(own.UpdateGroup(stream="s", group="g", policy=policy))
+    house.run(weir_commands.UpdateGroup(stream="s", group="g", policy=policy))
     house.pass_ms(10)
     house.keep_house()
     assert house.keyspace.find("t") is None
@@ -321,7 +321,7 @@ def test_what_is_taken_away_is_counted_no_more() -> None:
     house.run(XAdd(stream="s", bodies=[b'"a":"1"'] * 1_000, idempotency=types.IdempotencyKey("k", b"d")))
     house.run(XAdd(stream="s", bodies=[b'"a":"1"'], production=types.Production(b"p", b"k")))
     house.run(Publish(parts=[adding("t")], idempotency=types.IdempotencyKey("k", b"d")))
-    house.run(Publish(parts=[adding("t")], chunk=own.Chunk("p", 1, 1)))
+    house.run(Publish(parts=[adding("t")], chunk=weir_commands.Chunk("p", 1, 1)))
     house.run(EnsureGroup(stream="s", group="g", start=0))
     house.run(READ_NEW)
     house.check()

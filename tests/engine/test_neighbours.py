@@ -22,7 +22,7 @@ from engine.commands import (
     XReadGroup,
     XTrim,
 )
-from engine.commands.own import Plan
+from engine.commands.weir_commands import Plan
 from engine.keyspace import Retention
 from engine.replies import Gap, GroupRead, Planned, StreamsRead, Trimmed
 from tests.engine.house import House, adding, id_of

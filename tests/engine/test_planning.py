@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import entries, ids
+from engine.apportion import apportion
 from engine.commands import Delete, FlushAll, Plan, Trim, XDel, XTrim
-from engine.commands.execution import READ_STREAMS_MAX, Parked, execute, is_ready
+from engine.commands.execution import READ_STREAMS_MAX, Blocked, execute, is_ready
 from engine.commands.planning import durable_queue
 from engine.records import Append, RemoveStream, SetCounters
 from engine.replies import Planned, StreamPlan
-from engine.runtime.volatile import Volatile
-from engine.shares import shares
+from engine.runtime.unsynced import UnsyncedPositions
 from tests.engine.house import House, id_of
 from tests.engine.test_costs import BODY, Calls, cost, filled, id_at, pack
 
@@ -25,7 +25,7 @@ def house() -> House:
     house = House()
     house.fill("a", 9)
     house.fill("b", 3)
-    house.keyspace.volatile_from = lambda _: ids.ID_MAX + 1
+    house.keyspace.unsynced_from = lambda _: ids.ID_MAX + 1
     return house
 
 
@@ -98,7 +98,7 @@ def test_ranges_are_cut_into_equal_pieces(house: House) -> None:
 
 def test_what_a_crash_may_take_back_is_not_planned(house: House) -> None:
     """With `durable_only`; `durable` tells it in any case."""
-    house.keyspace.volatile_from = lambda name: id_of("5-0") if name == "a" else ids.ID_MAX + 1
+    house.keyspace.unsynced_from = lambda name: id_of("5-0") if name == "a" else ids.ID_MAX + 1
     assert [ids.text(one) for one in (of_a(house, "0-0").end, of_a(house, "0-0").durable or 0)] == [
         "9-0",
         "4-0",
@@ -106,7 +106,7 @@ def test_what_a_crash_may_take_back_is_not_planned(house: House) -> None:
     one = of_a(house, "0-0", durable_only=True)
     assert (ids.text(one.end), one.count, one.lag) == ("4-0", 4, 9)
     assert of_a(house, "6-0", durable_only=True).end == id_of("6-0")
-    house.keyspace.volatile_from = None
+    house.keyspace.unsynced_from = None
     assert of_a(house, "0-0").durable is None
     assert house.refused(Plan(streams=[("a", 0)], durable_only=True)).code == "invalid"
 
@@ -115,7 +115,7 @@ def test_a_plan_of_nothing_waits(house: House) -> None:
     """In the queues of its streams, or of what is on disk of them; ready once there is something."""
     outcome = execute(house.keyspace, Plan(streams=[("a", id_of("9-0")), ("c", 0)], block_ms=5), house.now_ms)
     parked = outcome.reply
-    assert isinstance(parked, Parked)
+    assert isinstance(parked, Blocked)
     assert parked.streams == ("a", "c")
     assert not is_ready(house.keyspace, parked, house.now_ms)
     house.fill("a", 1, first=10)
@@ -126,13 +126,13 @@ def test_a_plan_of_nothing_waits(house: House) -> None:
 
 def test_a_plan_of_what_is_on_disk_waits_for_that(house: House) -> None:
     """A stream's own queue does not wake it."""
-    house.keyspace.volatile_from = lambda _: id_of("9-0")
+    house.keyspace.unsynced_from = lambda _: id_of("9-0")
     command = Plan(streams=[("a", id_of("8-0"))], durable_only=True, block_ms=5)
     parked = execute(house.keyspace, command, house.now_ms).reply
-    assert isinstance(parked, Parked)
+    assert isinstance(parked, Blocked)
     assert parked.streams == (durable_queue("a"),)
     assert not is_ready(house.keyspace, parked, house.now_ms, durable_queue("a"))
-    house.keyspace.volatile_from = lambda _: ids.ID_MAX + 1
+    house.keyspace.unsynced_from = lambda _: ids.ID_MAX + 1
     assert is_ready(house.keyspace, parked, house.now_ms, durable_queue("a"))
 
 
@@ -147,7 +147,7 @@ def test_shares_are_fair(wanted: Sequence[int], budget: int) -> None:
     """Nobody gets more than it wants, nor nothing; the budget is used up, and kept but for single ones; who
     wants more does not get less.
     """
-    given_shares = shares(wanted, budget)
+    given_shares = apportion(wanted, budget)
     hungry = sum(one > 0 for one in wanted)
     assert all(min(1, one) <= got <= one for one, got in zip(wanted, given_shares, strict=True))
     assert sum(given_shares) == min(sum(wanted), max(budget, hungry))
@@ -218,26 +218,26 @@ def test_a_plan_that_waits_is_looked_at_where_something_happened() -> None:
     house = House()
     streams = [(f"s{number}", 0) for number in range(1_000)]
     parked = execute(house.keyspace, Plan(streams=streams, block_ms=1), house.now_ms).reply
-    assert isinstance(parked, Parked)
+    assert isinstance(parked, Blocked)
     with Calls() as calls:
         assert not is_ready(house.keyspace, parked, house.now_ms, "s7")
     many = calls.count
     with Calls() as calls:
-        assert not is_ready(house.keyspace, Parked(Plan(streams=streams[:10]), (), 1), 0, "s7")
+        assert not is_ready(house.keyspace, Blocked(Plan(streams=streams[:10]), (), 1), 0, "s7")
     assert many <= calls.count + 20
 
 
 # ---- what is on disk
 
 
-def lowest(volatile: Volatile, names: Sequence[str] = ("a", "b")) -> Mapping[str, int]:
+def lowest(volatile: UnsyncedPositions, names: Sequence[str] = ("a", "b")) -> Mapping[str, int]:
     found = {name: volatile.lowest(name) for name in names}
     return {name: one for name, one in found.items() if one <= ids.ID_MAX}
 
 
 def test_frames_between_two_syncs_become_durable_together() -> None:
     """Once the last position of them is on disk, never before; what comes meanwhile holds nothing back."""
-    volatile = Volatile()
+    volatile = UnsyncedPositions()
     volatile.staged([Append("a", [b""], [5]), Append("b", [b""], [7])], 100)
     volatile.staged([Append("a", [b""], [9])], 200)
     assert lowest(volatile) == {"a": 5, "b": 7}
@@ -253,7 +253,7 @@ def test_frames_between_two_syncs_become_durable_together() -> None:
 
 def test_of_a_stream_made_anew_nothing_is_durable_yet() -> None:
     """Whatever IDs the one before had; the lowest of both counts."""
-    volatile = Volatile()
+    volatile = UnsyncedPositions()
     volatile.staged([Append("a", [b""], [50])], 100)
     assert volatile.synced(90) == []
     volatile.sync_begins()

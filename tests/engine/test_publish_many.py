@@ -13,7 +13,7 @@ import pytest
 
 from engine import Engine, EngineError, entries, ids
 from engine.commands import IdempotencyKey, Publish, Trim, XAdd, XGroupCreate, XSetId
-from engine.commands.own import EnsureStream
+from engine.commands.weir_commands import EnsureStream
 from engine.keyspace import Retention
 from engine.records import ANSWER_AGE_MS_MAX, ANSWERS_MAX
 from engine.replies import Published

@@ -24,7 +24,7 @@ from engine.commands import (
     XClaim,
     XReadGroup,
     XSetId,
-    deadletters,
+    dead_letters,
     redriving,
 )
 from engine.commands.execution import Outcome, execute
@@ -48,7 +48,7 @@ def house() -> Iterator[House]:
 def letter_body(source_id: str, *, source: str = "s", group: str = "g", own: Pairs = (("a", "1"),)) -> bytes:
     """A dead letter as `bury` writes it."""
     values = (source, source_id, group, "c", "2", "max_deliveries")
-    return entries.body([*own, *zip(deadletters.LETTER_FIELDS, values, strict=True)])
+    return entries.body([*own, *zip(dead_letters.LETTER_FIELDS, values, strict=True)])
 
 
 def with_letters(house: House, letter_ids: Sequence[str], **more: Any) -> None:
@@ -94,7 +94,7 @@ def test_a_letter_goes_back_as_a_new_entry(house: House) -> None:
         [("a", "1"), ("a", "2"), ("b", "")],
         [("a", b"\xff\x00"), ("b", "text")],
         [("a", b"\xff"), ("a", "ü\U0001f600"), ("weir-source", "mine")],
-        [("", ',{"id":"'), *zip(deadletters.LETTER_FIELDS, ("s", "1-0", "h", "c", "2", "r"), strict=True)],
+        [("", ',{"id":"'), *zip(dead_letters.LETTER_FIELDS, ("s", "1-0", "h", "c", "2", "r"), strict=True)],
     ],
 )
 def test_a_copy_holds_the_entry_as_it_was(house: House, own: Pairs) -> None:
@@ -114,7 +114,7 @@ def test_a_copy_that_dies_again_keeps_where_it_was_from(house: House) -> None:
 
 def test_letters_of_dead_letters_go_back_step_by_step(house: House) -> None:
     """What was redriven into a dead-letter stream is a dead letter there."""
-    inner = [("a", "1"), *zip(deadletters.LETTER_FIELDS, ("s", "5-1", "g", "c", "2", "r"), strict=True)]
+    inner = [("a", "1"), *zip(dead_letters.LETTER_FIELDS, ("s", "5-1", "g", "c", "2", "r"), strict=True)]
     with_letters(house, ["6-0"])
     house.run(EnsureGroup(stream="dead", group="retry", start=0, policy={"dead_letter_stream": "deader"}))
     body = letter_body("6-1", source="dead", group="retry", own=inner)
@@ -133,7 +133,7 @@ def test_letters_of_dead_letters_go_back_step_by_step(house: House) -> None:
         (letter_body("5-1", source="t"), "another stream's"),
         (entries.body([("a", "1")]), "no dead letter"),
         (entries.body([("weir-deliveries", "1")]), "a field of a dead letter alone"),
-        (entries.body(list(zip(deadletters.LETTER_FIELDS, "abcdef", strict=True))[1:]), "a field short"),
+        (entries.body(list(zip(dead_letters.LETTER_FIELDS, "abcdef", strict=True))[1:]), "a field short"),
     ],
 )
 def test_only_dead_letters_of_this_group_are_touched(house: House, body: bytes, why: str) -> None:
@@ -211,7 +211,7 @@ def test_one_frame_takes_so_many_bytes(house: House) -> None:
         answer = house.of(Redriven, redrive(*house.live("dead")))
         upto = answer.upto
         assert len(house.live("dead")) == kept
-        assert len(house.payloads[-1]) < deadletters.TURN_LETTERS_BYTES_MAX + (1 << 20)
+        assert len(house.payloads[-1]) < dead_letters.TURN_LETTERS_BYTES_MAX + (1 << 20)
         assert upto == (answer.letters[-1] if kept else None)
     assert [pairs[1][1] for pairs in house.pairs("s")] == [name.encode() for name in names], "in order"
 

@@ -27,8 +27,8 @@ from engine.commands import (
     XReadGroup,
     XTrim,
 )
-from engine.commands.own import KeepHouse
 from engine.commands.retention import TURN_ENTRIES_MAX
+from engine.commands.weir_commands import Maintain
 from engine.keyspace import Retention
 from engine.replies import Gap, GroupRead, StreamInfo, StreamsRead, Trimmed
 from tests.engine.house import House, adding, id_of
@@ -91,7 +91,7 @@ def test_a_stream_that_is_old_all_at_once_goes_in_turns(
     for first in range(0, 25_500, 5_100):
         house.fill("s", 5_100, first + 1)
     left = 25_500
-    while house.run(KeepHouse()) is True:
+    while house.run(Maintain()) is True:
         assert left - house.key("s").stream.length == TURN_ENTRIES_MAX
         left = house.key("s").stream.length
     assert house.key("s").stream.length == 0
@@ -108,7 +108,7 @@ def test_the_turn_is_for_all_streams_together(house: House) -> None:
         house.run(UpdateStream(stream=f"s{number}", retention={"max_len": 1}))
     before = sum(key.stream.length for key in house.keyspace.keys.values())
     while True:
-        more = house.run(KeepHouse())
+        more = house.run(Maintain())
         after = sum(key.stream.length for key in house.keyspace.keys.values())
         assert before - after <= TURN_ENTRIES_MAX
         before = after

@@ -8,9 +8,9 @@ import pytest
 
 from engine.commands import Cursor, XAdd, XGroupCreate, XRead, XReadGroup
 from engine.commands.base import Command
-from engine.commands.execution import Parked, execute
+from engine.commands.execution import Blocked, execute
 from engine.keyspace import Keyspace
-from engine.runtime.serving import ANSWERED_AT_ONCE_MAX, Serving
+from engine.runtime.wake_queue import ANSWERED_AT_ONCE_MAX, WakeQueue
 from engine.waiters import Waiter, Waiters
 from tests.engine.clocks import HandClock, settle
 
@@ -26,12 +26,12 @@ class Reads:
         self.waiters: Waiters[int] = Waiters()
         self.answered: list[int] = []
         self.failures: list[Any] = []
-        self.serving = Serving(self.keyspace, self.waiters, HandClock(), self._run_again, lambda _: None)
+        self.serving = WakeQueue(self.keyspace, self.waiters, HandClock(), self._run_again, lambda _: None)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, told: self.failures.append(told["exception"]))
         execute(self.keyspace, XGroupCreate(stream="s", group="g", start=0, mkstream=True), 1)
         parked = execute(self.keyspace, command, 1).reply
-        assert isinstance(parked, Parked)
+        assert isinstance(parked, Blocked)
         for number in range(MANY):
             self.waiters.park(Waiter(parked, number, 60.0))
         execute(self.keyspace, XAdd(stream="s", bodies=[b',"fields":{"a":"1"}}']), 2)

@@ -48,7 +48,7 @@ from engine.commands import (
     XRange,
     XReadGroup,
     XTrim,
-    own,
+    weir_commands,
 )
 from engine.commands.base import Command
 from engine.commands.execution import Unfinished, execute_all
@@ -247,7 +247,7 @@ def test_what_is_overdue_is_given_back_in_turns_while_a_rewrite_holds_each_strea
         name = f"s{number}"
         house.run(XAdd(stream=name, bodies=[body] * 100))
         policy = {"ack_timeout_ms": 10, "dead_letter_stream": "letters", "max_deliveries": 1}
-        house.run(own.EnsureGroup(stream=name, group="g", start=0, policy=policy))
+        house.run(weir_commands.EnsureGroup(stream=name, group="g", start=0, policy=policy))
         house.run(XReadGroup(group="g", consumer="c", streams=[(name, Cursor.NEW)]))
         key = house.key(name)
         for answer in range(1_000):
@@ -259,7 +259,7 @@ def test_what_is_overdue_is_given_back_in_turns_while_a_rewrite_holds_each_strea
     more = True
     while more:
         outcome: list[object] = []
-        assert held_s(lambda: outcome.append(house.run(own.KeepHouse()))) <= turn_s_max  # noqa: B023
+        assert held_s(lambda: outcome.append(house.run(weir_commands.Maintain()))) <= turn_s_max  # noqa: B023
         more = outcome == [True]
     capture.close()
     assert len(house.live("letters")) == 200 * 100
@@ -335,7 +335,7 @@ def test_an_entry_of_eight_megabytes(turn_s_max: float) -> None:
 
 def test_letters_by_hand_are_made_in_one_turn(turn_s_max: float) -> None:
     house = filled()
-    house.run(own.UpdateGroup(stream="s", group="g", policy={"dead_letter_stream": "letters"}))
+    house.run(weir_commands.UpdateGroup(stream="s", group="g", policy={"dead_letter_stream": "letters"}))
     assert held_s(lambda: house.run(BuryEntries(stream="s", group="g", ids=DENSE, reason="r"))) <= turn_s_max
 
 

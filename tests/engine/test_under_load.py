@@ -8,7 +8,7 @@ import pytest
 
 from engine import EngineError, entries
 from engine.commands import XAdd, XLen, XSetId
-from engine.commands.execution import Parked
+from engine.commands.execution import Blocked
 from engine.commands.types import XRead
 from engine.storage.memory import MemoryStorage
 from engine.waiters import Waiter, Waiters
@@ -70,7 +70,7 @@ async def test_a_failing_callback_delays_nobody() -> None:
 def test_an_answered_waiter_is_not_kept() -> None:
     """Its deadline still lies ahead, but neither it nor its answer waits for that."""
     waiters: Waiters[set[bytes]] = Waiters()
-    parked = Parked(XRead(streams=(("s", 0),)), ("s",), 60_000)
+    parked = Blocked(XRead(streams=(("s", 0),)), ("s",), 60_000)
     quiet = Waiter(parked, {b""}, 1.0)
     waiters.park(quiet)
     answer = {b"a long answer"}

@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.commands.execution import Parked
+from engine.commands.execution import Blocked
 from engine.commands.types import Cursor, XRead, XReadGroup
 from engine.groups import Consumer, Group
-from engine.productions import Productions
+from engine.idempotency import IdempotencyTable
 from engine.waiters import Waiter, Waiters
 
 entry_ids = st.integers(1, 15)
@@ -142,7 +142,7 @@ def test_idle_time_is_never_negative() -> None:
 class TestProductions:
     def test_the_oldest_of_a_producer_goes(self) -> None:
         """Others are not touched."""
-        kept = Productions(100, 2)
+        kept = IdempotencyTable(100, 2)
         for place, key in enumerate([b"a", b"b", b"c"]):
             kept.record(b"p", key, place)
         kept.record(b"q", b"a", 9)
@@ -151,7 +151,7 @@ class TestProductions:
 
     def test_expiry_takes_the_oldest_up_to_the_first_that_is_not(self) -> None:
         """Keys are in order of their making; one with an ID from the future keeps those behind it."""
-        kept = Productions(10, 100)
+        kept = IdempotencyTable(10, 100)
         for ms, key in ((1_000, b"a"), (2_000, b"b"), (90_000, b"c"), (3_000, b"d")):
             kept.record(b"p", key, ms << 64)
         assert list(kept.expired(10_999)) == []
@@ -164,7 +164,7 @@ class TestProductions:
 
     def test_only_another_setting_forgets(self) -> None:
         """The counters stay."""
-        kept = Productions(10, 100)
+        kept = IdempotencyTable(10, 100)
         kept.record(b"p", b"a", 1)
         kept.configure(10, 100)
         assert kept.find(b"p", b"a") == 1
@@ -176,13 +176,13 @@ class Ticket:
     """Something to answer with, whose end can be seen."""
 
 
-def parked(*streams: str) -> Parked:
-    return Parked(XRead(streams=[(name, 0) for name in streams]), streams, 1000)
+def parked(*streams: str) -> Blocked:
+    return Blocked(XRead(streams=[(name, 0) for name in streams]), streams, 1000)
 
 
-def parked_in(group: str, *streams: str) -> Parked:
+def parked_in(group: str, *streams: str) -> Blocked:
     reading = XReadGroup(group=group, consumer="c", streams=[(name, Cursor.NEW) for name in streams])
-    return Parked(reading, streams, 1000, (streams, group))
+    return Blocked(reading, streams, 1000, (streams, group))
 
 
 class TestWaiters:

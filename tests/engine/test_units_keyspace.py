@@ -8,12 +8,12 @@ from time import perf_counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.idempotency import IdempotencyTable
 from engine.keyspace import Key, Keyspace
-from engine.productions import Productions
 
 
 def put(keyspace: Keyspace, name: str) -> None:
-    keyspace.create(name, Key("0", Productions(100, 100)))
+    keyspace.create(name, Key("0", IdempotencyTable(100, 100)))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["put", "take", "look"]), st.integers(0, 80)), max_size=200))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import entries, ids, ranks
+from engine import entries, ids, order_statistics
 from engine.nodes import SealedNode
-from engine.ranks import Amount
+from engine.order_statistics import Amount
 from engine.stream import NodeLimits, Stream
 
 
@@ -41,10 +41,10 @@ def test_ranks_are_those_of_a_walk(drawn: list[int], entries_max: int, data: st.
         assert isinstance(node, SealedNode)
         node.text.keep_packed(node.text.packed())
     for bound in range(203):
-        assert ranks.amount_below(stream, bound).live == sum(entry_id < bound for entry_id in live)
-    assert [ranks.id_at(stream, number) for number in range(len(live))] == live
+        assert order_statistics.amount_below(stream, bound).live == sum(entry_id < bound for entry_id in live)
+    assert [order_statistics.id_at(stream, number) for number in range(len(live))] == live
     for number, entry_id in enumerate(live):
-        assert entry_id <= ranks.id_at(stream, number, roughly=True) <= stream.last_id
+        assert entry_id <= order_statistics.id_at(stream, number, roughly=True) <= stream.last_id
 
 
 @settings(deadline=None)
@@ -55,10 +55,10 @@ def test_bytes_are_those_of_the_stored_texts(drawn: list[int], entries_max: int)
     sizes = [len(text_of(entry_id)) for entry_id in sorted(drawn)]
     for bound in range(203):
         count = sum(entry_id < bound for entry_id in drawn)
-        assert ranks.amount_below(stream, bound) == Amount(count, sum(sizes[:count]))
+        assert order_statistics.amount_below(stream, bound) == Amount(count, sum(sizes[:count]))
     sums = list(accumulate(sizes))
     for limit in range(0, sums[-1] + 40, 7):
-        assert ranks.count_within(stream, limit) == sum(upto <= limit for upto in sums)
+        assert order_statistics.count_within(stream, limit) == sum(upto <= limit for upto in sums)
 
 
 @settings(deadline=None)
@@ -72,13 +72,13 @@ def test_bytes_never_fall(drawn: list[int], entries_max: int, data: st.DataObjec
     stream = filled(sorted(drawn), entries_max)
     stream.remove(sorted(data.draw(st.sets(st.sampled_from(drawn), max_size=len(drawn) - 1))), tombstone=True)
     live = list(stream.live_ids())
-    sums = [ranks.amount_below(stream, entry_id + 1).size for entry_id in live]
+    sums = [order_statistics.amount_below(stream, entry_id + 1).size for entry_id in live]
     assert sums == sorted(sums)
     for limit in range(0, sums[-1] + 40, 13):
-        assert ranks.count_within(stream, limit) == sum(upto <= limit for upto in sums)
+        assert order_statistics.count_within(stream, limit) == sum(upto <= limit for upto in sums)
 
 
 @pytest.mark.parametrize("bound", [0, 1, ids.ID_MAX])
 def test_an_empty_stream_has_nothing_below(bound: int) -> None:
     """No node at all."""
-    assert ranks.amount_below(Stream(), bound) == Amount(0, 0)
+    assert order_statistics.amount_below(Stream(), bound) == Amount(0, 0)

@@ -135,7 +135,7 @@ class BesideAList(RuleBasedStateMachine):
         stream = self.stream
         stream.check()
         edges = (self.live[0], self.live[-1]) if self.live else (0, 0)
-        assert (stream.length, stream.first_id, stream.top_id) == (len(self.live), *edges)
+        assert (stream.length, stream.first_id, stream.last_live_id) == (len(self.live), *edges)
         assert (stream.last_id, stream.entries_added) == (self.last, self.added)
         assert (stream.removed_upto, stream.max_deleted_id) == (self.removed_upto, self.max_deleted)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from app.redis import Resp, parse
 from engine import EngineError
 from engine.commands import Command
-from engine.commands.execution import Parked, Unfinished, execute, execute_all
+from engine.commands.execution import Blocked, Unfinished, execute, execute_all
 from engine.keyspace import Keyspace
 from engine.records import Record, decode, encode, replay, snapshot
 from engine.replies import Reply
@@ -73,7 +73,7 @@ class World:
         self.signalled = list(outcome.turn.signalled)
         self._log(outcome.turn.records, changed=not isinstance(outcome.reply, EngineError))
         assert not isinstance(outcome.reply, Unfinished), "a small world"
-        return None if isinstance(outcome.reply, Parked) else (outcome.reply,)
+        return None if isinstance(outcome.reply, Blocked) else (outcome.reply,)
 
     def transaction(self, *commands: Sequence[Word]) -> list[object]:
         """The replies of commands that are one turn."""

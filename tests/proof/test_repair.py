@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from engine import Engine, LogRefusedError
-from engine.copies import another_life
+from engine.backup import another_life
 from engine.keyspace import Keyspace
 from engine.log import Log
 from engine.log.repair import IrreparableError, carry_out, plan

@@ -17,7 +17,7 @@ from engine import ids
 from engine.records import Append, Record, SetCounters
 
 
-class Volatile:
+class UnsyncedPositions:
     """Told of each frame and of each sync."""
 
     __slots__ = ("_epochs", "_fresh", "_upto")

@@ -27,7 +27,7 @@ class Amount(NamedTuple):
 
 def amount_below(stream: Stream, bound: int) -> Amount:
     """What lies below `bound`."""
-    if bound > stream.top_id:
+    if bound > stream.last_live_id:
         total = _below_open(stream)
         if stream.open is not None:
             total += stream.open.live << 64 | _node_bytes(stream.open, stream.open.live, len(stream.open.ids))

@@ -61,7 +61,9 @@ def takes_letters(turn: Turn, target: str) -> bool:
     return ids.ms_of(key.stream.last_id) < ids.MS_MAX
 
 
-def bury(turn: Turn, stream: str, group_name: str, dead: Sequence[Dead], reason: str) -> list[int]:
+def move_to_dead_letters(
+    turn: Turn, stream: str, group_name: str, dead: Sequence[Dead], reason: str
+) -> list[int]:
     """Append entries to the group's dead-letter stream and settle them; which of them, as far as the turn has
     room.
     """

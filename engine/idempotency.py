@@ -16,7 +16,7 @@ from itertools import islice
 from engine.memory import PRODUCER_BYTES, PRODUCTION_BYTES, Footprint
 
 
-class Productions:
+class IdempotencyTable:
     """The table of one stream. Keys are raw bytes; IDs integers."""
 
     __slots__ = ("_due", "_dues", "added", "duplicates", "duration_s", "footprint", "maxsize", "producers")

@@ -6,7 +6,7 @@ Knows: numbers. Must never know: of what.
 from collections.abc import Sequence
 
 
-def shares(wanted: Sequence[int], budget: int) -> list[int]:
+def apportion(wanted: Sequence[int], budget: int) -> list[int]:
     """A budget shared in proportion to what each wants: nobody gets more than it wants, and who wants
     anything gets 1 at least, though that be more than there is. Nothing is left over.
     """

@@ -8,7 +8,7 @@ from engine.nodes import SealedNode
 from engine.replies import Entries
 
 
-class Run:
+class RangeBuilder:
     """Slices gathered for an answer, up to a number of entries and of bytes."""
 
     __slots__ = ("_bytes_left", "_left", "_parts", "count", "first", "full", "last")

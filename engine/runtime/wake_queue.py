@@ -17,7 +17,7 @@ from engine.clock import Clock
 from engine.commands.base import Command
 from engine.commands.execution import is_ready
 from engine.keyspace import Keyspace
-from engine.waiters import Lane, Waiter, Waiters
+from engine.waiters import Waiter, WaiterGroup, Waiters
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ ANSWERED_AT_ONCE_MAX: Final = 200
 _SERVED_AT_ONCE_MAX: Final = 100
 
 
-class Serving(Generic[T]):
+class WakeQueue(Generic[T]):
     """Runs parked reads again, by `run_again(waiter, now_ms)`, which answers the streams that it signals in
     turn, and leaves no waiter where it was. `served` hears of each lane that may have something at another
     time now, and of None when that was all.
@@ -40,7 +40,7 @@ class Serving(Generic[T]):
         waiters: Waiters[T],
         clock: Clock,
         run_again: Callable[[Waiter[T], int], Mapping[str, None]],
-        served: Callable[[Lane[T] | None], None],
+        served: Callable[[WaiterGroup[T] | None], None],
     ) -> None:
         self._keyspace = keyspace
         self._waiters = waiters

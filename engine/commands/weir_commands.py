@@ -211,7 +211,7 @@ class Plan(BlockingCommand, frozen=True, kw_only=True):
         return 1 + len(self.streams) // _PLANNED_PER_READ
 
 
-class KeepHouse(Command, frozen=True, kw_only=True):
+class Maintain(Command, frozen=True, kw_only=True):
     """The gateway's own, once a second: retention, overdue entries, silent consumers, old productions and
     answers.
 
