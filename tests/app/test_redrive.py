@@ -104,7 +104,7 @@ async def test_a_search_ends_after_so_many_turns(
 ) -> None:
     """In a stream full of others' letters the caller is told where to go on, though nothing was found."""
     monkeypatch.setattr(dead_letters, "_SEARCHES_MAX", 1)
-    monkeypatch.setattr("engine.commands.redriving.turn_looks_max", 1)
+    monkeypatch.setattr("engine.commands.redriving.TURN_LOOKS_MAX", 1)
     body: dict[str, object] = {"filter": {"reason": "bad ü"}}
     answers = []
     for _ in range(3):
