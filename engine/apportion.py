@@ -1,4 +1,4 @@
-"""A budget shared by many.
+"""A budget divided in proportion to what each wants.
 
 Knows: numbers. Must never know: of what.
 """
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 
 def apportion(wanted: Sequence[int], budget: int) -> list[int]:
-    """A budget shared in proportion to what each wants: nobody gets more than it wants, and who wants
-    anything gets 1 at least, though that be more than there is. Nothing is left over.
+    """Divide `budget` in proportion to `wanted`. No share is larger than what is wanted; each that wants
+    anything gets at least 1, even if the budget is smaller. Nothing is left over.
     """
     given = [min(one, 1) for one in wanted]
     left = min(budget, sum(wanted)) - sum(given)

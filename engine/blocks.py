@@ -19,7 +19,7 @@ from typing import Final, Generic, TypeVar
 
 V = TypeVar("V")
 
-# Up to so many keys of a block are removed one by one; for more the block is made anew.
+# Up to this many keys of a block are removed one by one; for more the block is rebuilt.
 _FEW_OF_BLOCK: Final = 8
 
 

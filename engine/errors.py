@@ -247,7 +247,7 @@ def not_an_integer() -> EngineError:
 
 
 def nothing_is_durable() -> EngineError:
-    """Under the policy `no` nobody tells when what was written is on disk."""
+    """Under the policy `no` it is unknown when written bytes are on disk."""
     sentence = "nothing is known to be on disk under fsync=no: leave durable_only out, or run with everysec"
     return EngineError("invalid", f"ERR {sentence}", sentence)
 

@@ -42,7 +42,7 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def delivery_time_ms(self) -> int:
-        """When it was delivered last; 0 where nobody owns it."""
+        """When it was delivered last; 0 if it has no owner."""
         return (self.order >> _SERIAL_BITS) - 1 if self.consumer is not None else 0
 
     def idle_ms(self, now_ms: int) -> int:
@@ -106,7 +106,7 @@ class Group:
         self._own_first: tuple[Consumer, int] | None = None
 
     def own(self, entry_id: int, consumer: Consumer, time_ms: int, delivery_count: int) -> None:
-        """Let `consumer` own the entry, whoever did before."""
+        """Make `consumer` the owner of the entry."""
         self._put(entry_id, Pending(consumer, self._order(time_ms), delivery_count))
 
     def own_run(
@@ -160,7 +160,7 @@ class Group:
             consumer.pending.update(ids, [None] * len(ids))
 
     def release(self, entry_id: int, delivery_count: int) -> None:
-        """Let nobody own the entry: it goes to the end of the released ones."""
+        """Release the entry: it has no owner, and goes to the end of the released ones."""
         self._serial += 1
         self._put(entry_id, Pending(None, self._serial, delivery_count))
 
@@ -242,7 +242,7 @@ class Group:
         return takewhile(lambda row: row[0] < _OWNED_FROM, self.by_delivery.items())
 
     def _owned_from(self, consumer: Consumer) -> int:
-        """The order below which nobody but `consumer` owns anything."""
+        """The order below which `consumer` owns everything."""
         if self._own_first is not None and self._own_first[0] is consumer:
             return self._own_first[1]
         return _OWNED_FROM
@@ -278,7 +278,7 @@ class Group:
         return unread if first is None else min(first[0], unread)
 
     def has_released(self) -> bool:
-        """Whether nobody owns some of the pending entries."""
+        """Whether some pending entries have no owner."""
         first = self.by_delivery.first()
         return first is not None and first[0] < _OWNED_FROM
 
@@ -288,7 +288,7 @@ class Group:
         return GROUP_BYTES + len(self.consumers) * CONSUMER_BYTES + len(self.pending) * PENDING_BYTES
 
     def released_count(self) -> int:
-        """How many pending entries nobody owns."""
+        """How many pending entries have no owner."""
         return len(self.pending) - sum(len(consumer.pending) for consumer in self.consumers.values())
 
     def check(self) -> None:

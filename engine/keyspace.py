@@ -22,7 +22,7 @@ from engine.stream import NodeLimits, Stream
 # Weir's own bytes a node may hold for each byte that Redis allows: JSON repeats what a listpack leaves out.
 _NODE_BYTES_FACTOR: Final = 16
 GENERATION_BYTES: Final = 8
-# Names taken out of a list one by one; a walk over all costs about as much as so many of them.
+# Up to this many names are removed from a list one by one; a walk over all costs about as much.
 _FEW_NAMES: Final = 32
 
 SETTINGS_DEFAULT: Final = {
@@ -220,7 +220,7 @@ class Keyspace:
         return self.before_change is None and self.garbage.free_some()
 
     def free_all(self) -> None:
-        """Free everything, for nobody uses it any more. Takes its time, in a thread of its own."""
+        """Free everything, once nothing uses it. Takes long: run it in a thread of its own."""
         self.clear()
         while self.garbage.free_some():
             pass

@@ -52,7 +52,7 @@ class Footprint:
         self._whole: Footprint | None = None
 
     def add(self, size: int) -> None:
-        """So many bytes more, or fewer."""
+        """Add bytes; negative to subtract."""
         self.bytes += size
         if self._whole is not None:
             self._whole.bytes += size

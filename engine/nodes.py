@@ -48,7 +48,7 @@ class Tally:
         self.footprint = Footprint()
 
     def hold(self, size: int) -> None:
-        """So many bytes more are held, or fewer."""
+        """Add to the bytes held; negative to subtract."""
         self.held_bytes += size
         self.footprint.add(size)
 
@@ -61,7 +61,7 @@ class Tally:
 
 
 class Text:
-    """Joined entries, plain or compressed: nobody else need know. The content never changes.
+    """Joined entries, plain or compressed, which only this class knows. The content never changes.
 
     Since compressing comes later and by somebody who knows no stream, a text carries the tally that it is
     counted in.
@@ -99,7 +99,7 @@ class Text:
             self.tally.hold(len(packed) - before)
 
     def count_in(self, tally: Tally) -> None:
-        """Be counted in `tally` from here on, whatever becomes of the form."""
+        """Be counted in `tally` from here on, in each form that the text takes."""
         assert self.tally is None, "a text belongs to one stream"
         self.tally = tally
         tally.hold(self.held_bytes())

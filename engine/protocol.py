@@ -1,4 +1,4 @@
-"""What the gateway uses of an engine: the one door between `app` and whatever keeps the streams.
+"""What the gateway uses of an engine: the one door between `app` and the streams.
 
 Knows: how commands are run, when their replies may leave, and what an engine reports of itself.
 Must never know: how it is done. `engine.runtime.Engine` keeps the streams in this process; an engine that

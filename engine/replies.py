@@ -162,7 +162,7 @@ class PendingSummary(msgspec.Struct, frozen=True):
 
 
 class PendingEntry(NamedTuple):
-    """XPENDING with a range. `consumer` is None and `idle_ms` -1 where nobody owns the entry."""
+    """XPENDING with a range. `consumer` is None and `idle_ms` -1 if the entry has no owner."""
 
     id: int
     consumer: str | None

@@ -1,6 +1,6 @@
 """The sealed nodes of a stream in order, and what their texts take; a few texts taken apart, of all streams.
 
-Knows: which texts are held, and so the sums of their bytes, whatever becomes of a node.
+Knows: which texts are held, and so the sums of their bytes.
 Must never know: the open node, the stream, who reads.
 """
 

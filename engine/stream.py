@@ -25,18 +25,18 @@ from engine.range_builder import RangeBuilder
 from engine.replies import Entries
 from engine.sealed import DecodedNodeCache, SealedNodes
 
-# So many newest sealed nodes of a stream stay uncompressed: live readers lag a few hundred entries, not
-# thousands.
+# The newest sealed nodes of a stream, this many, stay uncompressed: live readers lag a few hundred entries,
+# not thousands.
 HOT_NODES: Final = 4
 # Redis keeps the counter in 64 bits with a sign.
 _ENTRIES_ADDED_MAX: Final = (1 << 63) - 1
 
 
-# So many entries of a cold node are looked for in its text; for more it is taken apart.
+# Up to this many entries of a cold node are searched in its text; for more it is split into entries.
 _FEW_OF_NODE: Final = 4
 # Nodes that one removal packs anew. Others stay as they are until something of theirs is removed again.
 _REPACKS_MAX: Final = 100
-# From so many on an index of the whole node is cheaper than a bisection for each.
+# From this many on, an index of the whole node is cheaper than a bisection for each.
 _MANY_OF_NODE: Final = 12
 
 

@@ -15,7 +15,7 @@ from engine.commands.execution import Blocked
 
 T = TypeVar("T")
 
-# So many entries of waiters that are gone may lie in the heap beside as many as there are waiters.
+# The heap may hold this many entries of cancelled waiters beyond twice the waiters; above that it is rebuilt.
 _STALE_ENTRIES_MAX: Final = 1024
 
 
@@ -70,7 +70,7 @@ class Waiters(Generic[T]):
         self._lanes: dict[Hashable, WaiterGroup[T]] = {}
         self._lanes_of: dict[str, dict[Hashable, WaiterGroup[T]]] = {}
         self._place = 0
-        # (when, serial): an entry whose serial nobody has any more is passed over when it comes up, and
+        # (when, serial): an entry whose serial is no longer in use is skipped when it comes up, and
         # thrown out when there are too many. It holds no waiter, so none outlives its answer here.
         self._due: list[tuple[float, int]] = []
         self._by_serial: dict[int, Waiter[T] | WaiterGroup[T]] = {}
@@ -189,8 +189,8 @@ class Waiters(Generic[T]):
         return self._due[0][0] if self._due else None
 
     def due(self, now: float, waiters_max: int) -> tuple[list[Waiter[T]], list[WaiterGroup[T]]]:
-        """The waiters whose deadline has come, so many at most, and the lanes whose retry has; each is given
-        once, earliest first.
+        """Return the waiters whose deadline has come, at most `waiters_max`, and the groups whose retry has;
+        each once, earliest first.
         """
         waiters: list[Waiter[T]] = []
         lanes: list[WaiterGroup[T]] = []

@@ -25,7 +25,7 @@ TURN_LOOKS_MAX: Final = 500
 _NO_RETENTION: Final = Retention()
 # Consumers that a look at a group goes through at the price of one more look.
 _LOOK_CONSUMERS: Final = 20
-# A stream of which something is given back counts as so many looks.
+# A stream with released entries counts as this many looks.
 _LOOKS_A_CHANGE: Final = 4
 
 

@@ -116,17 +116,17 @@ class Turn:
         return max(1, self.frame_bytes_left // ID_FRAME_BYTES)
 
     def took_ids(self, count: int) -> None:
-        """So many were."""
+        """Enter `count` IDs that were delivered or claimed."""
         self.frame_bytes_left -= count * ID_FRAME_BYTES
 
     def took_names(self, records: int, *names: str) -> int:
-        """So many records with these names were emitted; the room of how many IDs they take."""
+        """Enter emitted records with these names; return how many IDs would take as much room."""
         size = records * sum(len(name.encode()) for name in names)
         self.frame_bytes_left -= size
         return size // ID_FRAME_BYTES
 
     def ask_room(self, count: int) -> None:
-        """Enter so many IDs that a command is going to log, or refuse the command."""
+        """Reserve room for `count` IDs that a command will log, or refuse the command."""
         if count * ID_FRAME_BYTES > self.frame_bytes_left:
             most = max(0, self.frame_bytes_left // ID_FRAME_BYTES)
             raise errors.invalid(
@@ -135,7 +135,7 @@ class Turn:
         self.took_ids(count)
 
     def ask_lookups(self, count: int) -> None:
-        """Enter so many entries that a command names and that are looked for one by one, or refuse it."""
+        """Reserve `count` look-ups of entries that a command names, or refuse the command."""
         if count > self.lookups_left:
             most = max(0, self.lookups_left)
             raise errors.invalid(
@@ -159,7 +159,7 @@ class Turn:
         self.signalled[stream] = None
 
     def expect_room(self, streams: int) -> None:
-        """Refuse so many new streams where that is too many."""
+        """Refuse `streams` new streams if the limit leaves no room for them."""
         if streams and len(self.keyspace.keys) + streams > self.keyspace.caps.streams_max:
             raise errors.too_many_streams(self.keyspace.caps.streams_max)
 

@@ -1,6 +1,6 @@
 """The commands that Redis does not have: retention, policies, dead letters, publishing into many streams.
 
-Knows: what each may be asked, as `engine.commands.types` does for Redis's.
+Knows: the arguments of each, as `engine.commands.types` does for Redis's.
 Must never know: how a command was written down, and what it does.
 """
 

@@ -20,7 +20,7 @@ class LogRefusedError(Exception):
 
 
 class LogPoisonedError(Exception):
-    """A write or a sync failed, so nobody knows what the disk holds.
+    """A write or a sync failed, so it is unknown what the disk holds.
 
     Nothing may be written or promised until a restart has read it again.
     """

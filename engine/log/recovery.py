@@ -51,7 +51,7 @@ _frames_a_tell = 4096
 
 
 def untold(_done_bytes: int, _total_bytes: int) -> None:
-    """Tell nobody."""
+    """Report no progress."""
 
 
 PAYLOAD_KINDS = (Kind.RECORDS, Kind.BASE)  # what replay gives; all other frames are the log's own

@@ -41,7 +41,7 @@ class _File(Reader):
         return found + bytes(self.appended[start : start + length - len(found)])
 
     def close(self) -> None:
-        """Whoever made the view closes what it holds."""
+        """Do nothing: the maker of the view closes what it holds."""
 
     def truncate(self, size: int) -> None:
         del self.appended[max(size - self._length, 0) :]
@@ -124,10 +124,10 @@ class View(Storage):
         self.close()
 
     def lock(self) -> None:
-        """Nobody is kept out of a memory."""
+        """Do nothing: a memory has no other users."""
 
     def unlock(self) -> None:
-        """The same."""
+        """Do nothing, as `lock`."""
 
     def names(self) -> list[str]:
         """Return the names of all files, in order."""
@@ -169,7 +169,7 @@ class View(Storage):
         """Do nothing: recovery only writes once more what is there already."""
 
     def truncate(self, name: str, size: int) -> None:
-        """Cut the file for whoever reads this view."""
+        """Cut the file for readers of this view."""
         self._file(name).truncate(size)
 
     def rename(self, old: str, new: str) -> None:

@@ -280,7 +280,7 @@ class Own(Record, frozen=True):
 
 
 class Release(Record, frozen=True):
-    """Entries that nobody owns any more, in the order of their release."""
+    """Released entries, without an owner, in the order of their release."""
 
     number = 15
     stream: str

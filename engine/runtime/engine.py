@@ -62,7 +62,7 @@ class Engine:
         self._keyspace = keyspace
         self._clock = clock
         self._writer = Writer(log, fsync)
-        # Under `no` nobody tells when what was written is on disk.
+        # Under `no` it is unknown when written bytes are on disk.
         self._volatile = None if fsync == "no" else UnsyncedPositions()
         if self._volatile is not None:
             keyspace.unsynced_from = self._volatile.lowest
@@ -311,7 +311,7 @@ class Engine:
                 return
         except EngineError as refusal:
             reply = refusal
-        except Exception as error:  # noqa: BLE001 - whatever it is, whoever reads is answered
+        except Exception as error:  # noqa: BLE001 - the reader gets an answer in any case
             reply = _unexpected("a read failed", error)
         assert not isinstance(reply, Unfinished), "reads take one turn"
         self._tell(Served(reply, position), done)
@@ -350,7 +350,7 @@ class Engine:
             return found
         except EngineError as refusal:
             return refusal
-        except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is answered
+        except Exception as error:  # noqa: BLE001 - the caller gets an answer in any case
             return _unexpected("a command in several turns failed", error)
 
     def _synced(self, durable_upto: int) -> None:
@@ -424,6 +424,6 @@ class Engine:
 
 
 def _unexpected(message: str, error: Exception) -> EngineError:
-    """Report what went wrong; the answer of whoever asked."""
+    """Report the exception; return the refusal that the caller gets."""
     asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
     return errors.internal()

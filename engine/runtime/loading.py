@@ -16,15 +16,15 @@ from engine.storage import Storage
 from engine.storage.file import FileStorage
 from engine.storage.memory import MemoryStorage
 
-# Cold texts are compressed so many at a time.
+# Cold texts are compressed at least this many at a time.
 PACK_TEXTS_MIN: Final = 32
-# Hears of the step ("checking", then "loading"), how many bytes of the log it has behind it, and of how many.
+# Called with the step ("checking", then "loading"), the bytes of the log that it has done, and all its bytes.
 Progress = Callable[[str, int, int], None]
 _PAYLOADS_A_TELL: Final = 4096
 
 
 def no_progress(_step: str, _done_bytes: int, _total_bytes: int) -> None:
-    """Tell nobody."""
+    """Report no progress."""
 
 
 def recovered(data: Path | Storage | None, caps: Caps, tell: Progress) -> tuple[Storage, Log, Keyspace]:

@@ -27,7 +27,7 @@ from engine.runtime.writer import Writer
 T = TypeVar("T")
 
 SLICE_S: Final = 0.002
-# So many records go into a frame, and frames of so many bytes into a write.
+# Records of one frame, and bytes of frames of one write.
 _FRAME_RECORDS: Final = 4
 _WRITE_BYTES: Final = 1 << 20
 # After a rewrite that failed the next one is tried later and later.

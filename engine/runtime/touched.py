@@ -13,7 +13,7 @@ _POSITIONS_MAX: Final = 1024
 
 
 class Touched:
-    """Told of each frame. What touches no stream by its name has the name ""."""
+    """The position of the last frame of each stream; records that name no stream have the name ""."""
 
     __slots__ = ("_by_stream", "_else", "_many")
 

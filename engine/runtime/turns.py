@@ -1,4 +1,4 @@
-"""Running commands: the one way, whatever door they came by.
+"""Running commands: one way for all doors.
 
 Knows: when the log has no room for a command, that a turn is one frame, and on which frame a reply depends.
 Must never know: who asked, who waits, what a command means.

@@ -171,7 +171,7 @@ class WakeQueue(Generic[T]):
         """
         try:
             return self._run_again(waiter, now_ms)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others are served
+        except Exception as error:  # noqa: BLE001 - the other reads are served in any case
             told = {"message": "a read that waited failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(told)
             if not waiter.gone:

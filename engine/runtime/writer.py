@@ -36,7 +36,7 @@ _RESERVATION_LOW_MS: Final = 2_500
 NEVER_SAFE: Final = 1 << 127
 
 R = TypeVar("R")
-# Hears of replies, or of one refusal in their place.
+# Called with the replies, or with one refusal in their place.
 Done = Callable[[Sequence[R | EngineError]], None]
 _Wait = tuple[int, int, Callable[[], None]]
 
@@ -117,7 +117,7 @@ class Writer:
         try:
             position = self.log.stage(payload)
         except LogPoisonedError:
-            # A sync failed while the turn ran: what it changed is in memory alone, and nobody may see it.
+            # A sync failed while the turn ran: what it changed is in memory alone, and no reader may see it.
             return NEVER_SAFE
         self._flush_soon()
         return position

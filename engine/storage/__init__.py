@@ -125,7 +125,7 @@ class Storage(ABC):
 
     @abstractmethod
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, in one step, in the place of whatever had that name."""
+        """Rename a file in one step, replacing the file that had the new name."""
 
     @abstractmethod
     def unlink(self, name: str) -> None:

@@ -268,7 +268,7 @@ class MemoryStorage(Storage):
 
 
 class MemoryReader(Reader):
-    """A view of a file in a `MemoryStorage`, whatever becomes of its name."""
+    """A view of a file in a `MemoryStorage`; it stays valid when the name goes."""
 
     def __init__(self, storage: MemoryStorage, name: str, file: _File) -> None:
         self._storage = storage
