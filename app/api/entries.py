@@ -18,6 +18,7 @@ from app.http import entry_pages, media
 from app.http.binder import CallParameter
 from app.http.calls import Answer, Call
 from app.http.calls import Header as AnswerHeader
+from app.http.conditional import revalidate
 from app.http.entry_pages import WHERE, DirectedRange, Entry, Page, gap_refused, preferred_wait_ms, where
 from app.http.media import Preferences
 from app.http.models import (
@@ -263,14 +264,21 @@ def _forwards(found: Entries) -> Entries:
     return Entries(texts[::-1], found.count, found.last, found.first)
 
 
-@router.get(_ENTRY, Action.READ, model=Entry, refusals=("malformed_id", "no_entry", "not_acceptable"))
+@router.get(
+    _ENTRY,
+    Action.READ,
+    model=Entry,
+    refusals=("malformed_id", "no_entry", "not_acceptable"),
+    headers={"ETag": "the entry's ID in quotation marks; with it in If-None-Match the answer is 304"},
+)
 async def get_entry(call: CallParameter, stream: StreamName, id: EntryId) -> Answer:  # noqa: A002 - as in the path
     """Read one entry."""
     media.check_accepts_json(call.headers.get(b"accept", b""))
     found = await call.execute(XRange(stream=stream, start=id, end=id))
     if not isinstance(found, Entries) or not found.count:
         raise _missing(id)
-    return Answer(200, found.json())
+    # An entry never changes: its ID is its tag.
+    return revalidate(call, Answer(200, found.json()), b'"%b"' % ids.text(id).encode())
 
 
 # ---- deleting

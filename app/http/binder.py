@@ -163,7 +163,7 @@ class Binder:
 
     @staticmethod
     async def _read(call: Call, model: type[BaseModel], default: object = _EMPTY) -> object:
-        members.check_is_json(call.media_type.name)
+        members.check_is_json(call.media_type.name, call.scope.get("method", ""))
         settings = call.gateway.settings
         return await call.read(partial(_read_body, model=model, default=default, settings=settings))
 

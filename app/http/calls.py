@@ -211,7 +211,7 @@ class Call:
 
     async def members(self, *known: str) -> Members:
         """The members of a JSON object; there are no query parameters beside it."""
-        members.check_is_json(self.media_type.name)
+        members.check_is_json(self.media_type.name, self.scope.get("method", ""))
         query.parse(self.query, ())
         settings = self.gateway.settings
         # A call has two lists or objects of its clients' making at most, with two values an item.

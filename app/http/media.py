@@ -17,6 +17,7 @@ from engine.commands import Chunk
 IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
 
 JSON: Final = "application/json"
+MERGE_PATCH: Final = "application/merge-patch+json"
 NDJSON: Final = "application/x-ndjson"
 EVENTS: Final = "text/event-stream"
 COLUMNS: Final = "application/vnd.weir.columns+json"

@@ -10,6 +10,7 @@ from typing import Final
 
 from app.errors import RefusalError, invalid, step
 from app.http import strict_json
+from app.http.media import JSON, MERGE_PATCH
 from app.http.query import malformed_id
 from app.http.strict_json import Json, Number, Object
 from engine import ids
@@ -22,9 +23,12 @@ INTEGER_MAX: Final = (1 << 53) - 1
 _DIGITS_MAX: Final = 20
 
 
-def check_is_json(media_name: str) -> None:
-    """These bodies are JSON; without a Content-Type they are taken for it."""
-    if media_name not in ("", "application/json"):
+def check_is_json(media_name: str, method: str = "") -> None:
+    """These bodies are JSON; without a Content-Type they are taken for it. PATCH takes merge patches too,
+    which is what its bodies are (RFC 7396).
+    """
+    is_patch = method == "PATCH" and media_name == MERGE_PATCH
+    if media_name not in ("", JSON) and not is_patch:
         raise RefusalError(
             "unsupported_media_type", "the body is JSON: say Content-Type: application/json (curl --json)"
         )

@@ -22,12 +22,13 @@ _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 # What a page's script may read of an answer, beside what browsers always show.
 EXPOSED: Final = (
     b"Location, Retry-After, WWW-Authenticate, Weir-Request-Id, Weir-Durability, Weir-Next-Id, Weir-More, "
-    b"Weir-First-Available, Weir-Generation, Weir-Removed-Upto, Preference-Applied"
+    b"Weir-First-Available, Weir-Generation, Weir-Removed-Upto, Preference-Applied, ETag, "
+    b"Accept-Patch"
 )
 _METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
 _HEADERS: Final = (
-    b"Authorization, Content-Type, Idempotency-Key, If-Match, Last-Event-ID, Prefer, Upstash-Encoding, "
-    b"Weir-Chunk, Weir-Encoding, Weir-Epoch, Weir-Producer, Weir-Request-Id"
+    b"Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, Prefer, "
+    b"Upstash-Encoding, Weir-Chunk, Weir-Encoding, Weir-Epoch, Weir-Producer, Weir-Request-Id"
 )
 _PREFLIGHT_S: Final = 600
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#,]+)(?::[0-9]{0,5})?")

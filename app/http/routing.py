@@ -16,12 +16,16 @@ from app.auth import Access, Action, Rule
 from app.errors import RefusalError
 from app.gateway import ClientLeftError, Gateway
 from app.http.calls import Answer, Call, Nothing, refused
+from app.http.media import JSON, MERGE_PATCH
 from app.http.operations import Operation
 from app.http.request_id import as_refusal
 from app.live.sse.tails import end_with
 from app.openapi import document
 
 Handler = Callable[[Call], Awaitable[Answer]]
+
+# With 415 for a patch: what it may be (RFC 5789, 2.2).
+_ACCEPT_PATCH: Final = (b"accept-patch", f"{MERGE_PATCH}, {JSON}".encode())
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +161,10 @@ def _refused(route: Route | Operation, call: Call | None, refusal: RefusalError,
     if route.rule is Access.PER_COMMAND:
         # SDKs of the command door look for `error`.
         refusal.members["error"] = refusal.members.get("redis_error") or f"ERR {refusal.detail}"
-    return refused(refusal, request_id)
+    answer = refused(refusal, request_id)
+    if route.method == "PATCH" and refusal.code == "unsupported_media_type":
+        answer.raw_headers.append(_ACCEPT_PATCH)
+    return answer
 
 
 class _EntryId(StringConvertor):

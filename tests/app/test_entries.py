@@ -97,3 +97,34 @@ async def test_a_gap_names_what_there_is_in_the_head_too(five: httpx.AsyncClient
     for query in ("after=1-0", "after=1-0&end=9"):
         assert (await five.get(f"{ENTRIES}?{query}")).headers["weir-first-available"] == "4-0"
     assert "weir-first-available" not in (await five.get(ENTRIES + "?after=4-0")).headers
+
+
+@pytest.mark.parametrize(
+    ("held", "status"),
+    [
+        ('"3-0"', 304),
+        ('W/"3-0"', 304),
+        ('"2-0", "3-0"', 304),
+        ("*", 304),
+        ('"2-0"', 200),
+        ('"3-1"', 200),
+        ("3-0", 200),
+    ],
+)
+async def test_an_entry_that_is_held_is_not_sent_again(
+    five: httpx.AsyncClient, held: str, status: int
+) -> None:
+    """304 with the tag and without a body (RFC 9110, 13.1.2); a neighbour's tag is another one."""
+    answer = await five.get(f"{ENTRIES}/3-0", headers={"if-none-match": held})
+    assert (answer.status_code, answer.headers["etag"]) == (status, '"3-0"')
+    assert answer.headers["cache-control"] == "no-cache"
+    assert bool(answer.content) == (status == 200)
+    assert ("content-length" in answer.headers) == (status == 200)
+
+
+async def test_a_missing_entry_is_never_held(five: httpx.AsyncClient) -> None:
+    """404 before any condition; an ID without a sequence has the tag of the whole ID."""
+    assert (await five.get(f"{ENTRIES}/6-0", headers={"if-none-match": "*"})).status_code == 404
+    await five.delete(f"{ENTRIES}/3-0")
+    assert (await five.get(f"{ENTRIES}/3-0", headers={"if-none-match": '"3-0"'})).status_code == 404
+    assert (await five.get(f"{ENTRIES}/4")).headers["etag"] == '"4-0"'

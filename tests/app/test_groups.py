@@ -289,3 +289,18 @@ async def test_unknown_parameters_are_refused(group: httpx.AsyncClient, path: st
     """400, never ignored."""
     answer = await group.get(f"{GROUPS}{path}?colour=red")
     assert (answer.status_code, answer.json()["code"]) == (400, "unknown_parameter")
+
+
+@pytest.mark.parametrize("path", ["/v1/streams/s", "/v1/streams/s/groups/g"])
+async def test_a_patch_is_a_merge_patch(http: httpx.AsyncClient, path: str) -> None:
+    """Said so or not (RFC 7396); another kind of patch is refused with what it may be."""
+    await http.put("/v1/streams/s/groups/g", json={"mkstream": True})
+    for kind in ("application/json", "application/merge-patch+json", "Application/Merge-Patch+JSON"):
+        assert (await http.patch(path, content="{}", headers={"content-type": kind})).status_code == 200
+    for kind in ("application/json-patch+json", "application/merge-patch", "text/plain"):
+        wrong = await http.patch(path, content="{}", headers={"content-type": kind})
+        assert (wrong.status_code, wrong.json()["code"]) == (415, "unsupported_media_type")
+        assert wrong.headers["accept-patch"] == "application/merge-patch+json, application/json"
+    whole = await http.put(path, content="{}", headers={"content-type": "application/merge-patch+json"})
+    assert whole.status_code == 415
+    assert "accept-patch" not in whole.headers
