@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from engine.log.inspection import Inspection, Run
     from engine.storage import Storage
 
-_REWRITE: Final = "/v1/admin/rewrite"
 _ASK_AGAIN_S: Final = 0.2
 _COLUMNS: Final = ("file", "position", "frames", "bytes", "state")
 
@@ -238,13 +237,14 @@ def _rewritten(path: Path) -> dict[str, Any]:
 
 def _asked(url: str, token_file: Path | None) -> dict[str, Any]:
     """Let the server do it, and wait."""
-    from weir.cli.client import Gateway
+    from weir._calls import rewrite
+    from weir.cli.gateway import connect
 
-    with Gateway(url, token_file) as gateway:
-        state = gateway.post(_REWRITE, {}, repeatable=True)
+    with connect(url, token_file) as client:
+        state = client.call(rewrite("POST"))
         while state["state"] == "running":
             time.sleep(_ASK_AGAIN_S)
-            state = gateway.get(_REWRITE)
+            state = client.call(rewrite("GET"))
     if state["state"] != "done":
         raise Failure(state["error"] or "the server was started anew meanwhile: nothing was rewritten")
     return {name: state[name] for name in ("bytes_before", "bytes_after", "duration_ms")}

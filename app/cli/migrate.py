@@ -7,8 +7,8 @@ Must never know: how a stream is copied, how either server is spoken to.
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
@@ -20,6 +20,8 @@ from weir.cli import options, output
 from weir.cli.failure import Failure
 
 if TYPE_CHECKING:
+    from stamina import Attempt
+
     from app.cli.migration.copying import Copy, Outcome
 
 _REDIS_DEFAULT: Final = "redis://127.0.0.1:6379"
@@ -29,6 +31,9 @@ _FOUND: Final = ("stream", "length", "groups", "pending", "in_weir")
 _WAIT_MS: Final = 1_000
 # How often Redis is asked for all its keys, to find new streams.
 _LOOK_S: Final = 10.0
+# Between attempts while a server is away.
+_PAUSE_S_MIN: Final = 0.1
+_PAUSE_S_MAX: Final = 5.0
 
 
 def migrate(  # noqa: PLR0913 - a command's options are its parameters
@@ -88,12 +93,15 @@ class Import:
         self, redis: str, url: str, token_file: Path | None, patience_ms: int, *, in_use: bool
     ) -> None:
         from app.cli.migration.peers import Door, Origin
+        from weir.cli.gateway import connect
 
         self._patience_ms = patience_ms
         self._progress = Progress()
         self._in_use = in_use
         self.origin: Origin = Origin(redis)
-        self.target: Door = Door(url, token_file)
+        self._connected = ExitStack()
+        client = self._connected.enter_context(connect(url, token_file, say=self._progress.say))
+        self.target: Door = Door(client)
         self.copies: dict[bytes, Copy] = {}
         self._outcomes: dict[bytes, Outcome] = {}
 
@@ -101,7 +109,7 @@ class Import:
         """Hang up both."""
         self._progress.clear()
         self.origin.close()
-        self.target.__exit__(None, None, None)
+        self._connected.close()
 
     def say(self, line: str) -> None:
         """A line that stays, beside what is shown of the progress."""
@@ -130,31 +138,47 @@ class Import:
 
     def copy(self, stream: bytes, *, is_last: bool) -> None:
         """Copy a stream, trying again while patience lasts; `is_last` ends the import of it."""
-        from app.cli.migration.copying import Copy, unfit
+        from app.cli.migration.copying import unfit
         from app.cli.migration.peers import Away
-        from weir.cli.client import Backoff
 
-        outcome, backoff = self.outcome(stream), Backoff(self._patience_ms)
+        outcome = self.outcome(stream)
         wrong = unfit(stream, "stream")
         if wrong is not None:
             self._give_up(stream, f"it was skipped: {wrong}")
             return
-        while True:
-            try:
-                copy = Copy(self.origin, self.target, stream, outcome, in_use=self._in_use)
-                copy.begin()
-                copy.settle(copy.advance())
-                if is_last:
-                    copy.finish()
-            except Away as away:
-                if backoff.pause(0):
-                    continue
-                raise Failure(f"{away}; the same again goes on") from None
-            except Failure as failure:
-                self._give_up(stream, str(failure))
-            else:
-                self.copies[stream] = copy
-            return
+        try:
+            for attempt in self._attempts():
+                with attempt:
+                    self.copies[stream] = self._copied(stream, outcome, is_last=is_last)
+        except Away as away:
+            raise Failure(f"{away}; the same again goes on") from None
+        except Failure as failure:
+            self._give_up(stream, str(failure))
+
+    def _copied(self, stream: bytes, outcome: "Outcome", *, is_last: bool) -> "Copy":
+        from app.cli.migration.copying import Copy
+
+        copy = Copy(self.origin, self.target, stream, outcome, in_use=self._in_use)
+        copy.begin()
+        copy.settle(copy.advance())
+        if is_last:
+            copy.finish()
+        return copy
+
+    def _attempts(self) -> "Iterable[Attempt]":
+        """Attempts while a server is away, for as long as patience lasts."""
+        import stamina
+
+        from app.cli.migration.peers import Away
+
+        return stamina.retry_context(
+            on=Away,
+            attempts=None if self._patience_ms else 1,
+            timeout=self._patience_ms / 1000 or None,
+            wait_initial=_PAUSE_S_MIN,
+            wait_max=_PAUSE_S_MAX,
+            wait_jitter=_PAUSE_S_MIN,
+        )
 
     def advance(self, stream: bytes) -> None:
         """Copy what is new."""
@@ -174,20 +198,15 @@ class Import:
     def fresh(self) -> list[bytes]:
         """The streams that have new entries in Redis, after waiting for them for a while."""
         from app.cli.migration import reading
-        from app.cli.migration.peers import Away
-        from weir.cli.client import Backoff
 
         if not self.copies:
             time.sleep(_WAIT_MS / 1000)
             return []
-        backoff = Backoff(self._patience_ms)
-        while True:
-            try:
+        for attempt in self._attempts():
+            with attempt:
                 positions = {stream: copy.position for stream, copy in self.copies.items()}
                 return reading.grown(self.origin, positions, _WAIT_MS)
-            except Away:
-                if not backoff.pause(0):
-                    raise
+        raise AssertionError("an attempt returns or raises")
 
     def plan(self, stream: bytes) -> dict[str, object]:
         """What a stream has, and how far it is in Weir."""

@@ -28,8 +28,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 from matplotlib.typing import ColorType, RcKeyType
 
-from pyspark_weir.durations import shown
 from pyspark_weir.series import Bar, Line, Spread, checked
+from weir.durations import format_ms
 
 # More cannot be told apart; those with most to show stay, and the title says how many do not.
 lines_max: Final = 8
@@ -191,7 +191,7 @@ def _mark(axes: Axes, marks: Mapping[str, float], colour: ColorType, *, named: b
     for place, (name, at) in enumerate(marks.items()):
         axes.axvline(at, color=colour, linestyle=(0, (4, 2 + 2 * place)), linewidth=1)
         if named:
-            text, where = _label(f"{name} {shown(at)}"), (at, 0.08 + 0.1 * place)
+            text, where = _label(f"{name} {format_ms(at)}"), (at, 0.08 + 0.1 * place)
             place_of = ("data", "axes fraction")
             axes.annotate(text, where, xycoords=place_of, xytext=(4, 0), textcoords="offset points")
 
@@ -201,7 +201,7 @@ def _duration_axis(axes: Axes, greatest: int) -> None:
     axes.set_xlim(0, greatest * 1.05)
     ticks = [ms for ms in _TICKS_MS if ms <= greatest * 1.05]
     axes.set_xticks(
-        ticks, [shown(ms).replace(".0", "").replace(" 0s", "").replace(" 0m", "") for ms in ticks]
+        ticks, [format_ms(ms).replace(".0", "").replace(" 0s", "").replace(" 0m", "") for ms in ticks]
     )
     axes.xaxis.set_minor_locator(NullLocator())
 

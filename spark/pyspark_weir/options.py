@@ -17,6 +17,7 @@ from typing import Any, Final
 from pyspark_weir import ids
 from pyspark_weir.errors import OptionError, PipelineError
 from pyspark_weir.gateway.access import Access, request_timeout_ms_default, retry_timeout_ms_default
+from weir.durations import parse_ms
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -170,11 +171,11 @@ class Given:
         value = self.text(name)
         if value is None:
             return default
-        match = re.fullmatch(r"([0-9]{1,12})\s*(ms|s|m|h|d)?", value.lower(), re.ASCII)
-        if match is None:
-            raise OptionError(f"{name}={value}: write it like 500ms, 10s, 15m or 2h")
-        unit_ms = {None: 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-        return int(match[1]) * unit_ms[match[2]]
+        written = re.sub(r"(?<=[0-9])\s+(?=[a-z])", "", value.lower())
+        try:
+            return parse_ms(f"{written}ms" if written.isdecimal() else written)
+        except ValueError:
+            raise OptionError(f"{name}={value}: write it like 500ms, 10s, 15m or 2h") from None
 
     def object(self, name: str, *, example: str) -> dict[str, Any] | None:
         """A JSON object, None where it was not given."""

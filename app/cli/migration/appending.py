@@ -101,7 +101,7 @@ def _keep_one(target: Door, stream: bytes, entry: Entry, refuse: Refuse) -> _Kep
     try:
         reply = target.together([("XADD", stream, ids.text(entry.id), *entry.flat)])[0]
     except TooLarge as error:
-        reply = Refused(error.sentence)
+        reply = Refused(str(error))
     if not isinstance(reply, Refused):
         return _Kept(1, 1)
     if reply.text.startswith(TOO_SMALL):
@@ -118,7 +118,7 @@ def _renumber(target: Door, stream: bytes, mark: bytes, entries: list[Entry], re
         replies = target.together([*commands, place])[:-1]
     except TooLarge as error:
         if len(entries) == 1:
-            refuse(entries[0].id, error.sentence)
+            refuse(entries[0].id, str(error))
             return 0
         half = len(entries) // 2
         return sum(_renumber(target, stream, mark, some, refuse) for some in (entries[:half], entries[half:]))

@@ -23,15 +23,15 @@ from app.cli.migration.appending import TOO_SMALL, append
 from app.cli.migration.peers import TURN_BYTES_MAX, Command, Door, Peer, Refused, Reply, TooLarge
 from app.cli.migration.reading import Entry, Group, Pending, View
 from engine import EngineError, ids
-from engine.commands import TURN_LOOKUPS_MAX
+from engine.commands import TURN_COMMANDS_MAX
 from weir.cli.failure import Failure
 from weir.cli.output import plain
 
 MARK: Final = b"weir:import"
 # A consumer of that group's: since then entries are only added.
 _IN_USE: Final = b"in-use"
-# Of one transaction: each claim, release and deletion of it looks an entry up.
-_COMMANDS_MAX: Final = TURN_LOOKUPS_MAX
+# Of one transaction, which ends with XLEN: an entry that is gone takes two commands.
+_COMMANDS_MAX: Final = (TURN_COMMANDS_MAX - 1) // 2
 _WINDOW_ENTRIES: Final = 100
 # What two clocks' readings may be apart; below it a pending entry has not been delivered again.
 _CLOCK_MS_MAX: Final = 50
@@ -349,7 +349,7 @@ class Copy:
             *replies, length = self._target.together([*commands, ("XLEN", self._stream)])
         except TooLarge as error:
             if len(items) == 1:
-                self._refuse(items[0].id, error.sentence)
+                self._refuse(items[0].id, str(error))
                 return
             for half in (items[: len(items) // 2], items[len(items) // 2 :]):
                 self._store(half)
@@ -461,7 +461,8 @@ class Copy:
             start = ids.text(group.last_delivered_id)
             counters.append(("XGROUP", "SETID", self._stream, group.name, start, "ENTRIESREAD", read))
         counters.append(("XGROUP", "SETID", self._stream, MARK, ids.text(view.last_id)))
-        self._run(counters)
+        for some in _chunks(counters):
+            self._run(some)
 
     def _run(self, commands: Sequence[Command]) -> list[Reply]:
         """Commands that must not fail. Raises Failure."""

@@ -5,24 +5,23 @@ Must never know: what the commands are about.
 """
 
 import base64
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
-import httpx
-import orjson
 import typer
 
-from weir.cli.client import Gateway, of_stream
+from weir import ApiError, Client, NoAnswerError
+from weir._calls import publish
+from weir._http import Call
 from weir.cli.failure import Failure
 
 _ANSWER_S_MAX: Final = 60.0
 _CONNECT_S_MAX: Final = 5.0
-_BUSY: Final = frozenset((429, 502, 503, 504))
-_TOO_LARGE: Final = 413
-_FASTER: Final = 412
 # As base64 in JSON, half of what a body may have by default.
 TURN_BYTES_MAX: Final = 3 << 20
 
+T = TypeVar("T")
 Word: TypeAlias = bytes | str | int
 Command: TypeAlias = Sequence[Word]
 
@@ -42,6 +41,17 @@ class Away(Failure):
 
 class TooLarge(Failure):
     """The commands are too many bytes together; none was run."""
+
+
+class _Faster(Failure):
+    """Another entry was published first."""
+
+
+_FAILURES: Final[Mapping[int, type[Failure]]] = {
+    412: _Faster,
+    413: TooLarge,
+    **dict.fromkeys((429, 502, 503, 504), Away),
+}
 
 
 class Peer(Protocol):
@@ -137,63 +147,51 @@ def _plain(reply: object) -> Reply:
     return reply
 
 
-class Door(Gateway):
-    """The command door of a gateway. Nothing is sent twice here: who copies knows what is safe to repeat."""
+class Door:
+    """The command API of a gateway. It repeats nothing: the copy knows what is safe to repeat."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
 
     def together(self, commands: Sequence[Command]) -> list[Reply]:
         """Run commands as one turn, in base64, so that any bytes pass."""
         body = [[_encoded(word) for word in words] for words in commands]
-        response = self._posted("/v1/commands/multi-exec", body, {"weir-encoding": "base64"})
-        answer = _json(response)
-        if response.is_success and isinstance(answer, list):
-            return [_outcome(one) for one in answer]
-        raise _failure(response, answer)
+        headers = {"weir-encoding": "base64"}
+        path = "/v1/commands/multi-exec"
+        call = Call("POST", path, _outcomes, body=body, headers=headers, repeatable=False)
+        return self._ask(call)
 
     def publish_after(self, stream: str, last_id: str, entries: Sequence[dict[str, object]]) -> bool:
-        """Publish all of them if the stream's last ID is this one, or else none, and False.
+        """Publish all entries if the stream's last ID is this one; otherwise none, and return False.
 
         Raises Away, TooLarge; Failure where an entry is refused.
         """
-        headers = {"if-match": f'"{last_id}"', "prefer": "return=minimal"}
-        response = self._posted(f"{of_stream(stream)}/entries", {"entries": entries}, headers)
-        if response.is_success or response.status_code == _FASTER:
-            return response.is_success
-        raise _failure(response, _json(response))
-
-    def _posted(self, path: str, body: object, headers: dict[str, str]) -> httpx.Response:
-        url = self._url.copy_with(path=self._url.path.rstrip("/") + path)
-        timeout = httpx.Timeout(_ANSWER_S_MAX, connect=_CONNECT_S_MAX)
-        headers = {"content-type": "application/json", **headers}
+        call = publish(stream, {"entries": entries}, None, {"if_last_id": last_id})
         try:
-            return self._client.post(url, content=orjson.dumps(body), headers=headers, timeout=timeout)
-        except httpx.TransportError as error:
-            raise Away(f"{self._url} does not answer: {str(error) or type(error).__name__}") from None
+            self._ask(replace(call, headers={**call.headers, "prefer": "return=minimal"}))
+        except _Faster:
+            return False
+        return True
+
+    def _ask(self, call: Call[T]) -> T:
+        try:
+            return self._client.call(call)
+        except NoAnswerError as error:
+            raise Away(str(error)) from None
+        except ApiError as refused:
+            # The command API answers as Redis does, with `error`.
+            sentence = str(refused.problem.get("error") or refused.detail)
+            raise _FAILURES.get(refused.status, Failure)(sentence) from None
 
 
-def _json(response: httpx.Response) -> object:
-    try:
-        return orjson.loads(response.content)
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _failure(response: httpx.Response, answer: object) -> Failure:
-    sentence = f"the gateway answered {response.status_code} {response.reason_phrase}".rstrip()
-    if isinstance(answer, dict):
-        sentence = str(answer.get("detail") or answer.get("error") or sentence)
-    if response.status_code in _BUSY:
-        return Away(sentence)
-    return TooLarge(sentence) if response.status_code == _TOO_LARGE else Failure(sentence)
+def _outcomes(answer: list[dict[str, Any]]) -> list[Reply]:
+    return [Refused(str(one["error"])) if "error" in one else _decoded(one["result"]) for one in answer]
 
 
 def _encoded(word: Word) -> str:
     if not isinstance(word, bytes):
         word = str(word).encode()
     return base64.b64encode(word).decode("ascii")
-
-
-def _outcome(answer: dict[str, object]) -> Reply:
-    return Refused(str(answer["error"])) if "error" in answer else _decoded(answer["result"])
 
 
 def _decoded(value: object) -> Reply:

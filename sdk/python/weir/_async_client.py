@@ -211,7 +211,7 @@ class AsyncClient:
         """Remove old entries; how many. `guard` refuses to remove what a group has not finished."""
         bounds = {"maxlen": maxlen, "minid": minid, "older_than_ms": older_than_ms}
         flags = {"approx": approx, "guard": guard or None, "dry_run": dry_run or None}
-        return await self.call(_calls.trim(stream, {**bounds, **flags}))
+        return (await self.call(_calls.trim(stream, {**bounds, **flags})))["deleted"]
 
     # --- streams ------------------------------------------------------------------------------------------
 
@@ -270,7 +270,11 @@ class AsyncClient:
 
     async def call(self, call: Call[T]) -> T:
         """Send a call, again while that is safe and helps; what its answer holds."""
-        options = self.connection.retry_options(repeatable=call.repeatable)
+        return parse_response(await self.send(call), call)
+
+    async def send(self, call: Call[Any]) -> httpx.Response:
+        """The same; the successful answer as it is, read wholly."""
+        options = self.connection.retry_options(repeatable=call.repeatable, repeat_faults=call.repeat_faults)
         async for attempt in stamina.retry_context(**options):
             with attempt:
                 request = self.connection.request(self._http, call)
@@ -278,7 +282,9 @@ class AsyncClient:
                     response = await self._http.send(request)
                 except httpx.TransportError as error:
                     raise unanswered(error, self.connection.url, repeatable=call.repeatable) from error
-                return parse_response(response, call)
+                if response.is_success:
+                    return response
+                raise refusal(response)
         raise AssertionError("an attempt returns or raises")
 
     @asynccontextmanager
@@ -376,7 +382,8 @@ class AsyncGroup:
 
     async def claim(self, consumer: str, *ids: str, min_idle_ms: int = 0) -> tuple[Entry, ...]:
         """Take entries over that were idle for so long; those that were taken."""
-        return await self._client.call(_calls.claim(self.stream, self.name, consumer, ids, min_idle_ms))
+        body = {"consumer": consumer, "min_idle_ms": min_idle_ms, "ids": list(ids)}
+        return await self._client.call(_calls.claim(self.stream, self.name, body))
 
     async def extend(self, consumer: str, *ids: str) -> list[str]:
         """Start the idle time of a consumer's own entries anew: the work on them goes on."""

@@ -4,6 +4,7 @@ Knows: paths, parameters and answers of the public contract. Must never know: ho
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NotRequired, TypedDict, cast
 from uuid import uuid4
 
@@ -63,6 +64,14 @@ class PendingEntry(TypedDict):
     delivery_count: int
 
 
+class Trimmed(TypedDict):
+    """What a trim removed, or would remove: entries, how many of them are pending, and the first one left."""
+
+    deleted: int
+    pending_affected: int
+    first_id: str
+
+
 class AddOptions(TypedDict, total=False):
     """What may accompany a publish.
 
@@ -81,8 +90,14 @@ class AddOptions(TypedDict, total=False):
     durability: Literal["fsync"]
 
 
-def _object(answer: Any) -> Any:  # noqa: ANN401 - JSON
+def as_is(answer: Any) -> Any:  # noqa: ANN401 - JSON
+    """The answer's JSON."""
     return answer
+
+
+def raw(call: Call[Any]) -> Call[Any]:
+    """The same call; it answers with the JSON as it is."""
+    return replace(call, parse=as_is)
 
 
 def _nothing(_: object) -> None:
@@ -112,13 +127,23 @@ def publish(stream: str, body: object, key: str | None, options: AddOptions) -> 
         headers["prefer"] = ", ".join(prefer)
     return Call(
         "POST",
-        f"{_stream(stream)}/entries",
+        f"{stream_path(stream)}/entries",
         Published.parse,
         query=query,
         body=body,
         headers=headers,
         repeatable=key is not None,
     )
+
+
+def publish_lines(stream: str, lines: bytes, key: str) -> Call[Published]:
+    """Add entries that are written as NDJSON, all or none."""
+    headers = {
+        "content-type": "application/x-ndjson",
+        "idempotency-key": key,
+        "prefer": "return=minimal",
+    }
+    return Call("POST", f"{stream_path(stream)}/entries", Published.parse, body=lines, headers=headers)
 
 
 def publish_many(streams: Mapping[str, Iterable[Fields]], key: str | None) -> Call[dict[str, Published]]:
@@ -141,7 +166,7 @@ def read(stream: str, query: Mapping[str, object], wait_ms: int = 0) -> Call[Pag
     wait = {"wait": wait_ms} if wait_ms else {}
     return Call(
         "GET",
-        f"{_stream(stream)}/entries",
+        f"{stream_path(stream)}/entries",
         lambda answer: Page.parse(answer, stream),
         query={**query, **wait},
         wait_ms=wait_ms,
@@ -150,7 +175,7 @@ def read(stream: str, query: Mapping[str, object], wait_ms: int = 0) -> Call[Pag
 
 def get_entry(stream: str, entry_id: str) -> Call[Entry]:
     """One entry."""
-    path = f"{_stream(stream)}/entries/{segment(entry_id, 'entry ID')}"
+    path = f"{stream_path(stream)}/entries/{segment(entry_id, 'entry ID')}"
     return Call("GET", path, lambda answer: Entry.parse(answer, stream))
 
 
@@ -158,14 +183,14 @@ def delete_entries(stream: str, ids: Sequence[str], refs: References) -> Call[di
     """Delete entries; what happened to each."""
     body = {"ids": list(ids), "refs": refs}
     return Call(
-        "POST", f"{_stream(stream)}/entries/delete", lambda answer: dict(answer["results"]), body=body
+        "POST", f"{stream_path(stream)}/entries/delete", lambda answer: dict(answer["results"]), body=body
     )
 
 
-def trim(stream: str, body: Mapping[str, object]) -> Call[int]:
-    """Trim; the number of entries that were removed (or would be)."""
+def trim(stream: str, body: Mapping[str, object]) -> Call[Trimmed]:
+    """Trim by `maxlen`, `minid` or `older_than_ms`."""
     body = {name: value for name, value in body.items() if value is not None}
-    return Call("POST", f"{_stream(stream)}/trim", lambda answer: int(answer["deleted"]), body=body)
+    return Call("POST", f"{stream_path(stream)}/trim", as_is, body=body)
 
 
 # --- streams ---------------------------------------------------------------------------------------------
@@ -179,23 +204,23 @@ def list_streams(prefix: str | None, after: str | None) -> Call[tuple[list[Strea
 
 def get_stream(stream: str) -> Call[StreamInfo]:
     """One stream."""
-    return Call("GET", _stream(stream), _object)
+    return Call("GET", stream_path(stream), as_is)
 
 
 def ensure_stream(stream: str, retention: Mapping[str, int] | None) -> Call[StreamInfo]:
     """Create a stream where it is missing, and set its retention if given."""
     body = {} if retention is None else {"retention": dict(retention)}
-    return Call("PUT", _stream(stream), _object, body=body)
+    return Call("PUT", stream_path(stream), as_is, body=body)
 
 
 def update_stream(stream: str, changes: Mapping[str, object]) -> Call[StreamInfo]:
     """Change what is named."""
-    return Call("PATCH", _stream(stream), _object, body=dict(changes))
+    return Call("PATCH", stream_path(stream), as_is, body=dict(changes))
 
 
 def delete_stream(stream: str) -> Call[None]:
     """Delete a stream with its groups."""
-    return Call("DELETE", _stream(stream), _nothing, repeatable=False)
+    return Call("DELETE", stream_path(stream), _nothing, repeatable=False)
 
 
 # --- groups ----------------------------------------------------------------------------------------------
@@ -203,29 +228,29 @@ def delete_stream(stream: str) -> Call[None]:
 
 def ensure_group(stream: str, group: str, start: str, policy: Mapping[str, object]) -> Call[GroupInfo]:
     """Create a group (and its stream) where it is missing; an existing group keeps its position."""
-    return Call("PUT", _group(stream, group), _object, body={"start": start, **policy})
+    return Call("PUT", group_path(stream, group), as_is, body={"start": start, **policy})
 
 
 def get_group(stream: str, group: str) -> Call[GroupInfo]:
     """One group."""
-    return Call("GET", _group(stream, group), _object)
+    return Call("GET", group_path(stream, group), as_is)
 
 
 def list_groups(stream: str, after: str | None) -> Call[tuple[list[GroupInfo], str | None]]:
     """A page of groups, and where to go on."""
-    path = f"{_stream(stream)}/groups"
+    path = f"{stream_path(stream)}/groups"
     return Call("GET", path, lambda answer: (answer["groups"], answer["next"]), query={"after": after})
 
 
 def delete_group(stream: str, group: str, *, drop_pending: bool) -> Call[None]:
     """Delete a group; refused while entries are pending, unless they are dropped."""
     query = {"pending": "drop"} if drop_pending else {}
-    return Call("DELETE", _group(stream, group), _nothing, query=query, repeatable=False)
+    return Call("DELETE", group_path(stream, group), _nothing, query=query, repeatable=False)
 
 
 def list_consumers(stream: str, group: str, after: str | None) -> Call[tuple[list[ConsumerInfo], str | None]]:
     """A page of consumers, and where to go on."""
-    path = f"{_group(stream, group)}/consumers"
+    path = f"{group_path(stream, group)}/consumers"
     return Call("GET", path, lambda answer: (answer["consumers"], answer["next"]), query={"after": after})
 
 
@@ -252,7 +277,7 @@ def group_read(
         body["claim_min_idle_ms"] = claim_min_idle_ms
     return Call(
         "POST",
-        f"{_consumer(stream, group, consumer)}/read",
+        f"{consumer_path(stream, group, consumer)}/read",
         lambda answer: Page.parse(answer, stream),
         body=body,
         wait_ms=wait_ms,
@@ -265,33 +290,44 @@ def ack(stream: str, group: str, ids: Sequence[str], delete: References | None) 
     body: dict[str, object] = {"ids": list(ids)}
     if delete is not None:
         body["delete"] = delete
-    return Call("POST", f"{_group(stream, group)}/ack", lambda answer: int(answer["acknowledged"]), body=body)
+    return Call(
+        "POST", f"{group_path(stream, group)}/ack", lambda answer: int(answer["acknowledged"]), body=body
+    )
 
 
 def nack(stream: str, group: str, ids: Sequence[str], mode: NackMode) -> Call[None]:
     """Give entries back to the group."""
     body = {"ids": list(ids), "mode": mode}
-    return Call("POST", f"{_group(stream, group)}/nack", _nothing, body=body, repeatable=False)
+    return Call("POST", f"{group_path(stream, group)}/nack", _nothing, body=body, repeatable=False)
 
 
-def claim(
-    stream: str, group: str, consumer: str, ids: Sequence[str], min_idle_ms: int
-) -> Call[tuple[Entry, ...]]:
-    """Take entries over from whoever holds them; those that were taken."""
-    body = {"consumer": consumer, "min_idle_ms": min_idle_ms, "ids": list(ids)}
+def claim(stream: str, group: str, body: Mapping[str, object]) -> Call[tuple[Entry, ...]]:
+    """Take over entries that are idle for `min_idle_ms`: `ids` for `consumer`; those that were taken."""
     return Call(
         "POST",
-        f"{_group(stream, group)}/claim",
+        f"{group_path(stream, group)}/claim",
         lambda answer: tuple(Entry.parse(one, stream) for one in answer["entries"]),
         body=body,
         repeatable=False,
     )
 
 
+def autoclaim(stream: str, group: str, body: Mapping[str, object]) -> Call[Any]:
+    """Take over the next `count` pending entries from `start` on that are idle for `min_idle_ms`."""
+    return Call("POST", f"{group_path(stream, group)}/autoclaim", as_is, body=body, repeatable=False)
+
+
+def redrive(stream: str, group: str, body: Mapping[str, object], key: str | None) -> Call[Any]:
+    """Send dead letters of a group back to its stream; a dry run needs no idempotency key."""
+    headers = {} if key is None else {"idempotency-key": key}
+    path = f"{group_path(stream, group)}/dead-letters/redrive"
+    return Call("POST", path, as_is, body=body, headers=headers)
+
+
 def extend(stream: str, group: str, consumer: str, ids: Sequence[str]) -> Call[list[str]]:
     """Start the idle time of one's own entries anew, delivery counts as they are; the IDs still held."""
     body = {"consumer": consumer, "min_idle_ms": 0, "ids": list(ids), "just_ids": True}
-    path = f"{_group(stream, group)}/claim"
+    path = f"{group_path(stream, group)}/claim"
     return Call("POST", path, lambda answer: list(answer["ids"]), body=body)
 
 
@@ -301,7 +337,7 @@ def list_pending(
     """A page of pending entries, the last ID of it, and whether there are more."""
     return Call(
         "GET",
-        f"{_group(stream, group)}/pending",
+        f"{group_path(stream, group)}/pending",
         lambda answer: (cast("list[PendingEntry]", answer["pending"]), answer["next"], answer["more"]),
         query=query,
     )
@@ -315,18 +351,26 @@ def command(words: Sequence[str | int | float]) -> Call[Any]:
     return Call("POST", "/v1/commands", lambda answer: answer["result"], body=list(words), repeatable=False)
 
 
+def rewrite(method: Literal["POST", "GET"]) -> Call[Any]:
+    """Begin to rewrite the log, or say how far that is; the state of it."""
+    return Call(method, "/v1/admin/rewrite", as_is, body={} if method == "POST" else None)
+
+
 def ready() -> Call[Any]:
     """What the gateway says of its health; an UnavailableError while it is not ready."""
-    return Call("GET", "/healthz/ready", _object)
+    return Call("GET", "/healthz/ready", as_is)
 
 
-def _stream(stream: str) -> str:
+def stream_path(stream: str) -> str:
+    """The path of a stream. Raises InvalidNameError."""
     return f"/v1/streams/{segment(stream, 'stream')}"
 
 
-def _group(stream: str, group: str) -> str:
-    return f"{_stream(stream)}/groups/{segment(group, 'group')}"
+def group_path(stream: str, group: str) -> str:
+    """The path of a group. Raises InvalidNameError."""
+    return f"{stream_path(stream)}/groups/{segment(group, 'group')}"
 
 
-def _consumer(stream: str, group: str, consumer: str) -> str:
-    return f"{_group(stream, group)}/consumers/{segment(consumer, 'consumer')}"
+def consumer_path(stream: str, group: str, consumer: str) -> str:
+    """The path of a consumer. Raises InvalidNameError."""
+    return f"{group_path(stream, group)}/consumers/{segment(consumer, 'consumer')}"

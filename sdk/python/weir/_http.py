@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 import httpx
 
-from weir.errors import ApiError, NoAnswerError, NotAGatewayError, of_problem
+from weir.errors import ApiError, InvalidNameError, NoAnswerError, NotAGatewayError, of_problem
 
 T = TypeVar("T")
-Token = str | Callable[[], str] | None
+Token = str | Callable[[], str | None] | None
 
 CONNECT_S_MAX: Final = 5.0
 RETRY_PAUSE_S_MIN: Final = 0.1
@@ -30,9 +30,11 @@ _BROKEN: Final = frozenset((502, 504))
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One operation. `repeatable` where doing it twice is the same as doing it once.
+    """One operation. `repeatable` where doing it twice is the same as doing it once; with `repeat_faults`
+    after a fault inside the gateway (500) as well.
 
     `wait_ms` is how long the gateway may keep the answer; `parse` reads the answer's JSON (None for 204).
+    A `body` of bytes is sent as it is, and wants a content-type in `headers`; any other is sent as JSON.
     """
 
     method: str
@@ -43,6 +45,7 @@ class Call(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     wait_ms: int = 0
     repeatable: bool = True
+    repeat_faults: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,10 @@ class Connection:
     @property
     def options(self) -> dict[str, Any]:
         """For httpx's clients."""
-        # A proxy from the environment never leads to one's own machine.
-        return {"trust_env": not _is_loopback(self.url.host)}
+        if not _is_loopback(self.url.host):
+            return {}
+        # On one machine compression costs more than it saves, and no proxy of the environment is wanted.
+        return {"trust_env": False, "headers": {"accept-encoding": "identity"}}
 
     def endpoint(self, path: str, query: Mapping[str, object]) -> httpx.URL:
         """The URL of a path."""
@@ -83,15 +88,18 @@ class Connection:
     def request(self, client: httpx.Client | httpx.AsyncClient, call: Call[T]) -> httpx.Request:
         """The request of a call."""
         headers, content = {**self.headers(), **call.headers}, None
-        if call.body is not None:
+        if isinstance(call.body, bytes):
+            content = call.body
+        elif call.body is not None:
             content = json.dumps(call.body, ensure_ascii=False, separators=(",", ":")).encode()
             headers.setdefault("content-type", "application/json")
         timeout = httpx.Timeout(self.timeout_s + call.wait_ms / 1000, connect=CONNECT_S_MAX)
         url = self.endpoint(call.path, call.query)
         return client.build_request(call.method, url, content=content, headers=headers, timeout=timeout)
 
-    def retry_options(self, *, repeatable: bool) -> dict[str, Any]:
+    def retry_options(self, *, repeatable: bool, repeat_faults: bool = False) -> dict[str, Any]:
         """For `stamina.retry_context`."""
+        broken = _BROKEN | {500} if repeat_faults else _BROKEN
         deadline_s = None if self.retry_s is None else time.monotonic() + self.retry_s
 
         def may_repeat(error: Exception) -> bool | float:
@@ -99,7 +107,7 @@ class Connection:
                 return not error.outcome_unknown
             if not isinstance(error, ApiError):
                 return False
-            if error.status not in _BUSY and not (repeatable and error.status in _BROKEN):
+            if error.status not in _BUSY and not (repeatable and error.status in broken):
                 return False
             pause_s = error.retry_after_s or 0.0
             if deadline_s is not None and time.monotonic() + pause_s >= deadline_s:
@@ -132,16 +140,17 @@ def parse_url(url: str) -> httpx.URL:
 def unanswered(error: httpx.TransportError, url: httpx.URL, *, repeatable: bool) -> NoAnswerError:
     """What a failed exchange means: a request that was never sent has no unknown outcome."""
     never_sent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
-    reason = "no answer in time" if isinstance(error, httpx.TimeoutException) else str(error) or repr(error)
+    # "[Errno 111] Connection refused" → "connection refused"
+    reason = str(error).rpartition("] ")[2].lower() or type(error).__name__
+    if isinstance(error, httpx.TimeoutException):
+        reason = "no answer in time"
     return NoAnswerError(
         f"the gateway at {url} does not answer: {reason}", outcome_unknown=not (never_sent or repeatable)
     )
 
 
 def parse_response(response: httpx.Response, call: Call[T]) -> T:
-    """What the answer of a call holds. Raises ApiError, NotAGatewayError."""
-    if not response.is_success:
-        raise refusal(response)
+    """What the successful answer of a call holds. Raises NotAGatewayError."""
     if response.status_code == 204:
         return call.parse(None)
     try:
@@ -157,20 +166,22 @@ def refusal(response: httpx.Response) -> ApiError:
         problem = json.loads(response.content)
     except ValueError:
         problem = None
-    error = of_problem(problem if isinstance(problem, dict) else {}, response.status_code)
+    error = of_problem(
+        problem if isinstance(problem, dict) else {}, response.status_code, response.reason_phrase
+    )
     after = response.headers.get("retry-after", "")
     error.retry_after_s = float(after) if after.isascii() and after.isdigit() else None
     return error
 
 
 def segment(name: str, what: str) -> str:
-    """A name as one segment of a path. Raises ValueError for what is no name."""
+    """A name as one segment of a path. Raises InvalidNameError."""
     if name in ("", ".", "..") or "/" in name:
-        raise ValueError(f"{name!r} is not a {what} name: it must not hold '/', nor be '', '.' or '..'")
+        raise InvalidNameError(f"{name!r} is not a {what} name: it must not hold '/', nor be '', '.' or '..'")
     try:
         return quote(name, safe="")
     except UnicodeEncodeError:
-        raise ValueError(f"the {what} name is not valid UTF-8") from None
+        raise InvalidNameError(f"the {what} name is not valid UTF-8") from None
 
 
 def _text(value: object) -> str:

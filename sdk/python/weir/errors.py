@@ -5,6 +5,7 @@ Knows: the gateway's problem documents (RFC 9457) and their codes. Must never kn
     WeirError
     ├─ NoAnswerError           no answer arrived; a change may have happened all the same
     ├─ NotAGatewayError        what answered is no gateway
+    ├─ InvalidNameError        a stream, group or consumer cannot have this name (also a ValueError)
     ├─ GapError                entries were removed before they were read
     ├─ ConsumerReplacedError   another connection consumes under the same name
     ├─ ConnectionClosedError   the gateway closed a WebSocket for good
@@ -33,6 +34,10 @@ class NoAnswerError(WeirError):
 
 class NotAGatewayError(WeirError):
     """Something answered, but not as a gateway does."""
+
+
+class InvalidNameError(WeirError, ValueError):
+    """A name that would be another path, or none: it holds '/', is '', '.' or '..', or is not valid UTF-8."""
 
 
 class GapError(WeirError):
@@ -152,10 +157,13 @@ _BY_STATUS: Final[Mapping[int, type[ApiError]]] = {
 _BY_CODE: Final[Mapping[str, type[ApiError]]] = {"stale_epoch": StaleProducerError}
 
 
-def of_problem(problem: Mapping[str, Any], status: int) -> ApiError:
-    """The exception for a problem document, or for what a proxy says instead of one."""
+def of_problem(problem: Mapping[str, Any], status: int, reason: str = "") -> ApiError:
+    """The exception for a problem document, or for what a proxy says instead of one.
+
+    `reason` is HTTP's reason phrase.
+    """
     code, detail = problem.get("code"), problem.get("detail")
     code = code if isinstance(code, str) else ""
-    detail = detail if isinstance(detail, str) else f"the gateway answered {status}"
+    detail = detail if isinstance(detail, str) else f"the gateway answered {status} {reason}".rstrip()
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status, ApiError)
     return kind(status, code, detail, problem)

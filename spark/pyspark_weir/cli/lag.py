@@ -144,14 +144,14 @@ def _tell(
 
 
 def _row(found: "Lag") -> dict[str, Any]:
-    from pyspark_weir.durations import shown
+    from weir.durations import format_ms
 
     age, left = found.oldest_pending_age_ms, found.catch_up_ms
     return {
         **found.row(),
-        "oldest_pending": None if age is None else f"{shown(age)} ago",
+        "oldest_pending": None if age is None else f"{format_ms(age)} ago",
         "published/s": found.published_per_s,
         "settled/s": found.settled_per_s,
-        "caught_up_in": None if not left else shown(left),
+        "caught_up_in": None if not left else format_ms(left),
         "trend": (found.trend or "not known").replace("_", " "),
     }

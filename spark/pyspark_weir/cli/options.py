@@ -8,27 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pyspark_weir import durations
 from pyspark_weir.errors import OptionError
+from weir.cli.options import DEFAULT_URL, duration_ms
 
 if TYPE_CHECKING:
     from pyspark_weir.gateway import Access
     from pyspark_weir.running import Pace
     from pyspark_weir.session import SessionOptions
 
-DEFAULT_URL: Final = "http://127.0.0.1:8080"
 _READING: Final = "What is read"
 _RUNNING: Final = "How it runs"
-
-
-def duration_ms(text: str | int) -> int:
-    """`250ms`, `30s`, `5m`, `2h`, `7d` → milliseconds; 0 needs no unit. A default comes as what it is."""
-    if isinstance(text, int):
-        return text
-    try:
-        return durations.parsed_ms(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 Gateways = Annotated[

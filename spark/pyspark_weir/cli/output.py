@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_weir.durations import shown
+from weir.cli.output import plain
+from weir.durations import format_ms
 
 if TYPE_CHECKING:
     from pyspark_weir.progress import Progress
@@ -18,13 +19,6 @@ if TYPE_CHECKING:
 # Wide enough for any row: what a pipe reads is never folded.
 _pipe_columns: Final = 10_000
 _ABSENT: Final = "-"
-
-
-def plain(text: str) -> str:
-    r"""Text that a terminal shows and does not obey: what is not printable becomes `\u001b` and the like."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
 
 
 def say(line: str) -> None:
@@ -75,7 +69,7 @@ def teller(*, as_json: bool) -> "Callable[[Progress], None]":
 def progress_line(progress: "Progress") -> str:
     """As `batch 12: 20,000 entries in 1.3 s, 15,400/s; 120,000 left, about 8 s`."""
     rate = f", {progress.rows_per_second:,.0f}/s" if progress.rows else ""
-    said = f"batch {progress.batch}: {progress.rows:,} entries in {shown(progress.duration_ms)}{rate}"
+    said = f"batch {progress.batch}: {progress.rows:,} entries in {format_ms(progress.duration_ms)}{rate}"
     if progress.left is None:
         return said
     if not progress.left:
@@ -83,7 +77,7 @@ def progress_line(progress: "Progress") -> str:
     if not progress.rows:
         return f"{said}; {progress.left:,} left"
     eta_ms = progress.left / progress.rows_per_second * 1_000
-    return f"{said}; {progress.left:,} left, about {shown(eta_ms)}"
+    return f"{said}; {progress.left:,} left, about {format_ms(eta_ms)}"
 
 
 def ended(summary: "Summary", *, as_json: bool) -> None:
@@ -94,7 +88,7 @@ def ended(summary: "Summary", *, as_json: bool) -> None:
     how = "stopped" if summary.stopped else "done"
     batches = "1 batch" if summary.batches == 1 else f"{summary.batches:,} batches"
     again = f", started again {summary.restarts} times" if summary.restarts else ""
-    say(f"{how}: {summary.rows:,} entries in {batches}, {shown(summary.duration_ms)}{again}")
+    say(f"{how}: {summary.rows:,} entries in {batches}, {format_ms(summary.duration_ms)}{again}")
 
 
 def _cell(value: object) -> str:

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
 from pyspark_weir import gateway as calls
-from pyspark_weir.durations import shown
 from pyspark_weir.errors import OptionError
 from pyspark_weir.gateway import Gateway, PlanQuery
 from pyspark_weir.ids import parse
 from pyspark_weir.series import Bar, Line
+from weir.durations import format_ms
 
 # Of one group, for rates and for a chart; then the older ones go.
 looks_max: Final = 2_000
@@ -245,7 +245,7 @@ def bars(found: Iterable[Lag]) -> list[Bar]:
         Bar(
             title(lag.gateway, lag.stream, lag.group),
             {"unread": lag.unread or 0, "pending": lag.pending},
-            "" if not lag.catch_up_ms else f"caught up in {shown(lag.catch_up_ms)}",
+            "" if not lag.catch_up_ms else f"caught up in {format_ms(lag.catch_up_ms)}",
         )
         for lag in found
     ]

@@ -18,7 +18,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from pyspark_weir.durations import shown
 from pyspark_weir.errors import OptionError
 from pyspark_weir.histogram import Histogram, relative_error_max
 from pyspark_weir.jobs import reading
@@ -28,6 +27,7 @@ from pyspark_weir.jobs.fields import TimeField, id_millis_of, millis_of
 from pyspark_weir.place import Place
 from pyspark_weir.series import Spread
 from pyspark_weir.tally import Tally
+from weir.durations import format_ms
 
 PUBLISH: Final = "publish"
 READ: Final = "read"
@@ -227,14 +227,14 @@ def line(one: Delay) -> dict[str, str]:
     """For people: the same in a few words."""
     histogram = one.counted.histogram
     quantiles = {name: histogram.quantile(share) for name, share in _QUANTILES.items()}
-    times = {name: "-" if at is None else shown(at.value) for name, at in quantiles.items()}
+    times = {name: "-" if at is None else format_ms(at.value) for name, at in quantiles.items()}
     return {
         "stream": one.stream,
         "what": TOLD[one.what],
         "count": str(one.counted.count),
         "negative": str(histogram.negative),
         "unknown": str(one.counted.unknown),
-        "mean": "-" if histogram.mean is None else shown(histogram.mean),
+        "mean": "-" if histogram.mean is None else format_ms(histogram.mean),
         **times,
-        "max": "-" if histogram.high is None else shown(histogram.high),
+        "max": "-" if histogram.high is None else format_ms(histogram.high),
     }

@@ -12,7 +12,7 @@ import typer
 from weir.cli import options, output
 
 if TYPE_CHECKING:
-    from weir.cli.client import Gateway
+    from weir import Client
 
 _GROUPS: Final = ("name", "consumers", "pending", "last_delivered_id", "entries_read", "lag")
 _PENDING: Final = ("id", "consumer", "idle_ms", "delivery_count")
@@ -31,10 +31,10 @@ def groups(
     token_file: options.TokenFile = None,
 ) -> None:
     """List the groups of a stream: how many consumers, how much is pending, how far behind."""
-    from weir.cli.client import Gateway, of_stream
+    from weir.cli.gateway import connect
 
-    with Gateway(url, token_file) as gateway:
-        found = gateway.every(f"{of_stream(stream)}/groups", "groups", {})
+    with connect(url, token_file) as client:
+        found = list(client.list_groups(stream))
     output.rows(found, _GROUPS, as_json=as_json)
 
 
@@ -56,7 +56,8 @@ def pending(  # noqa: PLR0913 - a command's options are its parameters
     token_file: options.TokenFile = None,
 ) -> None:
     """Tell what a group has been given and has not acknowledged: in sum, or entry by entry."""
-    from weir.cli.client import Gateway, of_group
+    from weir import _calls
+    from weir.cli.gateway import connect
 
     query: dict[str, object] = {
         "consumer": consumer,
@@ -66,12 +67,10 @@ def pending(  # noqa: PLR0913 - a command's options are its parameters
         "count": count,
     }
     is_list = listed or any(value is not None for value in query.values())
-    with Gateway(url, token_file) as gateway:
-        path = f"{of_group(stream, group)}/pending"
-        if is_list:
-            answer = gateway.get(path, {**query, "count": count or _count_default})
-        else:
-            answer = gateway.get(path)
+    if is_list:
+        query["count"] = count or _count_default
+    with connect(url, token_file) as client:
+        answer = client.call(_calls.raw(_calls.list_pending(stream, group, query)))
     if is_list:
         output.rows(answer["pending"], _PENDING, as_json=as_json)
         if answer.get("more") and not as_json:
@@ -119,11 +118,11 @@ def claim(  # noqa: PLR0913 - a command's options are its parameters
     token_file: options.TokenFile = None,
 ) -> None:
     """Take over pending entries from consumers that have not acknowledged them for too long."""
-    from weir.cli.client import Gateway
+    from weir.cli.gateway import connect
 
-    with Gateway(url, token_file) as gateway:
-        place = (gateway, stream, group)
-        body: dict[str, object] = {"consumer": consumer, "min_idle_ms": min_idle, "just_ids": just_ids}
+    body: dict[str, object] = {"consumer": consumer, "min_idle_ms": min_idle, "just_ids": just_ids}
+    with connect(url, token_file) as client:
+        place = (client, stream, group)
         answers = _claimed(*place, body, ids) if ids else _autoclaimed(*place, body, count)
         total = 0
         for answer in answers:
@@ -135,28 +134,26 @@ def claim(  # noqa: PLR0913 - a command's options are its parameters
 
 
 def _claimed(
-    gateway: "Gateway", stream: str, group: str, body: dict[str, object], ids: list[str]
+    client: "Client", stream: str, group: str, body: dict[str, object], ids: list[str]
 ) -> Iterator[dict[str, Any]]:
-    from weir.cli.client import of_group
+    from weir import _calls
 
     wanted = list(dict.fromkeys(ids))
     for start in range(0, len(wanted), _claim_entries_max):
         some = wanted[start : start + _claim_entries_max]
-        yield gateway.post(f"{of_group(stream, group)}/claim", {**body, "ids": some})
+        yield client.call(_calls.raw(_calls.claim(stream, group, {**body, "ids": some})))
 
 
 def _autoclaimed(
-    gateway: "Gateway", stream: str, group: str, body: dict[str, object], count: int
+    client: "Client", stream: str, group: str, body: dict[str, object], count: int
 ) -> Iterator[dict[str, Any]]:
-    """Goes through the pending list until so many are claimed, or it has been seen whole."""
-    from weir.cli.client import of_group
+    """Goes through the pending list until `count` entries are claimed, or to its end."""
+    from weir import _calls
 
     start, left = _NONE_LEFT, count
     while left > 0:
-        answer = gateway.post(
-            f"{of_group(stream, group)}/autoclaim",
-            {**body, "start": start, "count": min(left, _claim_entries_max)},
-        )
+        some = {**body, "start": start, "count": min(left, _claim_entries_max)}
+        answer = client.call(_calls.autoclaim(stream, group, some))
         yield answer
         left -= len(answer.get("entries") or answer.get("ids") or ())
         start = answer["next_start"]

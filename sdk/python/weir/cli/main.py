@@ -16,6 +16,7 @@ import typer
 
 from weir.cli import groups, output, publish, read, redrive, streams, tail
 from weir.cli.failure import Failure
+from weir.errors import WeirError
 
 PLUGINS: Final = "weir.commands"
 _ENTRIES: Final = "Entries"
@@ -68,6 +69,6 @@ def main() -> None:
     add_plugins()
     try:
         cli()
-    except Failure as failure:
-        print(f"weir: {output.plain(str(failure))}", file=sys.stderr)
-        sys.exit(failure.exit_code)
+    except WeirError as error:
+        output.say(str(error))
+        sys.exit(error.exit_code if isinstance(error, Failure) else 1)

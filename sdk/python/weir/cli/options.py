@@ -1,32 +1,26 @@
-"""The parameters that commands share, and how durations are written.
+"""The parameters that commands share.
 
 Knows: names, help texts and checks of parameters. Must never know: what a command does with them.
 """
 
-import re
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from weir.durations import parse_ms
+
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
-_DURATION: Final = re.compile(r"(\d{1,12})(ms|s|m|h|d)")
-_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def duration_ms(text: str | int) -> int:
-    """`250ms`, `30s`, `5m`, `2h`, `7d` → milliseconds; 0 needs no unit. A default comes as what it is.
-
-    A number without a unit is refused: it would be seconds to some and milliseconds to others.
-    """
+    """`250ms`, `30s`, `5m`, `2h`, `7d` → milliseconds; 0 needs no unit. A default comes as what it is."""
     if isinstance(text, int):
         return text
-    if text == "0":
-        return 0
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is no duration such as 250ms, 30s, 5m, 2h or 7d")
-    return int(found[1]) * _UNIT_MS[found[2]]
+    try:
+        return parse_ms(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 Stream = Annotated[str, typer.Argument(help="the stream", show_default=False)]

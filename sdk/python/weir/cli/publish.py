@@ -9,12 +9,13 @@ each of them once, for as long as it remembers: a day, and 10 000 batches of a s
 known key is refused, so a changed input, --batch or --format is told instead of being mixed in.
 """
 
+import json
 import os
 import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
@@ -23,9 +24,10 @@ import typer
 
 from weir.cli import options, output
 from weir.cli.failure import Failure
+from weir.errors import WeirError
 
 if TYPE_CHECKING:
-    from weir.cli.client import Gateway
+    from weir import Client
     from weir.cli.sources import Batch
 
 _STANDARD_INPUT: Final = Path("-")
@@ -116,9 +118,9 @@ def publish(  # noqa: PLR0913 - a command's options are its parameters
     """
     if resume_key == "":
         raise typer.BadParameter("it is not empty", param_hint="--resume-key")
-    from weir.cli.client import Gateway
+    from weir.cli.gateway import connect as open_client
 
-    connect = partial(Gateway, url, token_file, patience_ms=patience_ms)
+    connect = partial(open_client, url, token_file, patience_ms=patience_ms)
     fields = _fields(what or [])
     outcome = Outcome()
     if not fields:
@@ -128,13 +130,13 @@ def publish(  # noqa: PLR0913 - a command's options are its parameters
         raise typer.BadParameter("it goes with a file or standard input", param_hint="--format")
     else:
         run = Run(resume_key or _new_name(), resume_key is not None, None)
-        with connect(tell=output.say) as gateway:
-            _send(gateway, stream, run, _entry(fields), outcome)
+        with connect() as client:
+            _send(client, stream, run, _entry(fields), outcome)
     output.lines([_summary(outcome, as_json=as_json)])
 
 
 def _publish_file(
-    connect: "Callable[..., Gateway]",
+    connect: "Callable[..., AbstractContextManager[Client]]",
     stream: str,
     file: Path,
     written: str,
@@ -151,10 +153,10 @@ def _publish_file(
         with (
             _explained(run, outcome),
             _progress(run.bytes_total) as (advance, tell),
-            connect(tell=tell) as gateway,
+            connect(say=tell) as client,
         ):
             for one in found:
-                _send(gateway, stream, run, one, outcome)
+                _send(client, stream, run, one, outcome)
                 advance(one.bytes_read, outcome.stored + outcome.repeated)
                 if one.position == remembered_keys_max:
                     tell(f"more than {remembered_keys_max:,} batches: the same again would store some twice")
@@ -176,13 +178,11 @@ def _fields(words: list[str]) -> list[tuple[str, str]]:
 
 def _entry(fields: list[tuple[str, str]]) -> "Batch":
     """A batch of one entry."""
-    import orjson
-
     from weir.cli.sources import Batch
 
     try:
-        return Batch(0, orjson.dumps({"fields": fields}) + b"\n", [], 0)
-    except orjson.JSONEncodeError:
+        return Batch(0, json.dumps({"fields": fields}, ensure_ascii=False).encode() + b"\n", [], 0)
+    except UnicodeEncodeError:
         raise typer.BadParameter("the fields are not UTF-8") from None
 
 
@@ -193,21 +193,24 @@ def _new_name() -> str:
     return secrets.token_hex(16)
 
 
-def _send(gateway: "Gateway", stream: str, run: Run, batch: "Batch", outcome: Outcome) -> None:
+def _send(client: "Client", stream: str, run: Run, batch: "Batch", outcome: Outcome) -> None:
     """Store a batch; a refusal names the line of the input, where it names an entry."""
+    from weir import _calls
+    from weir.errors import ApiError
+
     try:
-        answer = gateway.publish(stream, batch.body, run.key(batch.position))
-    except Failure as failure:
-        index = failure.members.get("index")
-        if failure.code == "idempotency_mismatch":
+        answer = client.call(_calls.publish_lines(stream, batch.body, run.key(batch.position)))
+    except ApiError as refused:
+        index = refused.problem.get("index")
+        if refused.code == "idempotency_mismatch":
             sentence = "under this name other input was published before, or with another --batch or --format"
-            raise Failure(sentence, code=failure.code) from None
+            raise Failure(sentence, code=refused.code) from None
         if not isinstance(index, int) or index >= len(batch.numbers):
             raise
         # The gateway counts the lines of the batch, people those of their file.
-        sentence = _PLACE_IN_BATCH.sub("", failure.sentence, count=1).lstrip(":/ ")
-        raise Failure(f"line {batch.numbers[index]}: {sentence}", code=failure.code) from None
-    outcome.add(answer["count"], answer["last_id"], duplicate=answer["duplicate"])
+        sentence = _PLACE_IN_BATCH.sub("", refused.detail, count=1).lstrip(":/ ")
+        raise Failure(f"line {batch.numbers[index]}: {sentence}", code=refused.code) from None
+    outcome.add(answer.count, answer.last_id, duplicate=answer.duplicate)
 
 
 @contextmanager
@@ -249,7 +252,7 @@ def _explained(run: Run, outcome: Outcome) -> Iterator[None]:
     """Says what is stored when it cannot go on, and how to."""
     try:
         yield
-    except (Failure, KeyboardInterrupt) as error:
+    except (WeirError, KeyboardInterrupt) as error:
         is_interrupted = isinstance(error, KeyboardInterrupt)
         if run.resumable and (is_interrupted or outcome.batches):
             name = output.word(run.name)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from weir.cli import options, output
-from weir.cli.failure import Failure
 
 if TYPE_CHECKING:
-    from weir.cli.client import Gateway
+    from weir import Client
 
 Entry = dict[str, Any]
 
@@ -36,7 +35,7 @@ def read(  # noqa: PLR0913 - a command's options are its parameters
     token_file: options.TokenFile = None,
 ) -> None:
     """Print a range of entries, one a line."""
-    from weir.cli.client import Gateway
+    from weir.cli.gateway import connect
 
     bounds = {
         "start": None if since else start,
@@ -46,37 +45,26 @@ def read(  # noqa: PLR0913 - a command's options are its parameters
     }
     if (since and start != "-") or (until and end != "+"):
         raise typer.BadParameter("--since stands in place of --start, --until in place of --end")
-    with Gateway(url, token_file) as gateway:
+    with connect(url, token_file) as client:
         found = False
-        for page in pages(gateway, stream, bounds, count=None if everything else count, reverse=reverse):
+        for page in pages(client, stream, bounds, count=None if everything else count, reverse=reverse):
             found = found or bool(page)
             output.entries(page, as_json=as_json)
-        if not found and not _exists(gateway, stream):
+        if not found and client.get_stream(stream) is None:
             output.say(f"there is no stream {output.word(stream)}")
 
 
-def _exists(gateway: "Gateway", stream: str) -> bool:
-    from weir.cli.client import of_stream
-
-    try:
-        gateway.get(of_stream(stream))
-    except Failure as failure:
-        if failure.code != "no_stream":
-            raise
-        return False
-    return True
-
-
 def pages(
-    gateway: "Gateway", stream: str, bounds: dict[str, str | None], *, count: int | None, reverse: bool
+    client: "Client", stream: str, bounds: dict[str, str | None], *, count: int | None, reverse: bool
 ) -> Iterator[list[Entry]]:
     """The entries of a range, at most `count` of them, None for all; newest first if `reverse`."""
-    from weir.cli.client import of_stream
+    from weir import _calls
 
-    path, left = f"{of_stream(stream)}/entries", count
+    left = count
     while left is None or left > 0:
         asked = page_entries_max if left is None else min(left, page_entries_max)
-        answer = gateway.get(path, {**bounds, "count": asked, "reverse": reverse or None})
+        query = {**bounds, "count": asked, "reverse": reverse or None}
+        answer = client.call(_calls.raw(_calls.read(stream, query)))
         found: list[Entry] = answer["entries"]
         yield found
         if not found or not answer["more"]:

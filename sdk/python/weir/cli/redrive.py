@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from weir.cli import options, output
-from weir.cli.failure import Failure
 
 if TYPE_CHECKING:
-    from weir.cli.client import Gateway
+    from weir import Client
 
 _count_default: Final = 100
 # IDs of one request; far below what a gateway allows.
@@ -53,10 +52,10 @@ def redrive(  # noqa: PLR0913 - a command's options are its parameters
         raise typer.BadParameter("IDs go without --reason, --consumer, --start, --end, --count and --all")
     if everything and count is not None:
         raise typer.BadParameter("--count and --all are two numbers of dead letters")
-    from weir.cli.client import Gateway
+    from weir.cli.gateway import connect
 
-    with Gateway(url, token_file, patience_ms=patience_ms, tell=output.say) as gateway:
-        calls = Calls(gateway, stream, group, dry_run=dry_run)
+    with connect(url, token_file, patience_ms=patience_ms) as client:
+        calls = Calls(client, stream, group, dry_run=dry_run)
         most = None if everything else count or _count_default
         total, answer = 0, None
         for answer in calls.named(ids) if ids else calls.filtered(wanted, most):
@@ -76,12 +75,10 @@ def _line(row: dict[str, Any]) -> str:
 class Calls:
     """One call after the other, each under a key of its own; each gives its answer."""
 
-    def __init__(self, gateway: "Gateway", stream: str, group: str, *, dry_run: bool) -> None:
-        from weir.cli.client import of_group
-
-        self._gateway = gateway
-        self._group = of_group(stream, group)
-        self._path = f"{self._group}/dead-letters/redrive"
+    def __init__(self, client: "Client", stream: str, group: str, *, dry_run: bool) -> None:
+        self._client = client
+        self._stream = stream
+        self._group = group
         self._dry_run = dry_run
 
     def named(self, ids: list[str]) -> Iterator[dict[str, Any]]:
@@ -112,17 +109,16 @@ class Calls:
 
     def _last(self) -> str:
         """The last ID of the stream of dead letters; without one the call itself says what is missing."""
-        from weir.cli.client import of_stream
+        from weir import _calls
 
-        place = self._gateway.get(self._group)["dead_letter"]
-        try:
-            return _END if place is None else self._gateway.get(of_stream(place["stream"]))["last_id"]
-        except Failure as failure:
-            if failure.code != "no_stream":
-                raise
-            return _END
+        place = self._client.call(_calls.get_group(self._stream, self._group)).get("dead_letter")
+        found = None if place is None else self._client.get_stream(place["stream"])
+        return _END if found is None else found["last_id"]
 
     def _call(self, body: dict[str, object]) -> dict[str, Any]:
-        if self._dry_run:
-            return self._gateway.post(self._path, {**body, "dry_run": True}, repeatable=True)
-        return self._gateway.post(self._path, body, key=f"weir-redrive-{secrets.token_hex(16)}")
+        from weir import _calls
+
+        key = None if self._dry_run else f"weir-redrive-{secrets.token_hex(16)}"
+        body = {**body, "dry_run": True} if self._dry_run else body
+        answer: dict[str, Any] = self._client.call(_calls.redrive(self._stream, self._group, body, key))
+        return answer

@@ -6,13 +6,12 @@ Must never know: HTTP, streams, what becomes of a batch.
 
 import base64
 import csv
+import json
 import os
 import select
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
-
-import orjson
 
 from weir.cli.failure import Failure
 
@@ -126,10 +125,14 @@ def _plain(lines: Lines, texts: Iterable[bytes]) -> Iterator[Row]:
     for text in texts:
         line = text.removesuffix(b"\r")
         try:
-            yield Row(lines.number, orjson.dumps({"data": line.decode()}))
+            yield Row(lines.number, _encode({"data": line.decode()}))
         except UnicodeDecodeError:
             encoded = base64.b64encode(line).decode()
-            yield Row(lines.number, orjson.dumps({"fields": {"data": encoded}, "encoding": "base64"}))
+            yield Row(lines.number, _encode({"fields": {"data": encoded}, "encoding": "base64"}))
+
+
+def _encode(members: dict[str, object]) -> bytes:
+    return json.dumps(members, ensure_ascii=False).encode()
 
 
 def _csv(lines: Lines, texts: Iterable[bytes]) -> Iterator[Row]:
@@ -145,7 +148,7 @@ def _csv(lines: Lines, texts: Iterable[bytes]) -> Iterator[Row]:
                 continue
             if len(row) != len(header):
                 raise Failure(f"line {lines.number}: {len(row)} values for {len(header)} columns")
-            yield Row(lines.number, orjson.dumps(dict(zip(header, row, strict=True))))
+            yield Row(lines.number, _encode(dict(zip(header, row, strict=True))))
     except csv.Error as error:
         raise Failure(f"line {lines.number}: {error}") from None
 

@@ -3,6 +3,7 @@
 Knows: which members of a stream people look at. Must never know: HTTP, how a table is drawn.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
@@ -10,7 +11,6 @@ import typer
 from weir.cli import options, output
 
 _COLUMNS: Final = ("name", "length", "groups", "first_id", "last_id", "memory_bytes")
-_limit_max: Final = 1_000
 
 
 def streams(
@@ -21,10 +21,10 @@ def streams(
     token_file: options.TokenFile = None,
 ) -> None:
     """List the streams."""
-    from weir.cli.client import Gateway
+    from weir.cli.gateway import connect
 
-    with Gateway(url, token_file) as gateway:
-        found = gateway.every("/v1/streams", "streams", {"prefix": prefix, "limit": _limit_max})
+    with connect(url, token_file) as client:
+        found = list(client.list_streams(prefix=prefix))
     output.rows(found, _COLUMNS, as_json=as_json)
 
 
@@ -36,10 +36,11 @@ def info(
     token_file: options.TokenFile = None,
 ) -> None:
     """Describe a stream."""
-    from weir.cli.client import Gateway, of_stream
+    from weir import _calls
+    from weir.cli.gateway import connect
 
-    with Gateway(url, token_file) as gateway:
-        output.members(gateway.get(of_stream(stream)), as_json=as_json)
+    with connect(url, token_file) as client:
+        output.members(client.call(_calls.raw(_calls.get_stream(stream))), as_json=as_json)
 
 
 def trim(  # noqa: PLR0913 - a command's options are its parameters
@@ -67,14 +68,15 @@ def trim(  # noqa: PLR0913 - a command's options are its parameters
         raise typer.BadParameter("one of --maxlen, --minid and --older-than is needed, and one only")
     switches = {"approx": approx, "guard": guard, "dry_run": dry_run}
     body |= {name: True for name, is_on in switches.items() if is_on}
-    from weir.cli.client import Gateway, of_stream
+    from weir import _calls
+    from weir.cli.gateway import connect
 
-    with Gateway(url, token_file) as gateway:
-        answer = gateway.post(f"{of_stream(stream)}/trim", body)
+    with connect(url, token_file) as client:
+        answer = client.call(_calls.trim(stream, body))
     output.lines([output.json_line(answer) if as_json else _trimmed(answer, dry_run=dry_run)])
 
 
-def _trimmed(answer: dict[str, Any], *, dry_run: bool) -> str:
+def _trimmed(answer: Mapping[str, Any], *, dry_run: bool) -> str:
     """What went, or would go."""
     verb = "would remove" if dry_run else "removed"
     line = f"{verb} {output.counted(answer['deleted'], 'entry', 'entries')}"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from weir.cli import options, output
-from weir.cli.failure import Unanswered
 from weir.cli.read import pages
+from weir.errors import NoAnswerError
 
 if TYPE_CHECKING:
-    from weir.cli.client import Gateway
+    from weir import Client
 
 _wait_ms: Final = 20_000
 _page_entries_max: Final = 1_000
@@ -53,15 +53,15 @@ def tail(  # noqa: PLR0913 - a command's options are its parameters
     if group is not None and (last is not None or after is not None):
         raise typer.BadParameter("a group knows where to begin: -n and --after do not go with --group")
     with _until_interrupted():
-        from weir.cli.client import Gateway
+        from weir.cli.gateway import connect
 
-        with Gateway(url, token_file, patience_ms=patience_ms, tell=output.say) as gateway:
+        with connect(url, token_file, patience_ms=patience_ms) as client:
             if group is not None and consumer is not None:
-                _consume(gateway, stream, group, consumer, as_json=as_json)
+                _consume(client, stream, group, consumer, as_json=as_json)
             else:
                 begin = _last_default if last is None else last
-                cursor = after if after is not None else _show_last(gateway, stream, begin, as_json=as_json)
-                _follow(gateway, stream, cursor, as_json=as_json)
+                cursor = after if after is not None else _show_last(client, stream, begin, as_json=as_json)
+                _follow(client, stream, cursor, as_json=as_json)
 
 
 @contextmanager
@@ -73,42 +73,40 @@ def _until_interrupted() -> Iterator[None]:
         raise typer.Exit(0) from None
 
 
-def _show_last(gateway: "Gateway", stream: str, count: int, *, as_json: bool) -> str:
+def _show_last(client: "Client", stream: str, count: int, *, as_json: bool) -> str:
     """Print the newest `count` entries; where to go on."""
     if count == 0:
         return "$"
-    found = [entry for page in pages(gateway, stream, {}, count=count, reverse=True) for entry in page]
+    found = [entry for page in pages(client, stream, {}, count=count, reverse=True) for entry in page]
     found.reverse()
     output.entries(found, as_json=as_json)
     # Whatever an empty stream gets from now on, its first entry too: `$` would be resolved too late.
     return str(found[-1]["id"]) if found else "0"
 
 
-def _follow(gateway: "Gateway", stream: str, cursor: str, *, as_json: bool) -> None:
-    from weir.cli.client import of_stream
+def _follow(client: "Client", stream: str, cursor: str, *, as_json: bool) -> None:
+    from weir import _calls
 
-    path = f"{of_stream(stream)}/entries"
     if cursor == "$":
         # Resolved once: sent twice, it would skip what came between.
-        cursor = gateway.get(path, {"after": cursor})["next"]
+        cursor = client.call(_calls.raw(_calls.read(stream, {"after": cursor})))["next"]
     while True:
-        query = {"after": cursor, "wait": _wait_ms, "count": _page_entries_max}
-        answer = gateway.get(path, query, wait_ms=_wait_ms)
+        query = {"after": cursor, "count": _page_entries_max}
+        answer = client.call(_calls.raw(_calls.read(stream, query, _wait_ms)))
         _show(answer, as_json=as_json)
         cursor = answer["next"]
 
 
-def _consume(gateway: "Gateway", stream: str, group: str, consumer: str, *, as_json: bool) -> None:
-    from weir.cli.client import of_consumer, of_group
+def _consume(client: "Client", stream: str, group: str, consumer: str, *, as_json: bool) -> None:
+    from weir import _calls
 
-    path, ack = f"{of_consumer(stream, group, consumer)}/read", f"{of_group(stream, group)}/ack"
-    history = {"count": _delivered_entries_max, "after": "0-0"}
-    new = {"count": _delivered_entries_max, "wait": _wait_ms}
+    history = _calls.group_read(stream, group, consumer, count=_delivered_entries_max, after="0-0")
+    new = _calls.group_read(stream, group, consumer, count=_delivered_entries_max, wait_ms=_wait_ms)
     owed = True
     while True:
         try:
-            answer = gateway.post(path, history if owed else new, wait_ms=_wait_ms, repeatable=owed)
-        except Unanswered:
+            answer = client.call(_calls.raw(history if owed else new))
+        except NoAnswerError:
             if owed:
                 raise
             # An answer that was lost has delivered its entries all the same: they are in the history.
@@ -117,7 +115,7 @@ def _consume(gateway: "Gateway", stream: str, group: str, consumer: str, *, as_j
         _show(answer, as_json=as_json)
         ids = [entry["id"] for entry in answer["entries"]]
         if ids:
-            gateway.post(ack, {"ids": ids}, repeatable=True)
+            client.call(_calls.ack(stream, group, ids, None))
         owed = owed and bool(ids)
 
 

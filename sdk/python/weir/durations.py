@@ -1,6 +1,6 @@
-"""Durations as people write and read them.
+"""Durations as people write and read them, for command lines and options.
 
-Knows: units. Must never know: which option a duration stands in, Spark.
+Knows: units. Must never know: which option a duration stands in.
 """
 
 import re
@@ -12,7 +12,7 @@ _WRITTEN: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
 _days_shown_max: Final = 9_999
 
 
-def parsed_ms(text: str) -> int:
+def parse_ms(text: str) -> int:
     """`250ms`, `30s`, `5m`, `2h`, `7d` → milliseconds; `0` needs no unit.
 
     Raises ValueError, also for a number without a unit: it would be seconds to some, milliseconds to others.
@@ -25,10 +25,10 @@ def parsed_ms(text: str) -> int:
     return int(found[1]) * _UNIT_MS[found[2]]
 
 
-def shown(ms: float) -> str:
+def format_ms(ms: float) -> str:
     """Milliseconds for people, in the two largest units that tell something: `850 ms`, `12.3 s`, `2h 5m`."""
     if ms < 0:
-        return f"-{shown(-ms)}"
+        return f"-{format_ms(-ms)}"
     if ms < 1_000:
         return f"{ms:.3g} ms" if ms % 1 else f"{int(ms)} ms"
     if ms < 60_000 - 50:

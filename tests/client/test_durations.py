@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyspark_weir.durations import parsed_ms, shown
+from weir.durations import format_ms, parse_ms
 
 
 @pytest.mark.parametrize(
@@ -11,14 +11,14 @@ from pyspark_weir.durations import parsed_ms, shown
 )
 def test_a_duration_has_a_unit(text: str, ms: int) -> None:
     """Only nothing needs none."""
-    assert parsed_ms(text) == ms
+    assert parse_ms(text) == ms
 
 
 @pytest.mark.parametrize("text", ["", "5", "1.5s", "-1s", "5 m", "5M", "1m30s", "٣s", "1s\n", "9" * 13 + "s"])
 def test_what_could_mean_two_things_is_refused(text: str) -> None:
     """With examples of what is meant."""
     with pytest.raises(ValueError, match="no duration such as 250ms"):
-        parsed_ms(text)
+        parse_ms(text)
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_what_could_mean_two_things_is_refused(text: str) -> None:
 )
 def test_people_are_shown_two_units(ms: float, text: str) -> None:
     """Rounding never shows sixty seconds."""
-    assert shown(ms) == text
+    assert format_ms(ms) == text

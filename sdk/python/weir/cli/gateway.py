@@ -1,0 +1,68 @@
+"""The client of one command: where the gateway is, its token, and what is said when a call is repeated.
+
+Knows: the options that all commands have. Must never know: what a command asks for.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import stamina
+import typer
+
+from weir._client import Client
+from weir._http import parse_url
+from weir.cli import output
+from weir.errors import InvalidNameError
+
+if TYPE_CHECKING:
+    from stamina.instrumentation import RetryDetails
+
+_token_bytes_max: Final = 8 << 10
+
+
+@contextmanager
+def connect(
+    url: str,
+    token_file: Path | None,
+    *,
+    patience_ms: int = 0,
+    say: Callable[[str], None] = output.say,
+) -> Iterator[Client]:
+    """A client that repeats a call for `patience_ms`, 0 for never, and says so once for each call.
+
+    Raises BadParameter for what is no URL, no token and no name of a stream, group or consumer.
+    """
+    say_retries(say)
+    token = None if token_file is None else _token(token_file)
+    try:
+        client = Client(str(parse_url(url)), token=token, retry_s=patience_ms / 1000)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from None
+    with client:
+        try:
+            yield client
+        except InvalidNameError as error:
+            raise typer.BadParameter(str(error)) from None
+
+
+def say_retries(say: Callable[[str], None]) -> None:
+    """Say when a call is repeated for the first time."""
+
+    def hook(details: "RetryDetails") -> None:
+        if details.retry_num == 1:
+            say(f"{details.caused_by}; trying again")
+
+    stamina.instrumentation.set_on_retry_hooks([hook])
+
+
+def _token(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            token = file.read(_token_bytes_max + 1).strip()
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--token-file") from None
+    if not token or len(token) > _token_bytes_max or not all(0x21 <= byte <= 0x7E for byte in token):
+        raise typer.BadParameter(f"{path} does not hold one token", param_hint="--token-file")
+    return token.decode("ascii")
