@@ -14,6 +14,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+import weir
 from pyspark_weir import java
 from pyspark_weir.errors import OptionError
 
@@ -98,11 +99,13 @@ def prepare(environment: MutableMapping[str, str], conf: Mapping[str, str]) -> N
     chosen = conf.get("spark.pyspark.python") or environment.get("PYSPARK_PYTHON") or sys.executable
     environment["PYSPARK_PYTHON"] = chosen
     environment["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    home = str(Path(__file__).resolve().parents[1])
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    # An installed pipeline is found anyway; its folder before the standard library would hide that one's.
-    if home not in paths and home not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        environment["PYTHONPATH"] = os.pathsep.join([home, *paths])
+    # What is installed is found anyway; its folder before the standard library would hide that one's.
+    known = {*paths, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    homes = dict.fromkeys(str(Path(file).resolve().parents[1]) for file in (__file__, weir.__file__))
+    missing = [home for home in homes if home not in known]
+    if missing:
+        environment["PYTHONPATH"] = os.pathsep.join([*missing, *paths])
 
 
 def open_session(options: SessionOptions = SessionOptions()) -> SparkSession:

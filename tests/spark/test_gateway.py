@@ -66,6 +66,15 @@ class TestTryingAgain:
         with opened(link) as gateway:
             assert gateway.get("/v1") == {}
 
+    def test_a_fault_in_the_gateway_is_repeated_where_that_is_safe(self) -> None:
+        link = Link(problem(500, "internal"), httpx.Response(200, json={"a": 1}))
+        with opened(link) as gateway:
+            assert gateway.get("/v1") == {"a": 1}
+        link = Link(problem(500, "internal"))
+        with opened(link) as gateway, pytest.raises(Refused, match="internal"):
+            calls.publish(gateway, {"s": [{"fields": {"a": "b"}}]})
+        assert len(link.requests) == 1
+
     def test_retry_after_is_kept(self) -> None:
         slow = httpx.Response(429, headers={"retry-after": "1"}, json={"code": "rate_limited", "detail": "d"})
         link = Link(slow, httpx.Response(200, json={}))
@@ -281,7 +290,7 @@ class TestCalls:
     def test_what_would_be_another_path_is_no_name(self, name: str) -> None:
         with (
             opened(Link(httpx.Response(200))) as gateway,
-            pytest.raises(OptionError, match="no name of a stream"),
+            pytest.raises(OptionError, match="is not a stream name"),
         ):
             calls.stream(gateway, name)
 

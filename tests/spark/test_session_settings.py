@@ -10,7 +10,7 @@ import pytest
 from pyspark_weir.errors import OptionError
 from pyspark_weir.session import SessionOptions, prepare, settings
 
-ROOT = str(Path(__file__).parents[2] / "spark")
+HOMES = [str(Path(__file__).parents[2] / folder) for folder in ("spark", "sdk/python")]
 
 
 def test_a_laptop_gets_two_cores_and_keeps_to_itself() -> None:
@@ -66,9 +66,9 @@ def test_workers_are_this_python_and_find_the_pipeline() -> None:
     environment = {"PYTHONPATH": os.pathsep.join(["/elsewhere", ""])}
     prepare(environment, settings(SessionOptions()))
     assert environment["PYSPARK_PYTHON"] == sys.executable
-    assert environment["PYTHONPATH"] == os.pathsep.join([ROOT, "/elsewhere"])
+    assert environment["PYTHONPATH"] == os.pathsep.join([*HOMES, "/elsewhere"])
     prepare(environment, settings(SessionOptions()))
-    assert environment["PYTHONPATH"] == os.pathsep.join([ROOT, "/elsewhere"]), "once is enough"
+    assert environment["PYTHONPATH"] == os.pathsep.join([*HOMES, "/elsewhere"]), "once is enough"
     assert sysconfig.get_path("purelib") not in environment["PYTHONPATH"]
 
 

@@ -1,73 +1,52 @@
-"""A connection to a gateway: one request, one answer, tried again while that is safe and helps.
+"""A connection to a gateway: `weir.Client` with errors that survive Spark and say which stream they concern.
 
-Knows: HTTP, problem documents, when trying again is safe, how long a server asks to be left alone.
-Must never know: what a call is about, what its answer holds, Spark.
+Knows: what an option remedies, where a token is looked up. Must never know: how a call is repeated, Spark.
 """
 
-import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import quote
 
 import httpx
 import orjson
-import stamina
 from stamina.instrumentation import LoggingOnRetryHook, set_on_retry_hooks
 
-from pyspark_weir.clock import monotonic_s
-from pyspark_weir.errors import OptionError, PipelineError, Refused, Unavailable
+from pyspark_weir.errors import OptionError, Refused, Unavailable
 from pyspark_weir.gateway.access import Access, checked_url
+from weir import ApiError, AuthenticationError, Client, InvalidNameError, NoAnswerError
+from weir._calls import as_is, group_path, stream_path
+from weir._http import Call
 
-# Told on standard error: by its own choice stamina prints, and what a job prints may be read by a program.
+# On standard error: by itself stamina prints, and what a job prints may be read by a program.
 set_on_retry_hooks((LoggingOnRetryHook,))
 
 # One answer of the gateway; its members are the public contract's.
 Answer = dict[str, Any]
 
-_connect_s_max: Final = 5.0
-_pause_s_min: Final = 0.1
-_pause_s_max: Final = 5.0
-# 429: too many at the moment. 503: starting, draining, or a disk that failed.
+# A gateway that is busy, starting or draining.
 _BUSY: Final = frozenset((429, 503))
-# What a proxy says when the gateway behind it is not there, and what a fault says: safe where repeating is.
+# A fault in the gateway, or a proxy with no gateway behind it: the outcome is unknown.
 _BROKEN: Final = frozenset((500, 502, 504))
 _MESSAGE_CHARS_MAX: Final = 500
-
-
-class _Again(Exception):  # noqa: N818 - never leaves this module
-    """Trying again may help, after at least so many seconds."""
-
-    def __init__(self, failure: PipelineError, least_s: float) -> None:
-        super().__init__(failure.sentence)
-        self.failure = failure
-        self.least_s = least_s
 
 
 class Gateway:
     """An open connection; usable by several threads. Not picklable: send its `access` instead.
 
-    `transport` is the way to the gateway, httpx's own by default; `clock` gives seconds that never go back.
+    `transport` is the way to the gateway, httpx's own by default.
     """
 
-    def __init__(
-        self,
-        access: Access,
-        *,
-        transport: httpx.BaseTransport | None = None,
-        clock: Callable[[], float] = monotonic_s,
-    ) -> None:
+    def __init__(self, access: Access, *, transport: httpx.BaseTransport | None = None) -> None:
         self.access = access
         self._url = checked_url(access.url)
-        self._clock = clock
-        loopback = _is_loopback(self._url.host)
-        headers = {"accept": "application/json, application/problem+json"}
-        if loopback:
-            # Between two processes of one machine, packing costs more than it saves.
-            headers["accept-encoding"] = "identity"
-        # A proxy of the environment is never the way to one's own machine.
-        self._client = httpx.Client(headers=headers, transport=transport, trust_env=not loopback)
-        self._authorize()
+        self._token = access.token()
+        self._client = Client(
+            access.url,
+            token=lambda: self._token,
+            timeout_s=access.request_timeout_ms / 1000,
+            retry_s=access.retry_timeout_ms / 1000,
+            transport=transport,
+        )
 
     def __repr__(self) -> str:
         return f"Gateway({self.access.name!r}, {self.access.url!r})"
@@ -93,13 +72,9 @@ class Gateway:
         query: Mapping[str, object] | None = None,
         *,
         about: str = "",
-        headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Read; tried again. `about` names stream and range in errors.
-
-        Raises Refused, Unavailable.
-        """
-        return decoded(self.send("GET", path, query=query, about=about, headers=headers))
+        """Read. `about` names stream and range in errors. Raises Refused, Unavailable."""
+        return decoded(self.send("GET", path, query=query, about=about))
 
     def every(
         self, path: str, member: str, query: Mapping[str, object] | None = None, *, about: str = ""
@@ -124,43 +99,31 @@ class Gateway:
         headers: Mapping[str, str] | None = None,
         about: str = "",
     ) -> Answer:
-        """Do something. `repeatable` where doing it twice is the same as once; elsewhere a lost answer raises
-        Unavailable at once. `wait_ms` is how long the gateway may keep the answer.
+        """Change something. `repeatable` where doing it twice is the same as once; elsewhere a lost answer
+        raises Unavailable at once. `wait_ms` is how long the gateway may keep the answer.
         """
-        return self._change("POST", path, body, wait_ms, repeatable=repeatable, headers=headers, about=about)
+        content = orjson.dumps(body)
+        return decoded(
+            self.send(
+                "POST",
+                path,
+                content=content,
+                headers=headers,
+                wait_ms=wait_ms,
+                repeatable=repeatable,
+                about=about,
+            )
+        )
 
     def patch(self, path: str, body: Mapping[str, object], *, about: str = "") -> Answer:
-        """Set members of something; setting them twice is the same as once."""
-        return self._change("PATCH", path, body, 0, repeatable=True, headers=None, about=about)
+        """Set members of something."""
+        return decoded(self.send("PATCH", path, content=orjson.dumps(body), about=about))
 
     def put(self, path: str, body: Mapping[str, object], *, about: str = "") -> Answer:
-        """Make sure that something is there."""
-        return self._change("PUT", path, body, 0, repeatable=True, headers=None, about=about)
+        """Create something where it is missing."""
+        return decoded(self.send("PUT", path, content=orjson.dumps(body), about=about))
 
-    def _change(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, object],
-        wait_ms: int,
-        *,
-        repeatable: bool,
-        headers: Mapping[str, str] | None,
-        about: str,
-    ) -> Answer:
-        headers = {"content-type": "application/json", **(headers or {})}
-        response = self.send(
-            method,
-            path,
-            content=orjson.dumps(body),
-            headers=headers,
-            wait_ms=wait_ms,
-            repeatable=repeatable,
-            about=about,
-        )
-        return decoded(response)
-
-    def send(  # noqa: PLR0913 - one request has so many parts
+    def send(  # noqa: PLR0913 - the parts of a request
         self,
         method: str,
         path: str,
@@ -173,86 +136,53 @@ class Gateway:
         about: str = "",
     ) -> httpx.Response:
         """The successful answer, read wholly. Raises Refused, Unavailable; both name `about`."""
-        url = self._url.copy_with(path=self._url.path.rstrip("/") + path, query=_query(query))
-        timeout = httpx.Timeout((self.access.request_timeout_ms + wait_ms) / 1000, connect=_connect_s_max)
-        request = self._client.build_request(method, url, content=content, headers=headers, timeout=timeout)
-        patience_s = self.access.retry_timeout_ms / 1000
-        deadline_s = self._clock() + patience_s
-
-        def pause(error: Exception) -> bool | float:
-            """Whether to try again; a number where the server said in how many seconds."""
-            if not isinstance(error, _Again):
-                return False
-            if self._clock() + error.least_s >= deadline_s:
-                return False
-            return error.least_s or True
-
+        call = Call(
+            method,
+            path,
+            as_is,
+            query=query or {},
+            body=content,
+            headers={"content-type": "application/json", **(headers or {})} if content else headers or {},
+            wait_ms=wait_ms,
+            repeatable=repeatable,
+            repeat_faults=True,
+        )
         try:
-            for attempt in stamina.retry_context(
-                on=pause,
-                attempts=None if patience_s else 1,
-                timeout=patience_s or None,
-                wait_initial=_pause_s_min,
-                wait_max=_pause_s_max,
-                wait_jitter=_pause_s_min,
-            ):
-                with attempt:
-                    return self._once(request, about, repeatable=repeatable)
-        except _Again as last:
-            raise last.failure from None
-        raise AssertionError("an attempt answers or raises")
+            return self._send(call)
+        except NoAnswerError as error:
+            raise Unavailable(
+                f"{self._place(about)}: {error}; is it running, and is retryTimeoutMs long enough for its "
+                "restart?"
+            ) from None
+        except ApiError as error:
+            raise self._failure(error, about, repeatable=repeatable) from None
 
-    def _once(self, request: httpx.Request, about: str, *, repeatable: bool) -> httpx.Response:
+    def _send(self, call: Call[Any]) -> httpx.Response:
         try:
-            response = self._client.send(request)
-        except httpx.TransportError as error:
-            failure = Unavailable(
-                f"{self._place(about)}: the gateway does not answer ({_reason(error)}); is it running, "
-                "and is retryTimeoutMs long enough for its restart?"
-            )
-            # What never got there was never done.
-            if repeatable or isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-                raise _Again(failure, 0.0) from None
-            raise failure from None
-        if response.is_success:
-            return response
-        if response.status_code in _BUSY or (repeatable and response.status_code in _BROKEN):
-            failure = Unavailable(f"{self._place(about)}: {_told(response)}")
-            raise _Again(failure, _retry_after_s(response))
-        refused = self._refused(response, about)
-        if response.status_code == 401 and self._authorize():
-            # Tokens are changed while queries run: the file holds another one by now.
-            request.headers["authorization"] = self._client.headers["authorization"]
-            raise _Again(refused, 0.0)
-        raise refused
-
-    def _authorize(self) -> bool:
-        """Send the token that there is now; whether it is another one than before."""
-        token = self.access.token()
-        before = self._client.headers.get("authorization")
-        if token is None or before == f"Bearer {token}":
-            return False
-        self._client.headers["authorization"] = f"Bearer {token}"
-        return True
+            return self._client.send(call)
+        except AuthenticationError:
+            # Tokens are changed while queries run: the file may hold another one by now.
+            before, self._token = self._token, self.access.token()
+            if before == self._token:
+                raise
+            return self._client.send(call)
 
     def _place(self, about: str) -> str:
-        return (
-            f"{about} at {self.access.name} ({self._url})" if about else f"{self.access.name} ({self._url})"
-        )
+        return f"{about} at {self.access.name}" if about else self.access.name
 
-    def _refused(self, response: httpx.Response, about: str) -> Refused:
-        problem = _problem(response)
-        code = problem.get("code")
+    def _failure(self, error: ApiError, about: str, *, repeatable: bool) -> Refused | Unavailable:
+        place, said = f"{self._place(about)} ({self._url})", error.detail[:_MESSAGE_CHARS_MAX]
+        if error.status in _BUSY or (repeatable and error.status in _BROKEN):
+            return Unavailable(f"{place}: {said}")
         return Refused(
-            f"{self._place(about)}: {_told(response)}{self._remedy(response.status_code)}",
-            status=response.status_code,
-            problem=code if isinstance(code, str) else "",
-            members=problem,
+            f"{place}: {said}{self._remedy(error.status)}",
+            status=error.status,
+            problem=error.code,
+            members=error.problem,
         )
 
     def _remedy(self, status: int) -> str:
-        has_token = "authorization" in self._client.headers
-        if status == 401 and not has_token:
+        if status == 401 and self._token is None:
             return "; give a token with tokenFile or tokenEnv"
         if status in (401, 403):
             return "; look whether the token is still good, and what it may do"
@@ -261,12 +191,18 @@ class Gateway:
 
 def of_stream(stream: str) -> str:
     """The path of a stream. Raises OptionError for what is no name."""
-    return f"/v1/streams/{_segment(stream, 'stream')}"
+    try:
+        return stream_path(stream)
+    except InvalidNameError as error:
+        raise OptionError(str(error)) from None
 
 
 def of_group(stream: str, group: str) -> str:
-    """The path of a group."""
-    return f"{of_stream(stream)}/groups/{_segment(group, 'group')}"
+    """The path of a group. Raises OptionError for what is no name."""
+    try:
+        return group_path(stream, group)
+    except InvalidNameError as error:
+        raise OptionError(str(error)) from None
 
 
 def decoded(response: httpx.Response) -> Answer:
@@ -279,62 +215,3 @@ def decoded(response: httpx.Response) -> Answer:
         place = response.url.copy_with(path="/", query=None)
         raise Refused(f"{place} is no gateway: its answer is no JSON object", status=response.status_code)
     return answer
-
-
-def _segment(name: str, what: str) -> str:
-    """A name as a segment of a path. Raises OptionError for what would be another path, or none at all."""
-    if name in ("", ".", "..") or "/" in name:
-        raise OptionError(f"{name!r} is no name of a {what}: it has no '/', and is not '', '.' or '..'")
-    try:
-        return quote(name, safe="")
-    except UnicodeEncodeError:
-        raise OptionError(f"{name!r} is no name of a {what}: it is not Unicode text") from None
-
-
-def _query(query: Mapping[str, object] | None) -> bytes | None:
-    # Written here: some libraries leave `+` and `(` as they are, and IDs begin with them.
-    pairs = (
-        f"{name}={quote(_text(value), safe='')}" for name, value in (query or {}).items() if value is not None
-    )
-    return "&".join(pairs).encode() or None
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _reason(error: httpx.TransportError) -> str:
-    if isinstance(error, httpx.TimeoutException):
-        return "no answer in time"
-    # "[Errno 111] Connection refused" → "connection refused"
-    return str(error).rpartition("] ")[2].lower() or type(error).__name__
-
-
-def _retry_after_s(response: httpx.Response) -> float:
-    value = response.headers.get("retry-after", "")
-    return float(value) if value.isascii() and value.isdigit() else 0.0
-
-
-def _problem(response: httpx.Response) -> dict[str, Any]:
-    """The problem document, or nothing: whatever stands between may answer with anything at all."""
-    try:
-        problem = orjson.loads(response.content)
-    except orjson.JSONDecodeError:
-        return {}
-    return problem if isinstance(problem, dict) else {}
-
-
-def _told(response: httpx.Response) -> str:
-    detail = _problem(response).get("detail")
-    if isinstance(detail, str):
-        return detail[:_MESSAGE_CHARS_MAX]
-    return f"it answered {response.status_code} {response.reason_phrase}".rstrip()

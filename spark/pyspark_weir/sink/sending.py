@@ -146,7 +146,7 @@ class Sender:
                 "POST",
                 request.path,
                 content=request.content,
-                headers={"content-type": "application/json", **request.headers},
+                headers=request.headers,
                 repeatable=request.repeatable,
                 about=about,
             )
