@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 command_s_max: Final = 60
 WEIR: Final = (sys.executable, "-m", "weir")
+TRANSACTION_COMMANDS_MAX: Final = 300
 ROOT: Final = Path(__file__).parent.parent.parent
 
 
@@ -130,6 +131,9 @@ def cells(line: str) -> list[str]:
 
 
 def multi(url: str, commands: Sequence[Sequence[object]]) -> list[dict[str, object]]:
-    """Redis commands as one transaction; their answers."""
-    answers: list[dict[str, object]] = call(url, "/v1/commands/multi-exec", commands)
+    """Redis commands as transactions of as many as one may have; their answers."""
+    answers: list[dict[str, object]] = []
+    for begin in range(0, len(commands), TRANSACTION_COMMANDS_MAX):
+        some = commands[begin : begin + TRANSACTION_COMMANDS_MAX]
+        answers += call(url, "/v1/commands/multi-exec", some)
     return answers

@@ -16,10 +16,9 @@ from weir.cli.redrive import Calls
 def bury(url: str, stream: str, count: int, reason: str = "bad") -> list[str]:
     """So many entries that died, 5-0 and so on; the IDs of their dead letters."""
     commands = [["XADD", stream, f"5-{number}", "n", number] for number in range(count)]
-    for begin in range(0, count, 300):
-        multi(url, commands[begin : begin + 300])
-    redis(url, "XGROUP", "CREATE", stream, "g", "0")
-    redis(url, "XREADGROUP", "GROUP", "g", "c", "COUNT", count, "STREAMS", stream, ">")
+    commands.append(["XGROUP", "CREATE", stream, "g", "0"])
+    commands.append(["XREADGROUP", "GROUP", "g", "c", "COUNT", count, "STREAMS", stream, ">"])
+    multi(url, commands)
     call_group(url, stream, "PATCH", "", {"dead_letter": {"stream": f"{stream} dead"}})
     for begin in range(0, count, 1_000):
         ids = [f"5-{number}" for number in range(begin, min(count, begin + 1_000))]
