@@ -1,4 +1,4 @@
-"""Who may do what: actions, principals, policies.
+"""Authorization: actions, principals, policies.
 
 Knows: what an action means. Must never know: entries, routes, which command or route needs which action.
 """
@@ -26,27 +26,27 @@ class Access(Enum):
     """Routes that need no action of their own."""
 
     OPEN = "open"
-    """Health, documents: anybody may."""
+    """No authorization: health, documents."""
     PER_COMMAND = "per command"
-    """The handler asks for each command."""
+    """The handler authorises each command."""
     PER_STREAM = "per stream"
-    """The handler asks for each stream of the body."""
+    """The handler authorises each stream of the body."""
 
 
 Rule = Action | Access
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """On whose behalf a request is made; `name` is fit for a log line."""
+    """The caller of a request; `name` may be logged."""
 
     name: str
 
 
 class AccessPolicy(Protocol):
-    """Tells principals, and what they may do."""
+    """Identifies callers and decides what they may do."""
 
     def principal(self, headers: Mapping[bytes, bytes]) -> Principal:
-        """Who sent these headers. Raises `unauthenticated`."""
+        """The caller with these headers. Raises `unauthenticated`."""
         ...
 
     def may(self, principal: Principal, action: Action, stream: str | None) -> bool:
@@ -55,7 +55,7 @@ class AccessPolicy(Protocol):
 
 
 class OpenPolicy:
-    """Everybody is the same, and may do everything: for loopback, or where somebody said `insecure`."""
+    """Allows everything to every caller: for loopback, or with the setting `insecure`."""
 
     def principal(self, headers: Mapping[bytes, bytes]) -> Principal:
         return _ANYBODY
@@ -68,8 +68,8 @@ _ANYBODY: Final = Principal("anybody")
 
 
 def require(policy: AccessPolicy, principal: Principal, action: Action, stream: str | None) -> None:
-    """Raise `forbidden` unless the principal may; it tells neither whether the stream exists nor how long it
-    is.
+    """Raise `forbidden` unless the principal may do this. The refusal does not reveal whether the stream
+    exists.
     """
     if not policy.may(principal, action, stream):
         raise RefusalError("forbidden", f"the credentials do not allow to {action} here")

@@ -1,7 +1,6 @@
-"""Backups that are asked for over HTTP: one at a time, beside everything else.
+"""Backups requested over HTTP: one at a time, in a thread.
 
-Knows: where they may go, how the last one ended. Must never know: routes, how a log is
-copied.
+Knows: the directory of backups, the result of the last one. Must never know: routes, how a log is copied.
 """
 
 import asyncio
@@ -70,7 +69,7 @@ class Backups:
             update={"state": "running", "name": name, "started_ms": self._clock.wall_ms()}
         )
         self.last = begun
-        # A daemon: a stop does not wait for it, and half a backup never looks like one.
+        # A daemon thread: a shutdown does not wait. An unfinished backup is not valid.
         threading.Thread(target=self._run, args=(begun, place), name="weir-backup", daemon=True).start()
         return begun
 

@@ -1,6 +1,6 @@
-"""Dead letters as operators meet them: a warning in the log, and a number.
+"""Reports dead letters to operators: a warning in the log, and a count.
 
-Knows: which entries became dead letters, of which group, why. Must never know: what stands in them.
+Knows: which entries were dead-lettered, of which group, and why. Must never know: what entries contain.
 """
 
 from collections.abc import Sequence
@@ -10,20 +10,20 @@ from typing import Final
 from app import logs
 from engine import ids
 
-# So many IDs stand in one line; the others are in the dead-letter stream.
+# IDs in one line of the log; all of them are in the dead-letter stream.
 _IDS_MAX: Final = 10
 
 MovedEntry = tuple[str, str, int, str]
 
 
 class DeadLetterLog:
-    """Told of each turn's dead letters: stream, group, ID and reason. `total` is how many there were."""
+    """Logs the dead letters of each turn. `total` counts them since the start."""
 
     def __init__(self) -> None:
         self.total = 0
 
     def note(self, letters: Sequence[MovedEntry]) -> None:
-        """Count them; one warning for each group and reason."""
+        """Count dead letters and log one warning for each group and reason."""
         self.total += len(letters)
         for (stream, group, reason), some in groupby(letters, lambda one: (one[0], one[1], one[3])):
             moved = [ids.text(entry_id) for _, _, entry_id, _ in some]

@@ -1,6 +1,6 @@
-"""The gateway's state: starting, ready, restarting, draining; its engine, and the reads that wait on it.
+"""The gateway's state: its phase, its engine, its blocked reads.
 
-Knows: when the engine may be used, how a waiting read ends early. Must never know: routes, bytes on the wire.
+Knows: when the engine may be used, how a blocked read ends early. Must never know: routes, bytes on the wire.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class Phase(Enum):
-    """Where in its life the gateway is."""
+    """The phases of the gateway, in order."""
 
     STARTING = "starting"
     READY = "ready"
@@ -36,7 +36,7 @@ class Phase(Enum):
 
 
 class RecoveryProgress(NamedTuple):
-    """How far reading the log is: the step, and the bytes that it has behind it, of how many."""
+    """Progress of recovery: the current step, bytes done and bytes in total."""
 
     step: str
     done_bytes: int
@@ -44,11 +44,11 @@ class RecoveryProgress(NamedTuple):
 
 
 class ClientLeftError(Exception):
-    """The client closed the connection before its answer was there."""
+    """The client closed the connection before its response was ready."""
 
 
 class Gateway:
-    """One for each process. `open` once the engine has recovered, `drain` when the process is to stop."""
+    """One for each process. Call `open` when the engine has recovered, `drain` before the process stops."""
 
     def __init__(self, settings: Settings, clock: Clock, policy: AccessPolicy | None = None) -> None:
         self.settings = settings
@@ -82,15 +82,15 @@ class Gateway:
         self._engine: EngineProtocol | None = None
         self._feeds: Feeds | None = None
         self._waits = 0
-        # Conversations that an unexpected exception has ended since the gateway started.
+        # WebSocket connections closed by an unexpected exception, since the start.
         self.failed_conversations = 0
         self._started_at = clock.monotonic()
-        # How many connections there are: the server's to say.
+        # The number of connections; set by the server.
         self.connections: Callable[[], int] = lambda: 0
         self.leases = ConsumerLeases()
-        # Who is told when it stops.
+        # Called when the gateway stops.
         self.on_drain: list[Callable[[], None]] = []
-        # Who drops what it has of an engine that is given up.
+        # Called when the engine is replaced: release everything that belongs to it.
         self.on_restart: list[Callable[[], None]] = []
         self._disk_log = logs.FullLog(
             clock.monotonic,
@@ -103,7 +103,7 @@ class Gateway:
 
     @property
     def engine(self) -> EngineProtocol:
-        """The engine, while requests may use it; else the refusal that tells why not."""
+        """The engine. Raises `draining`, `restarting` or `starting` if requests may not use it."""
         if self._engine is not None and self.phase is Phase.READY:
             return self._engine
         if self.phase is Phase.DRAINING:
@@ -114,13 +114,13 @@ class Gateway:
 
     @property
     def feeds(self) -> Feeds:
-        """What follows the engine's streams, under the same conditions."""
+        """The feeds of the engine; raises as `engine` does."""
         _ = self.engine
         assert self._feeds is not None, "it came with the engine"
         return self._feeds
 
     def open(self, engine: EngineProtocol) -> None:
-        """From now on requests are served by this engine."""
+        """Serve requests with this engine."""
         self._engine = engine
         self._feeds = Feeds(engine)
         MemoryLog(engine.memory, self.clock.monotonic)
@@ -135,11 +135,11 @@ class Gateway:
         engine.when_faulty(self._fault)
 
     def _disk_changed(self, reason: str | None) -> None:
-        """The disk has begun to refuse writes, or, without a reason, takes them again."""
+        """Log that the disk refuses writes for `reason`; without a reason, that it accepts them again."""
         self._disk_log.change({} if reason is None else {"reason": reason}, is_full=reason is not None)
 
     def _fault(self, error: BaseException) -> None:
-        """The engine has failed within a turn: nothing is served from its memory any more."""
+        """Handle a failed turn: nothing more is served from the engine's memory."""
         if self.phase is Phase.READY:
             self.phase = Phase.RESTARTING
         logs.get().critical(
@@ -161,17 +161,17 @@ class Gateway:
         self.leases = ConsumerLeases()
 
     def drain(self) -> None:
-        """From now on nothing new is begun; reads that wait end at once, with nothing delivered to them."""
+        """Begin nothing new. Blocked reads end at once, without entries."""
         self.phase = Phase.DRAINING
         self.leases.wake()
-        for told in self.on_drain:
-            told()
+        for notify in self.on_drain:
+            notify()
         if self._engine is not None:
             self._engine.end_waits()
 
     @property
     def state(self) -> str:
-        """What it can do: its phase, but `storage_failed` where the log takes no writes any more."""
+        """The phase, or `storage_failed` if the log accepts no writes."""
         engine = self._engine
         if self.phase is Phase.READY and engine is not None and engine.log_figures().failure is not None:
             return "storage_failed"
@@ -179,16 +179,16 @@ class Gateway:
 
     @property
     def uptime_ms(self) -> int:
-        """How long it has been there."""
+        """Time since the start, in milliseconds."""
         return round((self.clock.monotonic() - self._started_at) * 1000)
 
     @property
     def followers(self) -> int:
-        """How many reads wait, and connections follow streams."""
+        """The number of blocked reads and of connections that follow streams."""
         return self._waits
 
     def follow(self) -> None:
-        """Count one more read that waits, or connection that follows streams, until `unfollow`.
+        """Count one more blocked read or following connection, until `unfollow`.
 
         Raises `too_many_waiters`.
         """
@@ -197,7 +197,7 @@ class Gateway:
         self._waits += 1
 
     def unfollow(self) -> None:
-        """One less."""
+        """Count one less."""
         self._waits -= 1
 
     async def wait(
@@ -207,10 +207,12 @@ class Gateway:
         until: asyncio.Future[None] | None = None,
         give_back: Callable[[T], None] | None = None,
     ) -> T:
-        """Run a read that may wait. It ends with the client's connection and with the gateway's drain.
+        """Run a read that may block. It ends when the client disconnects or the gateway drains.
 
-        A read that takes entries from others ends by `until`, never by being cancelled, and `give_back`
-        returns what came for a client that has left. Raises ClientLeftError, `draining`, `too_many_waiters`.
+        A read that delivers entries to a consumer is ended by `until`, never cancelled, and `give_back`
+        returns entries that arrive for a client that has left.
+
+        Raises ClientLeftError, `draining`, `too_many_waiters`.
         """
         try:
             self.follow()
@@ -251,7 +253,7 @@ def _rewrite_failed(reason: str, retry_s: float) -> None:
 
 
 def draining() -> RefusalError:
-    """503: the gateway is about to stop."""
+    """503: the gateway is stopping."""
     return RefusalError("draining", "the gateway is shutting down: try again in a moment, here or elsewhere")
 
 
@@ -262,7 +264,7 @@ async def wait_for_disconnect(receive: Receive) -> None:
 
 
 async def _end_read(task: asyncio.Future[Any], until: asyncio.Future[None] | None) -> None:
-    """End the read, and wait until the engine has taken it off its list."""
+    """End the read, and wait until the engine has removed it."""
     if until is None:
         task.cancel()
     elif not until.done():

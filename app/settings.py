@@ -1,7 +1,7 @@
 """The settings: one frozen object from flags, environment, file and defaults, in this order.
 
-Knows: every setting with its unit, its range and what it is for; the environment's home.
-Must never know: the engine's inside, routes.
+Knows: each setting's unit, range and purpose. The only module that reads the environment.
+Must never know: the internals of the engine, routes.
 """
 
 import json
@@ -29,13 +29,13 @@ from engine.commands import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
 PREFIX: Final = "WEIR_"
 CONFIG_VARIABLE: Final = "WEIR_CONFIG"
 
-# How alike two names are, from 0 to 1, for one to be meant by the other.
+# Similarity, from 0 to 1, from which an unknown name is taken for a misspelt one.
 _NEARNESS_MIN: Final = 0.6
-# Variables that are no settings of a server: which gateway and which Java the other commands use.
+# Variables that other commands read: the file of settings, the gateway's URL, the path of Java.
 _OTHER_VARIABLES: Final = ("CONFIG", "URL", "JAVA")
-# Kubernetes gives every container these for a service that is called `weir`.
+# Kubernetes sets these in every container if a service is called `weir`.
 _SERVICE_VARIABLE: Final = re.compile(r"SERVICE_.*|PORT_\d+_.*")
-# Among them one that is named like a setting; it holds a URL, as in tcp://10.0.0.1:8080.
+# One of them has the name of a setting, but holds a URL such as tcp://10.0.0.1:8080.
 _SERVICE_PORT: Final = f"{PREFIX}PORT"
 _SERVICE_SCHEMES: Final = ("tcp://", "udp://", "sctp://")
 
@@ -43,11 +43,11 @@ Fsync = Literal["always", "everysec", "no"]
 
 
 class SettingsError(Exception):
-    """The settings cannot be used; the text says which one and why, one line each."""
+    """The settings are invalid. The text has one line for each error: the setting and the reason."""
 
 
 def _split(value: object) -> object:
-    """Lists come from the environment and from flags as words between commas."""
+    """Split a list that the environment or a flag gives as comma-separated text."""
     return (
         tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
     )
@@ -58,22 +58,24 @@ _ORIGIN: Final = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#*]+")
 
 
 def _hosts(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Hosts as a header has them: what could never match is refused."""
+    """Refuse a host that no Host header can match."""
     lower = tuple(word.lower() for word in words)
     for word in lower:
         if not _HOST.fullmatch(word):
             raise ValueError(
-                f"{word!r} is no host: give names or addresses, as in weir.example or [::1]:8080"
+                f"{word!r} is no host: use a name or an address, for example weir.example or [::1]:8080"
             )
     return lower
 
 
 def _origins(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The same of origins."""
+    """Refuse an origin that no Origin header can match."""
     lower = tuple(word.lower() for word in words)
     for word in lower:
         if not _ORIGIN.fullmatch(word):
-            raise ValueError(f"{word!r} is no origin: give scheme and host, as in https://app.example, or *")
+            raise ValueError(
+                f"{word!r} is no origin: use scheme and host, for example https://app.example, or *"
+            )
     return lower
 
 
@@ -82,120 +84,137 @@ Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterVal
 
 
 class Settings(BaseSettings):
-    """Each field is also `WEIR_<NAME>` in the environment, a key of the TOML file, and, the common ones, a
-    flag.
+    """All settings. Each can be set as `WEIR_<NAME>` in the environment or as a key of the TOML file; the
+    common ones have a flag too.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True)
 
-    host: str = Field("127.0.0.1", description="address to listen on; beyond loopback needs `insecure`")
+    host: str = Field("127.0.0.1", description="address to listen on; any but loopback needs `insecure`")
     port: int = Field(8080, ge=0, le=65_535, description="port to listen on; 0 takes any free one")
-    data: Path = Field(Path("weir-data"), description="directory of the log; made where it is missing")
+    data: Path = Field(Path("weir-data"), description="directory of the log; created if it is missing")
     backup_dir: str = Field(
-        "", description="directory for the backups of POST /v1/admin/backup; empty: none are made"
+        "", description="directory for backups made by POST /v1/admin/backup; empty disables them"
     )
-    fsync: Fsync = Field("everysec", description="when the log is synced")
-    insecure: bool = Field(
-        default=False, description="listen beyond loopback though nobody has to authenticate"
-    )
+    fsync: Fsync = Field("everysec", description="when the log is synced to disk")
+    insecure: bool = Field(default=False, description="listen on more than loopback without authentication")
     allowed_hosts: Hosts = Field(
-        (), description="names, besides loopback, that Host may have; `insecure` beyond loopback needs them"
+        (),
+        description="allowed Host headers besides loopback; required by `insecure` on other addresses",
     )
     allowed_origins: Origins = Field(
-        (), description="origins of web pages that may call, or *; own pages always may"
+        (), description="origins whose web pages may call the API, or *; the gateway's own pages always may"
     )
 
-    body_bytes_max: int = Field(8 << 20, ge=1 << 10, le=1 << 30, description="bytes of a request's body")
-    entry_bytes_max: int = Field(1 << 20, ge=64, le=1 << 26, description="bytes of an entry as it is stored")
-    entry_fields_max: int = Field(1_024, ge=1, le=1 << 20, description="fields of an entry")
-    batch_entries_max: int = Field(10_000, ge=1, le=1_000_000, description="entries of a batch")
-    pipeline_commands_max: int = Field(10_000, ge=1, le=1_000_000, description="commands of a pipeline")
-    streams_max: int = Field(
-        100_000, ge=1, le=10_000_000, description="streams there may be; what is beyond is not created"
+    body_bytes_max: int = Field(
+        8 << 20, ge=1 << 10, le=1 << 30, description="maximum size of a request body, in bytes"
     )
-    groups_max: int = Field(1_000, ge=1, le=1_000_000, description="groups that a stream may have")
-    consumers_max: int = Field(10_000, ge=1, le=1_000_000, description="consumers that a group may have")
+    entry_bytes_max: int = Field(
+        1 << 20, ge=64, le=1 << 26, description="maximum size of a stored entry, in bytes"
+    )
+    entry_fields_max: int = Field(1_024, ge=1, le=1 << 20, description="maximum fields of an entry")
+    batch_entries_max: int = Field(10_000, ge=1, le=1_000_000, description="maximum entries of a batch")
+    pipeline_commands_max: int = Field(
+        10_000, ge=1, le=1_000_000, description="maximum commands of a pipeline"
+    )
+    streams_max: int = Field(
+        100_000, ge=1, le=10_000_000, description="maximum number of streams; further ones are not created"
+    )
+    groups_max: int = Field(1_000, ge=1, le=1_000_000, description="maximum groups of a stream")
+    consumers_max: int = Field(10_000, ge=1, le=1_000_000, description="maximum consumers of a group")
     memory_bytes_max: int = Field(
         0,
         ge=0,
         le=1 << 50,
-        description="bytes of memory from which on writes are refused; 0: three quarters of what the "
-        "container, or the machine, has",
+        description="memory use, in bytes, at which writes are refused; 0 means three quarters of the memory "
+        "of the container or machine",
     )
     pipeline_bytes_max: int = Field(
-        64 << 20, ge=1 << 10, le=1 << 32, description="bytes that several commands are answered together"
+        64 << 20, ge=1 << 10, le=1 << 32, description="maximum size of a pipeline response, in bytes"
     )
     request_streams_max: int = Field(
-        1_000, ge=1, le=100_000, description="streams that one request reads from or publishes into"
+        1_000, ge=1, le=100_000, description="maximum streams that one request reads or publishes to"
     )
-    ids_max: int = Field(10_000, ge=1, le=1_000_000, description="IDs named in one request")
-    json_depth_max: int = Field(32, ge=4, le=512, description="levels of nested JSON")
-    answer_bytes_max: int = Field(8 << 20, ge=1 << 10, le=1 << 30, description="bytes of an answer's entries")
+    ids_max: int = Field(10_000, ge=1, le=1_000_000, description="maximum IDs in one request")
+    json_depth_max: int = Field(32, ge=4, le=512, description="maximum depth of nested JSON")
+    answer_bytes_max: int = Field(
+        8 << 20, ge=1 << 10, le=1 << 30, description="maximum size of the entries in a response, in bytes"
+    )
     count_default: int = Field(
-        100, ge=1, le=1_000_000, description="entries of an answer that names no count"
+        100, ge=1, le=1_000_000, description="entries of a response if the request sets no count"
     )
-    count_max: int = Field(10_000, ge=1, le=1_000_000, description="entries of any answer")
+    count_max: int = Field(10_000, ge=1, le=1_000_000, description="maximum entries of a response")
     columns_count_max: int = Field(
         100_000,
         ge=1,
         le=10_000_000,
-        description="entries of a page of columns, where `count_max` is not meant",
+        description="maximum entries of a page of columns; replaces `count_max` there",
     )
 
     rewrite_growth_percent: int = Field(
         100,
         ge=0,
         le=100_000,
-        description="growth of the log that brings a rewrite; 0 never",
+        description="growth of the log, in percent, that triggers a rewrite; 0 disables rewrites",
     )
     rewrite_bytes_min: int = Field(
-        64 << 20, ge=1 << 10, le=1 << 50, description="bytes that the log has at least before it is rewritten"
+        64 << 20, ge=1 << 10, le=1 << 50, description="minimum size of the log for a rewrite, in bytes"
     )
-    wait_ms_max: int = Field(60_000, ge=0, le=3_600_000, description="milliseconds that a read may wait")
-    waiters_max: int = Field(20_000, ge=1, le=1_000_000, description="reads that wait at the same time")
-    sockets_max: int = Field(10_000, ge=1, le=1_000_000, description="WebSockets open at the same time")
+    wait_ms_max: int = Field(
+        60_000, ge=0, le=3_600_000, description="maximum time that a read may block, in milliseconds"
+    )
+    waiters_max: int = Field(20_000, ge=1, le=1_000_000, description="maximum number of blocked reads")
+    sockets_max: int = Field(10_000, ge=1, le=1_000_000, description="maximum number of open WebSockets")
     heartbeat_ms: int = Field(
-        15_000, ge=100, le=600_000, description="milliseconds between a WebSocket's heartbeats"
+        15_000, ge=100, le=600_000, description="interval of WebSocket heartbeats, in milliseconds"
     )
     head_bytes_max: int = Field(
-        32 << 10, ge=1 << 10, le=1 << 20, description="bytes of a request's line and headers"
+        32 << 10, ge=1 << 10, le=1 << 20, description="maximum size of the request line and headers, in bytes"
     )
-    request_s_max: int = Field(30, ge=1, le=3_600, description="seconds in which a request must have arrived")
+    request_s_max: int = Field(
+        30, ge=1, le=3_600, description="maximum time for a request to arrive, in seconds"
+    )
     stall_s_max: int = Field(
-        30, ge=1, le=3_600, description="seconds that a reader may take nothing before it is cut"
+        30,
+        ge=1,
+        le=3_600,
+        description="time after which a reader that accepts no data is disconnected, in seconds",
     )
-    keep_alive_s: int = Field(75, ge=1, le=3_600, description="seconds that an idle connection is kept")
+    keep_alive_s: int = Field(
+        75, ge=1, le=3_600, description="time that an idle connection is kept open, in seconds"
+    )
     drain_s_max: int = Field(
-        10, ge=0, le=3_600, description="seconds that a stop waits for answers under way"
+        10,
+        ge=0,
+        le=3_600,
+        description="maximum time that a shutdown waits for responses in progress, in seconds",
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="least level that is logged"
+        "info", description="minimum level that is logged"
     )
     log_format: Literal["json", "console"] = Field(
-        "json", description="form of the log; json for programs, console for people"
+        "json", description="format of the log: json for programs, console for people"
     )
-    log_requests: Literal["all", "failed", "none"] = Field(
-        "all", description="requests that get a line in the log"
-    )
+    log_requests: Literal["all", "failed", "none"] = Field("all", description="which requests are logged")
 
     @property
     def lookups_max(self) -> int:
-        """IDs named in one request whose entries are looked up: to delete, claim or release them. `ids_max`,
-        as far as one turn of the engine has time for them.
+        """Maximum IDs in one request that deletes, claims or releases entries: `ids_max`, but at most what
+        one turn of the engine has time to look up.
         """
         return min(self.ids_max, TURN_LOOKUPS_MAX)
 
     @property
     def transaction_commands_max(self) -> int:
-        """Commands of a transaction: `pipeline_commands_max`, as far as one turn of the engine has time for
-        them.
+        """Maximum commands of a transaction: `pipeline_commands_max`, but at most what one turn of the engine
+        has time for.
         """
         return min(self.pipeline_commands_max, TURN_COMMANDS_MAX)
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether the gateway listens on loopback alone."""
         return host_is_loopback(self.host)
 
     @classmethod
@@ -244,8 +263,8 @@ def load(flags: Mapping[str, object], config: Path | None = None) -> tuple[Setti
 
 
 def unknown_variables(environment: Iterable[str]) -> list[tuple[str, str | None]]:
-    """The variables that are named like a setting and are none, each with the nearest right name, None where
-    nothing is near. A typing error would otherwise leave a default in force without a word.
+    """Variables that begin with `WEIR_` but match no setting, each with the most similar setting or None.
+    Without this check a misspelt variable would leave the default in force silently.
     """
     known = [name.upper() for name in Settings.model_fields] + [*_OTHER_VARIABLES]
     found: list[tuple[str, str | None]] = []
@@ -259,7 +278,7 @@ def unknown_variables(environment: Iterable[str]) -> list[tuple[str, str | None]
 
 
 def describe(name: str) -> str:
-    """What a setting is for, with the words that it may be where it is one of a few."""
+    """The description of a setting, with its allowed values if it is an enumeration."""
     field = Settings.model_fields[name]
     words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     return f"{field.description}: {' | '.join(words)}" if words else str(field.description)
@@ -273,13 +292,13 @@ def toml_line(name: str, value: object) -> str:
 
 
 def _environment() -> list[str]:
-    """The settings that the environment has."""
+    """The settings that the environment sets."""
     variables = {name.upper() for name, value in os.environ.items() if not _is_of_service(name, value)}
     return [name for name in Settings.model_fields if PREFIX + name.upper() in variables]
 
 
 def _is_of_service(variable: str, value: str | None) -> bool:
-    """Whether Kubernetes has set a variable, and no operator."""
+    """Whether Kubernetes has set this variable, not an operator."""
     return variable.upper() == _SERVICE_PORT and value is not None and value.startswith(_SERVICE_SCHEMES)
 
 
@@ -288,7 +307,7 @@ def _path(text: str | None) -> Path | None:
 
 
 def _file(path: Path | None) -> list[str]:
-    """The settings that the file has. What pydantic would pass over, a missing file for one, is refused."""
+    """The settings that the file sets. Refuses what pydantic ignores, for example a missing file."""
     if path is None:
         return []
     try:

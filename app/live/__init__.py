@@ -1,1 +1,1 @@
-"""Readers that stay: fan-out of live entries, leases of consumers, entries in flight."""
+"""Long-lived readers: fan-out of live entries, consumer leases, entries in flight."""

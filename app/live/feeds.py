@@ -1,17 +1,17 @@
-"""Live entries: one reader a stream, however many follow it, and history that joins it without a seam.
+"""Live entries: one read for each stream, shared by all its subscribers, joined to history without a gap.
 
-Knows: pages and who has still to take them, cursors, whom to wake and how many at a time.
-Must never know: sockets, frames, what a follower does with a page.
+Knows: recent pages and which subscribers still need them, cursors, how many subscribers to wake at a time.
+Must never know: sockets, frames, what a subscriber does with a page.
 
-    engine ──one parked XREAD a stream──► Feed: the newest pages ──the very same bytes──► Tail, Tail, Tail …
-      └────────────── XRANGE of what lies between a tail and its feed ──────────────────► a Tail behind
+    engine ──one blocked XREAD a stream──► StreamFeed: newest pages ──same bytes──► Subscriber, Subscriber …
+      └──────── XRANGE between a subscriber's cursor and its feed ────────────────► a Subscriber behind
 
-A tail is its cursor and nothing else. At its feed's position it waits; where the next page begins it takes
-that page; anywhere below it reads what lies between, up to the feed's position and no further. So what is
-old and what is new join without a gap and without a duplicate, and nobody sees what the engine holds back.
+A subscriber's only state is its cursor. At its feed's position it waits. Where a kept page begins, it takes
+that page. Anywhere below, it reads from the engine, up to the feed's position and no further. So history and
+live entries join without a gap or a duplicate, and no subscriber sees entries that are not yet safe.
 
-Where the engine's rules leave no choice: a missing stream is an empty one; one that was deleted and made
-again goes on for a tail with the first entry above its cursor, as XREAD has it.
+As with XREAD, a missing stream is an empty one. If a stream is deleted and created again, a subscriber
+continues with the first entry above its cursor.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from engine.replies import Gap as EngineGap
 
 PAGE_COUNT_MAX: Final = 1_000
 PAGE_BYTES_MAX: Final = 256 << 10
-# What a feed keeps for tails that have not taken it yet. One that is further behind reads the engine.
+# Pages that a feed keeps for its subscribers. A subscriber further behind reads from the engine.
 _RING_PAGES_MAX: Final = 64
 _RING_BYTES_MAX: Final = 1 << 20
-# Waking 10 000 at once would take 0.1 s.
+# Waking 10,000 subscribers in one turn of the event loop would take 0.1 s.
 _WOKEN_A_TURN_MAX: Final = 200
-# While a page is on its way to its tails, which takes about that long, the next one gathers.
-_PAGE_A_TAIL_S: Final = 5e-6
+# Delivering a page takes about this long for each subscriber; meanwhile the next page fills.
+_PAGE_A_SUBSCRIBER_S: Final = 5e-6
 _GATHER_S_MIN: Final = 5e-4
 _GATHER_S_MAX: Final = 5e-3
 _PARK_MS: Final = 60_000
@@ -55,7 +55,7 @@ class FeedPage:
         self._forms: dict[Hashable, bytes] = {}
 
     def cached(self, key: Hashable, make: "Callable[[FeedPage], bytes]") -> bytes:
-        """The page in the form `key`, made once for all tails that share the page."""
+        """The page in the form `key`, made once for all subscribers of the page."""
         form = self._forms.get(key)
         if form is None:
             form = self._forms[key] = make(self)
@@ -75,12 +75,12 @@ class FeedGap:
 
     @property
     def last_id(self) -> int:
-        """The cursor behind the gap."""
+        """The cursor after the gap."""
         return self.first_available - 1
 
 
 class _RingSlot:
-    """A page or a gap in a feed's ring, and how many tails have still to take it."""
+    """A page or a gap in a feed's ring, and how many subscribers still need it."""
 
     __slots__ = ("item", "size", "takers")
 
@@ -91,7 +91,7 @@ class _RingSlot:
 
 
 class Feeds:
-    """All feeds of one engine, on its event loop. `close` when the engine is about to go."""
+    """All feeds of one engine, on its event loop. `close` before the engine closes."""
 
     def __init__(self, engine: EngineProtocol) -> None:
         self.engine = engine
@@ -100,16 +100,17 @@ class Feeds:
         self._waking = False
 
     def __len__(self) -> int:
-        """How many streams are followed."""
+        """The number of followed streams."""
         return len(self._feeds)
 
-    async def tail(
+    async def subscribe(
         self, stream: str, after: int | Cursor, last: int | None = None, bytes_max: int | None = None
     ) -> "Subscriber":
-        """Follow `stream` from behind `after`, an ID or `Cursor.LATEST`; with `last` from so many entries
-        back (fewer where they have more than `bytes_max`), whatever `after` is.
+        """Follow `stream` after the ID `after`, or from its end with `Cursor.LATEST`.
 
-        The tail's `cursor` is an ID from the start: reconnecting with it misses nothing. Raises EngineError.
+        `last` overrides `after`: begin that many entries back, or fewer if they exceed `bytes_max`.
+        The subscriber's `cursor` is an ID from the start: reconnecting with it misses nothing.
+        Raises EngineError.
         """
         commands: list[Command] = [XRead(streams=[(stream, Cursor.LATEST)], count=1)]
         if last:
@@ -124,7 +125,7 @@ class Feeds:
                 )
             )
         looked, *newest = await _turn(self.engine, commands)
-        assert isinstance(looked, StreamsRead), "that is what XREAD answers"
+        assert isinstance(looked, StreamsRead), "XREAD replies with StreamsRead"
         latest = looked.cursors[0][1]
         cursor = after if isinstance(after, int) and not last else latest
         for found in newest:
@@ -136,17 +137,17 @@ class Feeds:
         return Subscriber(feed, cursor)
 
     def close(self, failure: EngineError | None = None) -> None:
-        """Stop reading, and tell all tails why: `draining` if nothing else is said."""
+        """Stop reading. Subscribers fail with `failure`, by default `draining`."""
         for feed in list(self._feeds.values()):
             feed.stop(failure or errors.closing())
 
     def forget(self, feed: "StreamFeed") -> None:
-        """A feed without tails, or one that failed, is no longer anybody's."""
+        """Remove a feed that has failed or has no subscribers."""
         if self._feeds.get(feed.stream) is feed:
             del self._feeds[feed.stream]
 
     def wake(self, callbacks: Iterable[Callback]) -> None:
-        """Call them, a few a turn of the loop: others have their turns between."""
+        """Call the callbacks, a limited number in each turn of the event loop."""
         self._due.extend(callbacks)
         if self._due and not self._waking:
             self._waking = True
@@ -157,16 +158,16 @@ class Feeds:
             callback = self._due.popleft()
             try:
                 callback()
-            except Exception as error:  # noqa: BLE001 - whoever it is, the others are woken
-                told = {"message": "a follower's callback failed", "exception": error}
-                asyncio.get_running_loop().call_exception_handler(told)
+            except Exception as error:  # noqa: BLE001 - the other subscribers are woken
+                context = {"message": "a subscriber's callback failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
         self._waking = bool(self._due)
         if self._waking:
             asyncio.get_running_loop().call_soon(self._wake_some)
 
 
 class StreamFeed:
-    """The one reader of a stream: everything up to `position` was read. `edition` counts what changed."""
+    """The only reader of a stream: it has read up to `position`. `edition` counts changes."""
 
     def __init__(self, feeds: Feeds, stream: str, position: int) -> None:
         self.engine = feeds.engine
@@ -175,8 +176,8 @@ class StreamFeed:
         self.edition = 0
         self.failure: Exception | None = None
         self._feeds = feeds
-        self._tails: set[Subscriber] = set()
-        # Tails at the position, or on their way there through the ring: pages are kept for these alone.
+        self._subscribers: set[Subscriber] = set()
+        # Subscribers at the position, or reaching it through the ring. Pages are kept for these only.
         self._joined = 0
         self._ring: dict[int, _RingSlot] = {}
         self._ring_bytes = 0
@@ -196,12 +197,12 @@ class StreamFeed:
                         bytes_max=PAGE_BYTES_MAX,
                     )
                 )
-                assert isinstance(found, StreamsRead), "that is what XREAD answers"
+                assert isinstance(found, StreamsRead), "XREAD replies with StreamsRead"
                 if found.streams:
                     self._give_out(found.streams[0].entries, found.streams[0].gap)
-                    gather_s = min(self._joined * _PAGE_A_TAIL_S, _GATHER_S_MAX)
+                    gather_s = min(self._joined * _PAGE_A_SUBSCRIBER_S, _GATHER_S_MAX)
                     await asyncio.sleep(gather_s if gather_s >= _GATHER_S_MIN else 0)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the tails are told, for nobody else is there
+        except Exception as error:  # noqa: BLE001 - reported to the subscribers
             self.stop(error)
 
     def _give_out(self, found: Entries, gap: EngineGap | None) -> None:
@@ -233,63 +234,63 @@ class StreamFeed:
         self._feeds.wake(waiting.values())
 
     def rewind(self, position: int) -> None:
-        """Read from an earlier position: the stream was made again, or its last ID was set back, and entries
-        may come that are new to a tail there.
+        """Read from an earlier position: the stream was created again or its last ID was set back, so new
+        entries may have IDs below the position.
         """
         self._reading.cancel()
         self.position = position
         self._ring.clear()
         self._ring_bytes = self._joined = 0
-        for tail in self._tails:
-            tail.joined = False
+        for subscriber in self._subscribers:
+            subscriber.joined = False
         self._reading = asyncio.ensure_future(self._read())
         self._changed()
 
     def stop(self, failure: Exception) -> None:
-        """Read no more; the tails are told why, once they have taken what is there for them."""
+        """Stop reading. Subscribers fail with `failure` after they have taken the pages kept for them."""
         self._reading.cancel()
         self.failure = failure
         self._feeds.forget(self)
         self._changed()
 
-    # --- its tails ------------------------------------------------------------------------------------------
+    # --- its subscribers ------------------------------------------------------------------------------------
 
-    def enter(self, tail: "Subscriber") -> None:
-        """A tail follows this feed."""
-        self._tails.add(tail)
+    def enter(self, subscriber: "Subscriber") -> None:
+        """Add a subscriber."""
+        self._subscribers.add(subscriber)
 
-    def leave(self, tail: "Subscriber") -> None:
-        """A tail follows no more; the last one ends the feed."""
-        self.part(tail)
-        self._tails.discard(tail)
-        self._waiting.pop(tail, None)
-        if not self._tails:
+    def leave(self, subscriber: "Subscriber") -> None:
+        """Remove a subscriber; the last one ends the feed."""
+        self.part(subscriber)
+        self._subscribers.discard(subscriber)
+        self._waiting.pop(subscriber, None)
+        if not self._subscribers:
             self._reading.cancel()
             self._feeds.forget(self)
 
-    def join(self, tail: "Subscriber") -> None:
-        """A tail is at the position: from now on pages are kept until it has taken them."""
-        tail.joined = True
+    def join(self, subscriber: "Subscriber") -> None:
+        """Keep pages for a subscriber, which is at the position."""
+        subscriber.joined = True
         self._joined += 1
 
-    def part(self, tail: "Subscriber") -> None:
-        """A tail takes no more pages from here."""
-        if not tail.joined:
+    def part(self, subscriber: "Subscriber") -> None:
+        """Keep no more pages for a subscriber."""
+        if not subscriber.joined:
             return
-        tail.joined = False
+        subscriber.joined = False
         self._joined -= 1
-        for after in [after for after in self._ring if after >= tail.cursor]:
+        for after in [after for after in self._ring if after >= subscriber.cursor]:
             self._taken(after)
 
     def at(self, cursor: int) -> FeedPage | FeedGap | None:
-        """What begins at the cursor."""
+        """The kept page or gap that begins at the cursor."""
         kept = self._ring.get(cursor)
         return None if kept is None else kept.item
 
-    def take(self, tail: "Subscriber", item: FeedPage | FeedGap) -> None:
-        """A joined tail has the item that begins at its cursor, and moves on."""
-        self._taken(tail.cursor)
-        tail.cursor = item.last_id
+    def take(self, subscriber: "Subscriber", item: FeedPage | FeedGap) -> None:
+        """Move a joined subscriber past the item that begins at its cursor."""
+        self._taken(subscriber.cursor)
+        subscriber.cursor = item.last_id
 
     def _taken(self, after: int) -> None:
         kept = self._ring[after]
@@ -297,52 +298,53 @@ class StreamFeed:
         if kept.takers <= 0:
             self._drop(after)
 
-    def wait(self, tail: "Subscriber", callback: Callback) -> None:
-        """Call once, when something has changed."""
-        self._waiting[tail] = callback
+    def wait(self, subscriber: "Subscriber", callback: Callback) -> None:
+        """Call `callback` once, on the next change."""
+        self._waiting[subscriber] = callback
 
-    def stop_waiting(self, tail: "Subscriber") -> None:
-        """Call no more."""
-        self._waiting.pop(tail, None)
+    def stop_waiting(self, subscriber: "Subscriber") -> None:
+        """Remove a subscriber's callback."""
+        self._waiting.pop(subscriber, None)
 
 
 class Subscriber:
-    """One follower: everything up to `cursor` has been taken. `close` it.
+    """One subscriber of a stream: it has taken everything up to `cursor`. `close` it.
 
-    `next` waits; whoever has no task to wait in registers with `call_when_ready` and asks `take`.
+    `next` waits. Code without a task of its own uses `call_when_ready` and `take`.
     """
 
     __slots__ = ("_dry_edition", "_feed", "cursor", "joined")
 
     def __init__(self, feed: StreamFeed, cursor: int) -> None:
         self.cursor = cursor
-        # Whether the feed keeps pages for it: the feed's to say.
+        # Whether the feed keeps pages for it. Set by the feed.
         self.joined = False
-        # The feed's edition at which nothing was found behind the cursor though it lies below the position.
+        # The feed's edition at which no entry was found between the cursor and the position.
         self._dry_edition = -1
         self._feed = feed
         feed.enter(self)
 
     @property
     def stream(self) -> str:
-        """The name of what is followed."""
+        """The name of the stream."""
         return self._feed.stream
 
     @property
     def caught_up(self) -> bool:
-        """Whether nothing lies behind the cursor at present."""
+        """Whether there are no entries after the cursor at present."""
         feed = self._feed
         return self.cursor >= feed.position or self._dry_edition == feed.edition
 
     def ready(self) -> bool:
-        """Whether `next` would answer, or raise, without waiting for new entries."""
+        """Whether `next` would return or raise without waiting for new entries."""
         return self._feed.failure is not None or not self.caught_up
 
     def take(self, count_max: int, bytes_max: int) -> FeedPage | FeedGap | None:
-        """The shared page, or the gap, that begins at the cursor, which moves behind it. None if there is
-        none at hand, or it has more than so many entries (at least one) or bytes: then `next` has it.
+        """Take the kept page or gap that begins at the cursor, and move the cursor past it.
+
+        None if none is kept, or if it exceeds `count_max` (at least 1) or `bytes_max`: use `look` or `next`.
         """
-        assert count_max > 0, "who has no room takes nothing"
+        assert count_max > 0, "a subscriber without room does not take"
         feed = self._feed
         if self.joined:
             item = feed.at(self.cursor)
@@ -355,15 +357,15 @@ class Subscriber:
         return None
 
     def _join(self) -> None:
-        """At the feed's position pages are kept for it from now on."""
+        """Have pages kept from now on, if the cursor is at the feed's position."""
         if not self.joined and self.cursor == self._feed.position:
             self._feed.join(self)
 
     async def next(self, count_max: int, bytes_max: int) -> FeedPage | FeedGap:
-        """What comes behind the cursor, which moves behind it; waits for it. A page has at least one entry,
-        and else at most so many entries and bytes.
+        """Wait for the next page or gap after the cursor, and move the cursor past it.
 
-        Raises EngineError: `draining` at the end, `storage_failed`. Cancelled it has taken nothing.
+        A page has at least one entry, and otherwise at most `count_max` entries and `bytes_max` bytes.
+        Raises EngineError: `draining` at shutdown, `storage_failed`. If cancelled, it has taken nothing.
         """
         while True:
             item = await self.look(count_max, bytes_max)
@@ -373,8 +375,8 @@ class Subscriber:
                 await self._change()
 
     async def look(self, count_max: int, bytes_max: int) -> FeedPage | FeedGap | None:
-        """The same for who waits in a way of its own (`call_when_ready`): None where nothing is there yet, or
-        where only the cursor has moved.
+        """Like `next`, but without waiting for new entries: None if there are none, or if only the cursor
+        has moved.
         """
         item = self.take(count_max, bytes_max)
         if item is None and self._feed.failure is not None:
@@ -384,8 +386,9 @@ class Subscriber:
         return item
 
     def call_when_ready(self, callback: Callback) -> None:
-        """Call once, from the event loop, when there may be something to take; at once if there is already.
-        It replaces an earlier callback. A call may be for nothing.
+        """Call `callback` once, from the event loop, when there may be entries; immediately if there are.
+
+        Replaces an earlier callback. There may be no entries when it is called.
         """
         if self.ready():
             asyncio.get_running_loop().call_soon(callback)
@@ -394,10 +397,11 @@ class Subscriber:
         self._feed.wait(self, callback)
 
     def take_live(self, count_max: int, bytes_max: int, callback: Callback) -> FeedPage | None:
-        """The shared page at the cursor, if that is all there is, with `callback` registered for what comes
-        next: the short way for those who wait at the end. None, with nothing done, for everything else.
+        """Take the newest page, if the cursor is where it begins, and register `callback` for the next one.
+
+        The fast way for subscribers that are up to date. None, and no change, in every other case.
         """
-        assert count_max > 0, "who has no room takes nothing"
+        assert count_max > 0, "a subscriber without room does not take"
         feed, cursor = self._feed, self.cursor
         if not self.joined or feed.failure is not None:
             return None
@@ -411,7 +415,7 @@ class Subscriber:
         return item
 
     def close(self) -> None:
-        """Follow no more; closing again does nothing."""
+        """Stop following; closing again has no effect."""
         self._feed.leave(self)
 
     async def _change(self) -> None:
@@ -423,14 +427,14 @@ class Subscriber:
             self._feed.stop_waiting(self)
 
     async def _look_behind(self, count_max: int, bytes_max: int) -> FeedPage | FeedGap | None:
-        """What lies between the cursor and the feed's position, or nothing, and then the cursor may move."""
+        """Read entries between the cursor and the feed's position. If there are none, the cursor may move."""
         feed, cursor, position, edition = self._feed, self.cursor, self._feed.position, self._feed.edition
         between = XRange(
             stream=feed.stream, start=cursor + 1, end=position, count=count_max, bytes_max=bytes_max
         )
         look = XRead(streams=[(feed.stream, cursor)], count=1)
         looked, found, edges = await _turn(feed.engine, [look, between, DescribeEdges(stream=feed.stream)])
-        assert isinstance(looked, StreamsRead), "that is what XREAD answers"
+        assert isinstance(looked, StreamsRead), "XREAD replies with StreamsRead"
         gap = looked.streams[0].gap if looked.streams else None
         if gap is not None:
             missed = FeedGap(feed.stream, gap)
@@ -444,13 +448,13 @@ class Subscriber:
         return None
 
     def _pass_over(self, position: int, edition: int, edges: Edges | None) -> None:
-        """Nothing was found below the position."""
+        """Handle that there are no entries between the cursor and the position."""
         feed = self._feed
         if edition == feed.edition and (edges is None or edges.last_id < position):
-            # The next entry may be one below the position, which the feed would never see.
+            # The next entry may have an ID below the position, where the feed would not see it.
             feed.rewind(self.cursor)
         elif edges is not None and 0 < self.cursor < edges.removed_upto:
-            # What was removed is told with the first entry that comes: then it is known where to go on.
+            # The gap is reported with the next entry, when its end is known.
             self._dry_edition = edition
         elif edges is not None and edges.last_id >= position:
             self.cursor = position
@@ -472,7 +476,7 @@ def _fits(item: FeedPage | FeedGap, count_max: int, bytes_max: int) -> bool:
 
 
 def _again(failure: Exception) -> Exception:
-    """The failure, for one of many that it is raised in: each has a trace of its own."""
+    """A copy of the failure, so that each subscriber raises an exception with its own traceback."""
     if isinstance(failure, EngineError):
         return EngineError(failure.code, failure.redis, failure.detail, **failure.members)
     return RuntimeError(f"the feed has failed: {failure!r}")

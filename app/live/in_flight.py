@@ -1,7 +1,8 @@
-"""What a consumer was sent: looking whether it still has it, giving it back, telling that its reader left.
+"""Entries in flight: sent to a consumer, and neither acknowledged nor given back.
 
-Knows: whose entries are read, the commands about them, what is told of their answers.
-Must never know: asyncio, credit, over what entries are sent.
+Knows: the commands that check which entries a consumer still has, return unsent ones, and end a consumer's
+read; how to read their replies.
+Must never know: asyncio, credit, the transport.
 """
 
 from bisect import bisect_right
@@ -12,34 +13,34 @@ from engine import ids
 from engine.commands import EndWait, GiveBack, XPendingRange, XReadGroup
 from engine.replies import GroupRead, PendingList, Reply
 
-# No age makes an entry that somebody owns claimable: only released ones are taken.
+# An idle time that no entry reaches: a read claims released entries only.
 RELEASED_ONLY_MS: Final = (1 << 53) - 1
-# A consumer's own entries grow old too: a shorter time would have it claim them from itself again and again.
+# A consumer's own entries become idle too: with a shorter time it would claim its own entries repeatedly.
 CLAIM_MIN_IDLE_MS_MIN: Final = 1_000
-# How often is looked whether others have taken or settled what a consumer without room was sent.
+# Interval at which a consumer without room checks whether its entries were settled or claimed by others.
 CHECK_S: Final = 1.0
-# So many entries are looked at then.
+# Entries that one check covers.
 _CHECKED_MAX: Final = 10_000
 
 
 class ConsumerKey(NamedTuple):
-    """Whose entries are read."""
+    """The consumer whose entries are read."""
 
     stream: str
     group: str
     name: str
 
     def give_back(self, entry_ids: Sequence[int]) -> GiveBack:
-        """These never left: they go back as they were."""
+        """Return entries that were not sent; their delivery counts are restored."""
         return GiveBack(stream=self.stream, group=self.group, consumer=self.name, ids=tuple(entry_ids))
 
     def leave(self) -> EndWait:
-        """It was read as until now, though its reader may have waited for room all the time."""
+        """End the read. Counts as read until now, even if delivery was delayed by backpressure."""
         return EndWait(streams=[self.stream], group=self.group, consumer=self.name)
 
 
 def give_back(command: XReadGroup, reply: Reply) -> list[GiveBack]:
-    """What returns new entries that a read was given and its client never got: they go back as they were."""
+    """Commands that return the new entries of a reply that its client did not receive."""
     if not isinstance(reply, GroupRead) or command.noack:
         return []
     return [
@@ -52,9 +53,10 @@ def give_back(command: XReadGroup, reply: Reply) -> list[GiveBack]:
 
 
 class PendingCheck:
-    """One look at what a consumer was sent, which is something; `command` answers a list.
+    """A check of which entries a consumer still has pending; `sent` is not empty.
 
-    Where that is more than one look takes in, it is what comes behind `after`, and from the beginning again.
+    One check covers up to 10,000 entries. If more were sent, it covers those after `after`, and starts again
+    from the first once it has reached the last. `command` replies with a PendingList.
     """
 
     def __init__(self, consumer: ConsumerKey, sent: Sequence[int], after: int = ids.ID_MIN) -> None:
@@ -71,11 +73,11 @@ class PendingCheck:
         )
 
     def upto(self, reply: PendingList) -> int:
-        """The last of what was looked at: where the next look goes on."""
+        """The last ID that the check covered; pass it as `after` to the next check."""
         return reply.entries[-1].id if reply.more else self._sent[-1]
 
     def gone(self, reply: PendingList) -> list[int]:
-        """What the consumer has no more."""
+        """The IDs that are no longer pending with the consumer."""
         upto = self.upto(reply)
         own = {one.id for one in reply.entries}
         return [one for one in self._sent if one <= upto and one not in own]

@@ -1,12 +1,12 @@
-"""Consumers read over connections: who has which, and when something of theirs may have been settled.
+"""Consumer leases: each consumer has one reader at a time, over WebSocket or SSE.
 
-Knows: that a consumer has one reader, whatever it reads over, and that the next one waits until the one
-before has no read under way, and has given back what that brought too late.
+Knows: which reader holds which consumer. A new reader waits until the previous one has no read in progress
+and has given back the entries that arrived too late.
 Must never know: the engine, sockets, entries.
 
-What lies in a socket's buffer then may still leave: nobody knows before it has gone or the connection is
-lost, which a reader that takes nothing puts off for seconds. The next one does not wait for that. It gets
-those entries as its history, with one delivery more, whether or not the one before got them.
+The new reader does not wait for the previous reader's socket buffer, which a stalled client can hold for
+seconds. It reads the entries in that buffer as its history, with one more delivery, whether or not the
+previous reader has received them.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from app.live.in_flight import ConsumerKey
 
 
 class ConsumerLease:
-    """One reader's hold on its consumer.
+    """One reader's lease of its consumer.
 
-    `alone` is done once nobody else reads as it, `until` when this reader has to stop, `over` when it has and
-    nothing of what it read is in its hands; a socket's buffer is not its hands.
+    `alone` is done when no other reader reads as this consumer, `until` when this reader has to stop, and
+    `over` when it has stopped and has sent or given back all that it read.
     """
 
     __slots__ = ("_left", "_replaced", "_under_way", "alone", "consumer", "over", "until")
@@ -36,26 +36,26 @@ class ConsumerLease:
         self._left = False
 
     def replace(self) -> None:
-        """Tell the reader that another one comes."""
+        """Notify the reader that another one takes over."""
         if not self._left:
             self._replaced()
 
     def begin(self) -> None:
-        """Something is under way for the reader."""
+        """Count one more operation in progress."""
         self._under_way += 1
 
     def end(self) -> None:
-        """It has come back."""
+        """Count one operation less."""
         self._under_way -= 1
         self._check_over()
 
     def stop(self) -> None:
-        """The reader has to stop."""
+        """Make the reader stop."""
         if not self.until.done():
             self.until.set_result(None)
 
     def leave(self) -> None:
-        """The reader has stopped; its lease is free when what is under way has come back."""
+        """End the lease; the consumer is free when no operation is in progress."""
         self._left = True
         self.stop()
         self._check_over()
@@ -66,16 +66,17 @@ class ConsumerLease:
 
 
 class ConsumerLeases:
-    """All leases of a gateway."""
+    """All consumer leases of a gateway."""
 
     def __init__(self) -> None:
         self._leases: dict[str, dict[ConsumerKey, ConsumerLease]] = {}
-        # In the order in which they came, so that the first is woken first.
+        # Ordered: the first to watch is the first to wake.
         self._watching: dict[str, dict[asyncio.Event, None]] = {}
 
     def acquire(self, consumer: ConsumerKey, replaced: Callable[[], None]) -> ConsumerLease:
-        """Have the consumer, once whoever has it is gone, who is told; `replaced` is called when another
-        reader takes it over in turn.
+        """Lease a consumer. The previous reader is notified; the lease is `alone` when it has ended.
+
+        `replaced` is called when another reader takes over this lease.
         """
         leases = self._leases.setdefault(consumer.stream, {})
         before = leases.get(consumer)
@@ -96,31 +97,31 @@ class ConsumerLeases:
             lease.alone.set_result(None)
             lease.end()
 
-        # Whoever waits for this lease waits for the one before it too.
+        # A reader that waits for this lease also waits for the one before it.
         lease.begin()
         before.over.add_done_callback(alone)
         before.replace()
         return lease
 
     def active(self, stream: str) -> Collection[tuple[str, str]]:
-        """Group and name of all consumers of the stream that somebody reads as, whether or not there is room
-        for an entry at this moment.
+        """Group and name of the stream's connected consumers, so that they are not expired as idle while
+        backpressure delays their reads.
         """
         return {(one.group, one.name) for one in self._leases.get(stream, ())}
 
     def settled(self, stream: str) -> None:
-        """Something of the stream may have been acknowledged, given back or taken over."""
+        """Wake the watchers: entries of the stream may have been acknowledged, given back or claimed."""
         for event in self._watching.get(stream, ()):
             event.set()
 
     def wake(self) -> None:
-        """Let everybody who watches look around: the gateway stops."""
+        """Wake all watchers: the gateway stops."""
         for stream in self._watching:
             self.settled(stream)
 
     @contextmanager
     def watch(self, stream: str) -> Iterator[asyncio.Event]:
-        """An event that is set each time that something may have been settled."""
+        """An event that is set whenever entries of the stream may have been settled."""
         event = asyncio.Event()
         self._watching.setdefault(stream, {})[event] = None
         try:

@@ -1,8 +1,7 @@
-"""The Redis-syntax half of the command door: words in, typed engine commands out, replies back in RESP2
-shapes.
+"""Redis commands: parses their words into engine commands, and shapes replies as RESP2 or JSON.
 
-Knows: which commands there are and how they are written and answered.
-Must never know: HTTP, tokens, the clock, and how the engine does what it is asked.
+Knows: which commands exist, their syntax, the shapes of their replies.
+Must never know: HTTP, tokens, the clock, how the engine runs a command.
 
     request = checked(parse(arguments(json_list, base64=…)), limits)
     resp = request.immediate(now_us) if request.command is None else request.answer(await engine.execute(…))

@@ -1,12 +1,11 @@
-"""The limits of the command door: what a command may carry, and how much it may be answered.
+"""Limits of Redis commands: the size of a command and the size of its reply.
 
-Knows: which commands name many things or are answered with many, and what to say where that is too much.
-Must never know: how a command is written, how much room other answers of the same request have taken.
+Knows: which commands have many arguments or long replies, and what to suggest when a limit is exceeded.
+Must never know: the syntax of a command, the size of other replies in the same request.
 
-Redis has no way to say "there is more": a reply that is cut looks whole. So where a command means all of
-something, an answer beyond the limit is refused, and the refusal names the limit and the way round it. Where
-a command takes what it gets (COUNT of XREAD, XREADGROUP and XAUTOCLAIM is a maximum, and the next call goes
-on from there) the answer is shorter, and nothing beyond it is delivered.
+A Redis reply cannot say that it is incomplete. So if a command asks for all of something, a reply beyond the
+limit is refused, and the refusal names the limit and an alternative. If COUNT is only a maximum and the next
+call continues (XREAD, XREADGROUP, XAUTOCLAIM), the reply is shorter and nothing more is delivered.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,19 +33,19 @@ from engine.commands import (
 )
 from engine.replies import Entries, GroupInfo, PendingList, Reply
 
-# What a field takes at least of an entry's stored form: `"":"",`.
+# The minimum size of a field in a stored entry: `"":"",`.
 _FIELD_BYTES_MIN: Final = 6
 
-# What IDMP remembers of an entry, a hundred times a producer and more, stays small: as a name.
+# A producer has a hundred or more of these in memory.
 _PRODUCTION_BYTES_MAX: Final = 512
 # Consumers and pending entries that XINFO STREAM FULL shows: each takes up to 15 µs of one turn.
 _FULL_ROWS_MAX: Final = 1_000
-# Words of a command besides its fields, streams and IDs.
+# Maximum words of a command besides fields, streams and IDs.
 _OPTIONS_MAX: Final = 64
 
 _GO_ON: Final = "use COUNT, and go on behind the last ID"
 _COUNT_LESS: Final = "use a smaller COUNT"
-# Reads that cannot be bounded beforehand, but by the limits of what exists: their answers are looked at.
+# Reads whose replies cannot be limited in advance: the size is checked afterwards.
 _WAYS_ROUND: Final[dict[type[object], str]] = {
     XPending: "use XPENDING with a range and a count",
     XInfoGroups: "GET /v1/streams/{stream}/groups gives them in pages",
@@ -56,9 +55,7 @@ _WAYS_ROUND: Final[dict[type[object], str]] = {
 
 
 class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one command may carry and get. The names are those of the settings, but for `rows_max`, which is
-    `count_max`, and `lookups_max`, the IDs of entries that are looked up.
-    """
+    """Limits of one command and its reply, named like the settings; `rows_max` is `count_max`."""
 
     entry_bytes_max: int
     entry_fields_max: int
@@ -70,7 +67,7 @@ class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words_max(self) -> int:
-        """How many words a command may have: none has more that are within the other limits."""
+        """Maximum words of a command, which follows from the other limits."""
         return 2 * max(self.entry_fields_max, self.request_streams_max) + self.ids_max + _OPTIONS_MAX
 
 
@@ -78,9 +75,9 @@ class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked(request: CommandRequest, limits: CommandLimits) -> CommandRequest:
-    """The request, its maxima cut to what is answered at most.
+    """The request, with COUNT reduced to the limit where it is a maximum.
 
-    Raises `EngineError` where the command carries too much, `entry_too_large` for one.
+    Raises EngineError if the command is too large, for example `entry_too_large`.
     """
     command = request.command
     if isinstance(command, XAdd | XIdmpRecord):
@@ -128,7 +125,7 @@ def _check_number(found: Sequence[object], what: str, name: str, most: int) -> N
 
 
 def _cut(command: Command | None, rows_max: int) -> Command | None:
-    """The command with its COUNT cut, where COUNT is a maximum and the next call goes on from there."""
+    """The command with its COUNT reduced, if COUNT is a maximum and the next call continues."""
     if isinstance(command, XReadGroup) and (command.count is None or command.count > rows_max):
         return msgspec.structs.replace(command, count=rows_max)
     if isinstance(command, XAutoClaim) and command.count > rows_max:
@@ -140,17 +137,17 @@ def _cut(command: Command | None, rows_max: int) -> Command | None:
 
 
 def is_long(request: CommandRequest) -> bool:
-    """Whether the answer may be long. A claim of given entries that answers with IDs alone repeats them."""
+    """Whether the reply may be long."""
     return request.command is not None and request.command.has_long_reply()
 
 
 def within(
     request: CommandRequest, bytes_max: int, limits: CommandLimits, name: str = "answer_bytes_max"
 ) -> CommandRequest:
-    """The request, answered with at most so many bytes of entries, one entry at least.
+    """The request, limited to `bytes_max` bytes of entries in its reply, but at least one entry.
 
-    A command that means more than that is refused by `answer`; `name` is the limit's. A reading command
-    changes nothing before; those that deliver or claim are given less.
+    `answer` refuses a command that asks for more; `name` is the name of the limit. Commands that deliver
+    or claim entries get fewer instead.
     """
     command = request.command
     if command is None or not is_long(request):
@@ -166,7 +163,7 @@ def within(
 
 def _check(command: Command, bytes_max: int, limits: CommandLimits, name: str) -> Callable[[Reply], None]:
     def check(reply: Reply) -> None:
-        # Where its count ends a list, the answer is what was asked for.
+        # If COUNT ended the list, the reply is complete.
         if isinstance(command, XRange) and isinstance(reply, Entries):
             if reply.more and (command.count is None or reply.count < command.count):
                 raise too_long(bytes_max, name, _GO_ON if command.count is None else _COUNT_LESS)
@@ -187,8 +184,8 @@ def _check_rows(command: XPendingRange, reply: PendingList, rows_max: int) -> No
 def check_written(
     request: CommandRequest, written: int, bytes_max: int, name: str = "answer_bytes_max"
 ) -> None:
-    """Raise where the answer of a read is longer than its limit, `written` bytes, and was not bounded before:
-    names, groups and consumers.
+    """Raise if a reply of `written` bytes is too long: for names, groups and consumers, which are not
+    limited in advance.
     """
     way_round = _WAYS_ROUND.get(type(request.command))
     if way_round is not None and written > bytes_max:
@@ -196,7 +193,7 @@ def check_written(
 
 
 def too_long(bytes_max: int, name: str, way_round: str) -> EngineError:
-    """The answer is beyond a limit."""
+    """The reply exceeds a limit."""
     return errors.invalid(f"ERR the answer is too long: more than {bytes_max} bytes ({name}); {way_round}")
 
 
@@ -204,7 +201,7 @@ def too_long(bytes_max: int, name: str, way_round: str) -> EngineError:
 
 
 def probes(request: CommandRequest, bytes_max: int) -> tuple[Command, ...]:
-    """What to ask before the command is run, because nothing bounds its answer: for `check_probed`."""
+    """Commands that find out the size of an unlimited reply in advance: for `check_probed`."""
     command = request.command
     if not isinstance(command, XInfoStreamFull):
         return ()
@@ -221,7 +218,7 @@ def check_probed(
     limits: CommandLimits,
     name: str = "answer_bytes_max",
 ) -> None:
-    """Raise where the answer would be beyond a limit."""
+    """Raise if the reply would exceed a limit."""
     run, groups = replies
     count = request.command.count if isinstance(request.command, XInfoStreamFull) else None
     if isinstance(run, Entries) and run.more and (count is None or run.count < count):

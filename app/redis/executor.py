@@ -1,8 +1,7 @@
-"""Running parsed Redis commands: authorised, in order, each with its outcome, as far as there is room for
-answers.
+"""Runs parsed Redis commands: authorises them, runs them in order, limits the size of their replies.
 
-Knows: which requests need the engine, which may wait and for how long, how much several may be answered
-together. Must never know: JSON, statuses, any command.
+Knows: which requests need the engine, which may block and for how long, the size limit of several replies.
+Must never know: JSON, HTTP statuses, any single command.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""XADD, XTRIM, XRANGE, XDEL and the others that concern entries and streams alone: words to typed commands.
+"""Parses the commands on entries and streams: XADD, XTRIM, XRANGE, XDEL and others.
 
 Knows: each command's words, their order of checks, and its error texts (semantics 1.3 to 1.7, 1.16).
 Must never know: what is in a stream.

@@ -1,4 +1,4 @@
-"""XREAD and XREADGROUP: words to typed commands.
+"""Parses XREAD and XREADGROUP.
 
 Knows: their words and error texts (semantics 1.8, 1.9). XREADGROUP looks at each ID after it has found the
 group on its stream, stream after stream: a wrong one is refused behind that look.

@@ -1,4 +1,4 @@
-"""XINFO, the keyspace as a whole, settings, and what needs no engine: words to requests.
+"""Parses XINFO, commands on the whole keyspace, CONFIG, and commands that need no engine.
 
 Knows: the words and error texts of DEL, EXISTS, TYPE, KEYS, SCAN, CONFIG, PING, TIME and their like.
 Must never know: the bounds of a setting, what is in a stream.

@@ -1,7 +1,7 @@
-"""One parsed command: what the engine is to run, how its reply is shaped, and who may ask.
+"""One parsed command: the engine command to run, the shape of its reply, the permissions that it needs.
 
-Knows: that some commands need no engine, that blocking has a limit, and which streams a command touches.
-Must never know: how a single command is written, the engine's insides, HTTP.
+Knows: that some commands need no engine, that blocking has a limit, which streams a command uses.
+Must never know: the syntax of any command, the internals of the engine, HTTP.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """SCAN: pages through the stream names.
 
-Knows: that a scan goes through the names in their order, and how a number stands for a place in it.
-Must never know: streams, who asks.
+Knows: that a scan returns names in order, and that a number stands for a position in that order.
+Must never know: streams, the caller.
 
 **The cursor.** Redis's cursors are numbers, and clients make numbers of them, also in JavaScript. A name
 doesn't fit in one, and a count of names would skip one whenever an earlier one is deleted. So a cursor is the

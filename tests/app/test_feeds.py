@@ -57,7 +57,7 @@ async def drained(tail: Subscriber, count_max: int = MANY, bytes_max: int = LARG
 async def test_a_tail_of_what_is_new_gets_that_alone(talk: Conversation, feeds: Feeds) -> None:
     """`$` is resolved when the tail begins, to an ID that a client can go on from."""
     await talk.add("s", "1-0")
-    tail = await feeds.tail("s", NEW)
+    tail = await feeds.subscribe("s", NEW)
     assert (tail.cursor, tail.caught_up) == (1 << 64, True)
     await talk.add("s", "2-0", "3-0")
     assert await drained(tail) == ["2-0", "3-0"]
@@ -65,7 +65,7 @@ async def test_a_tail_of_what_is_new_gets_that_alone(talk: Conversation, feeds: 
 
 async def test_a_missing_stream_is_an_empty_one(talk: Conversation, feeds: Feeds) -> None:
     """Its first entry is pushed to tails of everything and to those of what is new."""
-    tails = [await feeds.tail("none", after) for after in (0, NEW)]
+    tails = [await feeds.subscribe("none", after) for after in (0, NEW)]
     await settle()
     await talk.add("none", "0-1")
     assert [await drained(tail) for tail in tails] == [["0-1"], ["0-1"]]
@@ -73,7 +73,7 @@ async def test_a_missing_stream_is_an_empty_one(talk: Conversation, feeds: Feeds
 
 async def test_tails_share_one_read_and_one_page(talk: Conversation, feeds: Feeds) -> None:
     """However many there are, the engine has one parked read, and an encoded form is made once."""
-    tails = [await feeds.tail("s", NEW) for _ in range(50)]
+    tails = [await feeds.subscribe("s", NEW) for _ in range(50)]
     reading = [asyncio.ensure_future(tail.next(MANY, LARGE)) for tail in tails]
     await settle()
     assert talk.engine.waiting == 1
@@ -92,7 +92,7 @@ async def test_tails_share_one_read_and_one_page(talk: Conversation, feeds: Feed
 
 async def test_the_last_tail_takes_the_reader_along(talk: Conversation, feeds: Feeds) -> None:
     """No feed and no parked read is left behind."""
-    tails = [await feeds.tail("s", NEW) for _ in range(3)]
+    tails = [await feeds.subscribe("s", NEW) for _ in range(3)]
     await settle()
     for tail in tails:
         assert (len(feeds), talk.engine.waiting) == (1, 1)
@@ -111,7 +111,7 @@ async def test_old_and_new_join_without_gap_or_duplicate(talk: Conversation, fee
     for sequence in range(1, 40):
         await talk.add("s", f"1-{sequence}")
     starts = [dice.randrange(60) for _ in range(12)]
-    tails = [await feeds.tail("s", (1 << 64) + start) for start in starts]
+    tails = [await feeds.subscribe("s", (1 << 64) + start) for start in starts]
     got: list[list[str]] = [[] for _ in tails]
     last = 39
     for _ in range(60):
@@ -132,7 +132,7 @@ async def test_nothing_is_handed_out_before_it_is_safe() -> None:
     async with Conversation(disk, "always") as talk:
         await talk.add("s", "1-0")
         feeds = Feeds(talk.engine)
-        tails = [await feeds.tail("s", after) for after in (NEW, 1)]
+        tails = [await feeds.subscribe("s", after) for after in (NEW, 1)]
         await settle()
         disk.hold()
         adding = await talk.begin("XADD", "s", "2-0", "a", "1")
@@ -154,7 +154,7 @@ async def test_nothing_is_handed_out_before_it_is_safe() -> None:
 async def test_a_trim_that_overtakes_is_told_once(talk: Conversation, feeds: Feeds) -> None:
     """To a tail that has fallen behind and to one that waited: a gap, then what is still there."""
     await talk.add("s", "1-0", "2-0", "3-0")
-    behind, waiting = await feeds.tail("s", 1 << 64), await feeds.tail("s", NEW)
+    behind, waiting = await feeds.subscribe("s", 1 << 64), await feeds.subscribe("s", NEW)
     assert await drained(waiting) == []
     await talk.transaction("XADD s 4-0 a 1", "XADD s 5-0 a 1", "XTRIM s MAXLEN 1")
     assert await drained(behind) == ["gap before 5-0", "5-0"]
@@ -165,7 +165,7 @@ async def test_the_beginning_is_never_a_gap(talk: Conversation, feeds: Feeds) ->
     """From 0 means from the oldest that is kept."""
     await talk.add("s", "1-0", "2-0", "3-0")
     await talk.call("XTRIM", "s", "MAXLEN", "1")
-    assert await drained(await feeds.tail("s", 0)) == ["3-0"]
+    assert await drained(await feeds.subscribe("s", 0)) == ["3-0"]
 
 
 async def test_what_was_trimmed_to_nothing_is_told_with_the_next_entry(
@@ -173,7 +173,7 @@ async def test_what_was_trimmed_to_nothing_is_told_with_the_next_entry(
 ) -> None:
     """Only then is it known where to go on; until then the tail waits, and asks nobody."""
     await talk.add("s", "1-0", "2-0")
-    tail = await feeds.tail("s", 1 << 64)
+    tail = await feeds.subscribe("s", 1 << 64)
     await talk.call("XTRIM", "s", "MAXLEN", "0")
     assert await drained(tail) == []
     assert tail.caught_up
@@ -184,7 +184,7 @@ async def test_what_was_trimmed_to_nothing_is_told_with_the_next_entry(
 async def test_deleted_entries_are_passed_over(talk: Conversation, feeds: Feeds) -> None:
     """In the middle they are no gap, and a tail gets past them to what is new."""
     await talk.add("s", "1-0", "2-0", "3-0")
-    tail = await feeds.tail("s", 1 << 64)
+    tail = await feeds.subscribe("s", 1 << 64)
     await talk.call("XDEL", "s", "2-0", "3-0")
     assert await drained(tail) == []
     await talk.add("s", "4-0")
@@ -198,7 +198,7 @@ async def test_a_stream_that_begins_again_is_read_from_each_tails_cursor(
     """As XREAD has it: entries above the cursor are new, wherever other tails are; those below are not."""
     await talk.add("s", "1-0")
     await talk.call("XSETID", "s", "9-0")
-    low, high = await feeds.tail("s", 2 << 64), await feeds.tail("s", NEW)
+    low, high = await feeds.subscribe("s", 2 << 64), await feeds.subscribe("s", NEW)
     await talk.transaction(again)
     assert [await drained(low), await drained(high)] == [[], []]
     await talk.transaction("XADD s 3-0 a 1", "XADD s 4-0 a 1")
@@ -209,7 +209,7 @@ async def test_a_stream_that_begins_again_is_read_from_each_tails_cursor(
 
 async def test_a_cursor_from_the_future_waits_until_it_is_passed(talk: Conversation, feeds: Feeds) -> None:
     """A client may know an ID that the stream has not reached."""
-    tail = await feeds.tail("s", 5 << 64)
+    tail = await feeds.subscribe("s", 5 << 64)
     await talk.add("s", "4-0", "5-0")
     assert await drained(tail) == []
     await talk.add("s", "6-0")
@@ -224,20 +224,20 @@ async def test_a_tail_may_begin_some_entries_back(
 ) -> None:
     """`last` counts from the end; where there are fewer it is the beginning, and that is no gap."""
     await talk.add("s", "1-0", "2-0", "3-0")
-    assert await drained(await feeds.tail("s", NEW, last)) == expected
+    assert await drained(await feeds.subscribe("s", NEW, last)) == expected
 
 
 async def test_the_last_of_nothing_is_what_comes(talk: Conversation, feeds: Feeds) -> None:
     """On an empty stream `last` begins at its end."""
     await talk.add("s", "1-0")
     await talk.call("XDEL", "s", "1-0")
-    tail = await feeds.tail("s", NEW, 3)
+    tail = await feeds.subscribe("s", NEW, 3)
     assert tail.cursor == 1 << 64
 
 
 async def test_a_tail_that_was_cancelled_has_taken_nothing(talk: Conversation, feeds: Feeds) -> None:
     """Its cursor stands where it stood."""
-    tail = await feeds.tail("s", NEW)
+    tail = await feeds.subscribe("s", NEW)
     reading = asyncio.ensure_future(tail.next(MANY, LARGE))
     await settle()
     reading.cancel()
@@ -248,7 +248,7 @@ async def test_a_tail_that_was_cancelled_has_taken_nothing(talk: Conversation, f
 
 async def test_a_tail_that_lags_costs_a_bounded_ring(talk: Conversation, feeds: Feeds) -> None:
     """Beyond it reads the engine; nothing is lost, and those that kept up leave nothing behind."""
-    slow, fast = await feeds.tail("s", NEW), await feeds.tail("s", NEW)
+    slow, fast = await feeds.subscribe("s", NEW), await feeds.subscribe("s", NEW)
     assert await drained(slow) + await drained(fast) == []
     expected = []
     feed = fast._feed  # noqa: SLF001 - what it keeps is nobody's to see
@@ -264,7 +264,7 @@ async def test_a_tail_that_lags_costs_a_bounded_ring(talk: Conversation, feeds: 
 
 async def test_a_shutdown_is_told_after_what_was_read_before(talk: Conversation, feeds: Feeds) -> None:
     """The last page first, then `draining`; a tail that waits is told at once."""
-    tail, waiting = await feeds.tail("s", NEW), await feeds.tail("t", NEW)
+    tail, waiting = await feeds.subscribe("s", NEW), await feeds.subscribe("t", NEW)
     assert await drained(tail) == []
     parked = asyncio.ensure_future(waiting.next(MANY, LARGE))
     await talk.add("s", "1-0")
@@ -287,7 +287,7 @@ async def test_ten_thousand_tails_wake_a_few_a_turn(talk: Conversation, feeds: F
         woken += 1
 
     for _ in range(MANY):
-        (await feeds.tail("s", NEW)).call_when_ready(wake)
+        (await feeds.subscribe("s", NEW)).call_when_ready(wake)
     await talk.call("XADD", "s", "1-0", "a", "1")
     most, before = 0, woken
     while woken < MANY:
@@ -298,7 +298,7 @@ async def test_ten_thousand_tails_wake_a_few_a_turn(talk: Conversation, feeds: F
 
 async def test_who_has_no_task_takes_when_called(talk: Conversation, feeds: Feeds) -> None:
     """A callback is called once; what it finds it may take without waiting, if it fits."""
-    tail = await feeds.tail("s", NEW)
+    tail = await feeds.subscribe("s", NEW)
     found: list[FeedPage | FeedGap | None] = []
     tail.call_when_ready(lambda: found.append(tail.take(MANY, LARGE)))
     await talk.add("s", "1-0")
@@ -316,7 +316,7 @@ async def test_a_follower_that_fails_holds_up_nobody(talk: Conversation, feeds: 
     def fail() -> None:
         raise RuntimeError
 
-    tails = [await feeds.tail("s", NEW) for _ in range(500)]
+    tails = [await feeds.subscribe("s", NEW) for _ in range(500)]
     for name in ("1-0", "2-0"):
         woken: list[Subscriber] = []
         for place, tail in enumerate(tails):

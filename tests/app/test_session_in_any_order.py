@@ -87,7 +87,7 @@ class Conversation(RuleBasedStateMachine):
             assert len(self.world.pushed("t")) <= self.granted["t"]
         if "w" in names_of(self.world.session):
             (work,) = [one for one in self.world.session._by_name.values() if one.name == "w"]  # noqa: SLF001
-            held = getattr(work, "held")  # noqa: B009 - of the kind that works
+            held = getattr(work, "in_flight")  # noqa: B009 - of the kind that works
             assert work.credit is not None
             assert work.credit + len(held) == self.granted["w"]
 

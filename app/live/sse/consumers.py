@@ -1,7 +1,7 @@
-"""Reading as a consumer of a group over a connection: the pump from deliveries to server-sent events.
+"""A consumer of a group over SSE: delivered entries become server-sent events.
 
-Knows: how much is in flight, when there is room for more, and that what was never sent goes back.
-Must never know: how parameters are written, what a delivery is about.
+Knows: how many entries are in flight, when there is room for more, that unsent entries are given back.
+Must never know: how parameters are written, what entries contain.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from engine import ids
 from engine.commands import Cursor, XReadGroup
 from engine.replies import Delivered, GroupRead, PendingList, StreamDeliveries
 
-# So much is read at once, and lost sight of when a connection breaks while it is being sent.
+# Entries of one read: if the connection breaks during a send, it is unknown how many arrived.
 _PIECE_COUNT_MAX: Final = 100
 _PIECE_BYTES_MAX: Final = 64 << 10
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer's stream is asked for."""
+    """What a request for a consumer's events asks for."""
 
     stream: str
     group: str
@@ -35,54 +35,54 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     claim_min_idle_ms: int
 
     @property
-    def whose(self) -> ConsumerKey:
-        """Whose entries they are."""
+    def key(self) -> ConsumerKey:
+        """The consumer whose entries are read."""
         return ConsumerKey(self.stream, self.group, self.consumer)
 
 
 class ConsumerSource:
-    """The source of one consumer's entries: its own pending ones first, then released ones, then new ones."""
+    """Events of one consumer: its own pending entries first, then released entries, then new ones."""
 
-    def __init__(self, gateway: Gateway, asked: ConsumerOptions) -> None:
+    def __init__(self, gateway: Gateway, options: ConsumerOptions) -> None:
         self._gateway = gateway
         self._engine = gateway.engine
         self._clock = gateway.clock
-        self._asked = asked
-        self._place = gateway.leases.acquire(asked.whose, self._replace)
+        self._options = options
+        self._lease = gateway.leases.acquire(options.key, self._replace)
         self._replaced = False
-        # Sent and, as far as is known, neither acknowledged nor gone to others.
+        # Sent and, as far as known, neither acknowledged nor claimed by others.
         self._in_flight: set[int] = set()
         self._silent_since = gateway.clock.monotonic()
 
     @classmethod
-    async def begin(cls, gateway: Gateway, asked: ConsumerOptions) -> "ConsumerSource":
-        """Take the consumer's place, once another connection has left it."""
-        source = cls(gateway, asked)
+    async def begin(cls, gateway: Gateway, options: ConsumerOptions) -> "ConsumerSource":
+        """Lease the consumer; waits until its previous reader has ended."""
+        source = cls(gateway, options)
         try:
-            await asyncio.wait((source._place.alone,))
+            await asyncio.wait((source._lease.alone,))
         except BaseException:
             source.close()
             raise
         return source
 
     def _replace(self) -> None:
-        """Another connection reads as this consumer now."""
+        """Another connection has taken the consumer over."""
         self._replaced = True
-        self._place.stop()
+        self._lease.stop()
 
     def stop(self, pumping: asyncio.Future[None]) -> None:
-        """End it; not by cancelling, for what is being delivered at this moment would be nobody's to see."""
-        self._place.stop()
+        """End `run`. It is not cancelled: a delivery in progress would be lost."""
+        self._lease.stop()
 
     def close(self) -> None:
-        """It has ended."""
-        self._engine.submit([self._asked.whose.leave()], lambda _: None)
-        self._place.leave()
+        """End the consumer's read and its lease."""
+        self._engine.submit([self._options.key.leave()], lambda _: None)
+        self._lease.leave()
 
     async def run(self, put: Put) -> None:
-        """History, then what is released and what is new, never more in flight than was asked for."""
-        until = self._place.until
-        with self._gateway.leases.watch(self._asked.stream) as settled:
+        """Send the history, then released and new entries, with at most `in_flight_max` in flight."""
+        until = self._lease.until
+        with self._gateway.leases.watch(self._options.stream) as settled:
             cursor: int | Cursor = 0
             while not until.done():
                 room = await self._room(put, settled)
@@ -101,32 +101,32 @@ class ConsumerSource:
     # --- reading --------------------------------------------------------------------------------------------
 
     async def _read(self, cursor: int | Cursor, room: int) -> StreamDeliveries | None:
-        """Some entries; new ones are waited for as long as a client may hear nothing."""
-        asked, new = self._asked, cursor is Cursor.NEW
+        """Read some entries. New ones are waited for until the next heartbeat is due."""
+        options, new = self._options, cursor is Cursor.NEW
         block_ms = max(1, round(self._silence_left_s() * 1000))
         command = XReadGroup(
-            group=asked.group,
-            consumer=asked.consumer,
-            streams=[(asked.stream, cursor)],
+            group=options.group,
+            consumer=options.consumer,
+            streams=[(options.stream, cursor)],
             count=min(room, _PIECE_COUNT_MAX),
             block_ms=block_ms if new else None,
-            claim_min_idle_ms=asked.claim_min_idle_ms if new else None,
+            claim_min_idle_ms=options.claim_min_idle_ms if new else None,
             claims_own=False,
             bytes_max=_PIECE_BYTES_MAX,
         )
-        reply = await self._engine.execute(command, until=self._place.until)
-        assert isinstance(reply, GroupRead), "that is what XREADGROUP answers"
+        reply = await self._engine.execute(command, until=self._lease.until)
+        assert isinstance(reply, GroupRead), "XREADGROUP replies with a GroupRead"
         return reply.streams[0] if reply.streams else None
 
     async def _give(self, found: StreamDeliveries, put: Put) -> None:
-        """Send entries; those that the client did not take go back, if they were new to this consumer."""
+        """Send entries. New entries that the client did not accept are given back."""
         text = b"" if found.gap is None else wire.group_gap(found.gap)
         text += b"".join([_event(one) for one in found.entries])
         taken = False
         try:
-            if not self._place.until.done():
+            if not self._lease.until.done():
                 await put(text)
-                taken = self._replaced or not self._place.until.done()
+                taken = self._replaced or not self._lease.until.done()
         finally:
             given = [one.id for one in found.entries]
             if taken:
@@ -136,18 +136,18 @@ class ConsumerSource:
                 await self._give_back(given)
 
     async def _give_back(self, unsent: Sequence[int]) -> None:
-        await self._engine.execute(self._asked.whose.give_back(unsent))
-        self._gateway.leases.settled(self._asked.stream)
+        await self._engine.execute(self._options.key.give_back(unsent))
+        self._gateway.leases.settled(self._options.stream)
 
     # --- what is in flight ----------------------------------------------------------------------------------
 
     async def _room(self, put: Put, settled: asyncio.Event) -> int:
-        """How many more entries may be sent, at least one, which is waited for; 0 at the end."""
-        most = self._asked.in_flight_max
-        while not self._place.until.done():
+        """Wait until an entry may be sent; how many may be. 0 at the end."""
+        most = self._options.in_flight_max
+        while not self._lease.until.done():
             if len(self._in_flight) < most:
                 return most - len(self._in_flight)
-            # Raises `draining`, which nothing else here would notice.
+            # Raises `draining`; nothing else in this loop would.
             _ = self._gateway.engine
             settled.clear()
             await self._look()
@@ -157,28 +157,28 @@ class ConsumerSource:
         return 0
 
     async def _look(self) -> None:
-        """Forget what is no longer pending with this consumer."""
-        look = PendingCheck(self._asked.whose, [*self._in_flight])
+        """Remove what is no longer pending with this consumer."""
+        look = PendingCheck(self._options.key, [*self._in_flight])
         reply = await self._engine.execute(look.command)
-        assert isinstance(reply, PendingList), "that is what XPENDING with a range answers"
+        assert isinstance(reply, PendingList), "XPENDING with a range replies with a PendingList"
         self._in_flight.difference_update(look.gone(reply))
 
     async def _wait(self, settled: asyncio.Event) -> None:
-        """Until something may have been settled, the end, or it is time to look or to be heard."""
+        """Wait until entries may have been settled, a check or a heartbeat is due, or the source ends."""
         wake = settled.set
         timer = asyncio.get_running_loop().call_later(min(CHECK_S, self._silence_left_s()), wake)
 
         def end(_: asyncio.Future[None]) -> None:
             wake()
 
-        self._place.until.add_done_callback(end)
+        self._lease.until.add_done_callback(end)
         try:
             await settled.wait()
         finally:
             timer.cancel()
-            self._place.until.remove_done_callback(end)
+            self._lease.until.remove_done_callback(end)
 
-    # --- being heard ----------------------------------------------------------------------------------------
+    # --- heartbeats -----------------------------------------------------------------------------------------
 
     def _silence_left_s(self) -> float:
         return max(0.0, self._silent_since + events.HEARTBEAT_S - self._clock.monotonic())

@@ -1,10 +1,9 @@
 """Server-sent events as text/event-stream has them (WHATWG HTML, chapter 9.2).
 
-Knows: which bytes end a line there (CR, LF and CRLF, nothing else), and how an event, a comment and a retry
-are written.
-Must never know: what an event is about, sockets.
+Knows: which bytes end a line (CR, LF and CRLF only); how events, comments and `retry` are written.
+Must never know: what an event means, sockets.
 
-    id: 1526919030474-55            only on entries: it is what a client comes back with
+    id: 1526919030474-55            only on entries: a client reconnects with it
     event: entry
     data: {"id":"1526919030474-55","fields":{"temperature":"19.8"}}
     (a blank line: the event is dispatched)
@@ -19,7 +18,7 @@ HEADERS: Final = (
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 )
-# Something arrives at least this often: a client that hears less than that has lost its connection.
+# At least one event or comment is sent in this time: a silent connection is a broken one.
 HEARTBEAT_S: Final = 15.0
 COMMENT: Final = b":\n\n"
 
@@ -28,8 +27,8 @@ _LINE_END: Final = re.compile(rb"\r\n|\r|\n")
 
 
 def event(name: bytes, data: bytes, event_id: bytes | None = None, retry_ms: int | None = None) -> bytes:
-    """One event. `data` is any UTF-8; its line ends arrive as LF. `name` and `event_id` have none, and the
-    ID no NUL, for which clients would ignore it.
+    """One event. `data` is any UTF-8; its line ends arrive as LF. `name` and `event_id` contain none, and
+    the ID no NUL: clients ignore an ID that does.
     """
     assert not _LINE_END.search(name), "names of events are ours"
     head = b"" if event_id is None else _id(event_id)
@@ -41,7 +40,7 @@ def event(name: bytes, data: bytes, event_id: bytes | None = None, retry_ms: int
 
 
 def position(event_id: bytes) -> bytes:
-    """No event, but from now on a client that comes back does so with this ID."""
+    """Set the ID with which a client reconnects, without an event."""
     return _id(event_id) + b"\n"
 
 

@@ -1,7 +1,7 @@
-"""Following streams over a connection: the pump from tails to server-sent events.
+"""Streams over SSE: entries of followed streams become server-sent events.
 
-Knows: when a client has left or takes nothing, when to say that one is still there, how an end is told.
-Must never know: how parameters are written, where entries are kept.
+Knows: when a client has left or accepts no data, when a heartbeat is due, how a connection ends.
+Must never know: how parameters are written, where entries are stored.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from app.transport.http_connection import GONE_EXTENSION
 from engine import Clock, EngineError
 from engine.replies import Gap as EngineGap
 
-# One piece of an answer: what a client that reads nothing more costs beyond its socket's buffer.
+# Maximum size of one write: what a stalled client costs beyond its socket's buffer.
 _PIECE_COUNT_MAX: Final = 1_000
 _PIECE_BYTES_MAX: Final = 256 << 10
 _SEVERAL_COUNT_MAX: Final = 100
-# A client that takes nothing for so long is cut.
+# A client that accepts no data for this long is disconnected.
 STALL_S_MAX: Final = 10.0
-# Clients come back within this time after an end, not all at once.
+# Clients reconnect at random times in this range, not all at once.
 _RETRY_MS_LEAST: Final = 1_000
 _RETRY_MS_MOST: Final = 5_000
 
@@ -36,11 +36,11 @@ Put = Callable[[bytes], Awaitable[None]]
 
 
 class StalledError(Exception):
-    """The client takes nothing any more, or has gone: what was put last did not leave."""
+    """The client accepts no data or has left: the last piece was not sent."""
 
 
 class EventSource(Protocol):
-    """What is pumped: events as text, until it ends by itself or is refused."""
+    """Where events come from."""
 
     async def run(self, put: Put) -> None:
         """Pass every event to `put`.
@@ -50,18 +50,16 @@ class EventSource(Protocol):
         ...
 
     def stop(self, pumping: asyncio.Future[None]) -> None:
-        """End `run`, which is what `pumping` does, soon."""
+        """End `run` soon; `pumping` is the task that runs it."""
         ...
 
     def close(self) -> None:
-        """It has ended."""
+        """Release what the source holds, after `run` has ended."""
         ...
 
 
 class EventStream(Answer):
-    """An answer of server-sent events, without a source the head alone. Whatever ends it, the source is
-    closed, and the gateway knows.
-    """
+    """A response of server-sent events; without a source, only its headers. The source is always closed."""
 
     def __init__(self, gateway: Gateway, source: EventSource | None, request_id: str) -> None:
         super().__init__(204)
@@ -72,7 +70,7 @@ class EventStream(Answer):
         self._request_id = request_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the source ends, the client leaves or takes nothing."""
+        """Send events until the source ends, or the client leaves or accepts no data."""
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             if self._source is None:
@@ -107,7 +105,7 @@ class EventStream(Answer):
             except RefusalError as refusal:
                 await put(self._last(refusal))
         except StalledError:
-            # Broken off: neither this nor anything else would reach it.
+            # No last event: it would not arrive.
             return
         await send({"type": "http.response.body", "body": b""})
 
@@ -118,20 +116,20 @@ class EventStream(Answer):
 
 
 def end_with(refusal: RefusalError) -> Answer:
-    """A refusal for an EventSource, which gives up for good at any status but 200: the end, and when to come
-    back. It has no ID, so that the client keeps the one it has.
+    """A refusal that makes an EventSource reconnect: it gives up at any status but 200. The event has no ID,
+    so that the client keeps its own.
     """
     headers = [one for one in events.HEADERS if one[0] != b"content-type"]
     return Answer(200, wire.end(refusal.code, retry_ms()), headers, media_type=events.MEDIA_TYPE)
 
 
 def retry_ms() -> int:
-    """When to come back: another time for each."""
+    """A random time after which to reconnect."""
     return _RETRY_MS_LEAST + secrets.randbelow(_RETRY_MS_MOST - _RETRY_MS_LEAST)
 
 
 def _never() -> bool:
-    """Whether the connection is over, where nobody can tell."""
+    """Whether the connection is over, on a server that does not report it."""
     return False
 
 
@@ -143,31 +141,31 @@ async def _put(send: Send, gone: Callable[[], bool], piece: bytes) -> None:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
     except TimeoutError:
         raise StalledError from None
-    # Over when it was to be written, which nobody waited for since: `send` has dropped it.
+    # The connection ended before the write: `send` has dropped the piece.
     if gone():
         raise StalledError
-    # A fast reader never makes `send` wait, and others are there too.
+    # A fast reader never makes `send` wait: let other tasks run.
     await asyncio.sleep(0)
 
 
 class TailSource:
-    """The source of one or several tails."""
+    """Events of one or several followed streams."""
 
     def __init__(self, tails: Sequence[Subscriber], wanted: TailOptions, clock: Clock) -> None:
         self._tails = tails
         self._wanted = wanted
         self._clock = clock
         self._changed = asyncio.Event()
-        # Each entry of several streams has the cursor of all with it.
+        # With several streams, each entry carries the cursors of all.
         self._count_max = max(_SEVERAL_COUNT_MAX, _PIECE_COUNT_MAX // len(tails))
 
     @classmethod
     async def begin(cls, feeds: Feeds, wanted: TailOptions, clock: Clock) -> "TailSource":
-        """Begin to follow, all streams or none. Raises EngineError."""
+        """Follow all streams or none. Raises EngineError."""
         tails: list[Subscriber] = []
         try:
             for stream, after in zip(wanted.streams, wanted.after, strict=True):
-                tails.append(await feeds.tail(stream, after, wanted.last, _PIECE_BYTES_MAX))
+                tails.append(await feeds.subscribe(stream, after, wanted.last, _PIECE_BYTES_MAX))
         except BaseException:
             for tail in tails:
                 tail.close()
@@ -175,11 +173,11 @@ class TailSource:
         return cls(tails, wanted, clock)
 
     def stop(self, pumping: asyncio.Future[None]) -> None:
-        """Wherever it is, nothing is lost: the client has its cursor."""
+        """Cancel `run`: the client has its cursor, so nothing is lost."""
         pumping.cancel()
 
     def close(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         for tail in self._tails:
             tail.close()
 
@@ -188,7 +186,7 @@ class TailSource:
         return self._wanted.written([tail.cursor for tail in self._tails])
 
     async def run(self, put: Put) -> None:
-        """Where it begins, what there is, that this is all, what comes."""
+        """Send the position, existing entries, `caught_up`, then new entries."""
         await put(events.position(self._cursor))
         silent_since, behind = self._clock.monotonic(), True
         while True:
@@ -206,7 +204,7 @@ class TailSource:
                 await self._change(events.HEARTBEAT_S - silent_s)
 
     async def _put_some(self, put: Put) -> bool:
-        """One piece of each stream that has something; whether one had."""
+        """Send one piece of each stream that has entries; whether any had."""
         found = False
         for place, tail in enumerate(self._tails):
             cursors = [one.cursor for one in self._tails]
@@ -224,7 +222,7 @@ class TailSource:
         return wire.gap(item, named=self._wanted.several)
 
     async def _change(self, seconds_max: float) -> None:
-        """Wait until there may be something to take, or so long."""
+        """Wait until a stream may have entries, at most `seconds_max`."""
         changed = self._changed
         changed.clear()
         for tail in self._tails:

@@ -1,10 +1,10 @@
-"""The pump between a socket and its conversation: does what the effects say, and reports what came of it.
+"""A WebSocket connection: performs the effects of its session and passes the results back.
 
-Knows: the engine, tails of streams, whether the socket takes anything now, which consumers are taken.
+Knows: the engine, feeds, whether the socket accepts data, consumer leases.
 Must never know: what a frame means, credit.
 
-Nothing is read for a socket that has something waiting to leave; what was read and never left goes back. So
-does what was asked for before, where much waits by the time it comes.
+Nothing is read for a socket with unsent data. Entries that were read but not sent are given back; so are
+entries that arrive when the socket's buffer is full.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ from app.redis import executor
 from engine import EngineError, EngineProtocol, errors
 from engine.replies import GroupRead, Reply
 
-# What a socket may have asked for without an answer before it is no longer listened to.
+# Unanswered frames after which the socket is not read until answers are sent.
 _UNANSWERED_MAX: Final = 256
-# After `goaway` there is so long to acknowledge, and at most half of the time that a stop has.
+# Time to acknowledge after `goaway`; at most half of the time for a shutdown.
 _GOAWAY_MS_MAX: Final = 2_000
-# A command's answer, as its only copy, waits for who reads slowly.
+# The reply to a command is held in memory until a slow client reads it.
 _COMMAND_BYTES_MAX: Final = 1 << 20
 
 
@@ -65,11 +65,11 @@ class SocketLink(Protocol):
 
 
 class Hub:
-    """All conversations of a gateway, and which of them work as consumers."""
+    """All connections of a gateway, and which of them have consumers."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        # Dicts for their order: who came first is first told, and looks first.
+        # Dicts keep the order: the oldest connection is notified and checked first.
         self.open: dict[Connection, None] = {}
         self.working: dict[Connection, None] = {}
         self._looking: asyncio.TimerHandle | None = None
@@ -77,18 +77,18 @@ class Hub:
         gateway.on_restart.append(self.restart)
 
     def drain(self) -> None:
-        """Tell every conversation that the gateway stops."""
+        """Notify every connection that the gateway stops."""
         after_ms = min(_GOAWAY_MS_MAX, self.gateway.settings.drain_s_max * 500)
         for push in list(self.open):
             push.drain(after_ms)
 
     def restart(self) -> None:
-        """End every conversation: the engine that it talks to is given up."""
+        """End every connection: its engine is replaced."""
         for push in list(self.open):
             push.fail(errors.restarting())
 
     def look_now_and_then(self) -> None:
-        """As long as anybody works."""
+        """Check entries in flight at intervals while there are consumers."""
         if self._looking is None and self.working:
             self._looking = asyncio.get_running_loop().call_later(CHECK_S, self._look)
 
@@ -110,15 +110,16 @@ def _event(
             return
         try:
             handle(push, *arguments, **named)
-        except Exception as error:  # noqa: BLE001 - logged, counted, and the end of the conversation
+        except Exception as error:  # noqa: BLE001 - logged, counted; closes the connection
             push.fail(error)
 
     return guarded
 
 
 class Connection:
-    """One socket's pump. `begin` once it is accepted; `closed` when it is gone; `failed` when an exception
-    has ended it: something may be lost by then, so nothing is sent behind that.
+    """One connection. Call `begin` once the socket is accepted; `closed` is done when it is gone.
+
+    `failed`: an exception has ended it. Frames may be lost, so nothing is sent after that.
     """
 
     def __init__(self, hub: Hub, link: SocketLink, call: Call, session: Session) -> None:
@@ -131,25 +132,25 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.failed = False
-        # Lists, though their heads are taken: they are short, and each empty deque takes 0.7 KB of a socket.
+        # Lists, not deques: they are short, and an empty deque takes 0.7 KB.
         self._effects: list[Effect] = []
         self._running = False
         self._tails: dict[int, Mapping[str, Subscriber]] = {}
-        # Subscriptions whose streams are about to be followed.
+        # Subscriptions that wait for their feeds.
         self._opening: set[int] = set()
-        self._places: dict[int, ConsumerLease] = {}
+        self._leases: dict[int, ConsumerLease] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        # What waits until the socket takes something again.
+        # Effects that wait until the socket accepts data.
         self._later: list[FetchPage] = []
-        # One page of history at a time: many would all be there before the first of them pauses the socket.
+        # One read of history at a time: several would all finish before the first one pauses the socket.
         self._looking_behind = False
         self._writable: list[Callable[[], None]] = []
-        # So many of those go before who was just given something.
+        # Of those, the number of reads that were not given entries just before: they go first.
         self._first = 0
-        # Deliveries that may not have left yet: where they end in the socket's bytes, for whom, what.
+        # Deliveries that may be unsent: the socket's byte count at their end, and the effect.
         self._unsure: list[tuple[int, SendFrame]] = []
         self._unanswered = 0
-        # While a command runs what comes behind it waits.
+        # While a Redis command runs, further messages wait in `_texts`.
         self._asking = False
         self._texts: list[bytes] = []
         self._beat: asyncio.TimerHandle | None = None
@@ -158,14 +159,14 @@ class Connection:
     # ---- events
 
     def begin(self, hello: frames.HelloFrame) -> None:
-        """Say hello."""
+        """Send `hello`."""
         self._hub.open[self] = None
         self._link.write_frame(frames.encode(hello))
         self._heartbeat(hello.heartbeat_ms / 1000, first=True)
 
     @_event
     def received(self, text: bytes) -> None:
-        """A text message."""
+        """Handle a text message."""
         if self._asking:
             self._texts.append(text)
         else:
@@ -173,18 +174,18 @@ class Connection:
 
     @_event
     def received_binary(self) -> None:
-        """A binary message."""
+        """Handle a binary message."""
         self._do(self._session.receive_binary())
 
     @_event
     def resumed(self) -> None:
-        """The socket takes something again."""
+        """Continue: the socket accepts data again."""
         self._wake_writers()
         self._take_again()
 
     @_event
     def drain(self, after_ms: int) -> None:
-        """The gateway stops."""
+        """Send `goaway`: the gateway stops."""
         self._do(self._session.drain(after_ms))
         if self._end is None and not self.closed.done():
             self._end = self._loop.call_later(after_ms / 1000, self._drained)
@@ -195,11 +196,11 @@ class Connection:
 
     @_event
     def look(self) -> None:
-        """Now and then."""
+        """Check entries in flight."""
         self._do(self._session.tick())
 
     def lost(self, sent_bytes: int) -> None:
-        """The connection is gone."""
+        """Release everything: the socket is gone. `sent_bytes` were written to it."""
         self._hub.open.pop(self, None)
         for timer in (self._beat, self._end):
             if timer is not None:
@@ -218,8 +219,8 @@ class Connection:
             self._do(self._session.lost(unwritten))
         except Exception as error:  # noqa: BLE001 - logged and counted; the connection is gone in any case
             self.fail(error)
-        # What a session that has failed did not end.
-        for key in {*self._opening, *self._tails, *self._places}:
+        # A failed session does not end its subscriptions itself.
+        for key in {*self._opening, *self._tails, *self._leases}:
             self._leave(Unsubscribe(key))
         self._wake_writers()
 
@@ -236,7 +237,7 @@ class Connection:
     # ---- effects
 
     def _do(self, effects: Effects) -> None:
-        """Do the effects, and those that they bring about, in order."""
+        """Perform effects in order, and the effects that result from them."""
         self._effects.extend(effects)
         if self._running:
             return
@@ -289,10 +290,10 @@ class Connection:
         self._link.close_with(effect.code, effect.reason)
 
     def fail(self, error: Exception) -> None:
-        """End the conversation for an exception, which is logged if it was not expected."""
+        """Close the connection because of an exception; an unexpected one is logged."""
         refusal = as_refusal(error, self._call.request_id)
         if self.failed or refusal.code == "draining":
-            # A conversation that drains ends by itself.
+            # A draining connection closes by itself.
             return
         self.failed = True
         if refusal.code == "internal":
@@ -334,7 +335,7 @@ class Connection:
         tails: dict[str, Subscriber] = {}
         try:
             for stream, after in effect.streams.items():
-                tails[stream] = await self._feeds.tail(stream, after, effect.last)
+                tails[stream] = await self._feeds.subscribe(stream, after, effect.last)
         except EngineError as error:
             _close_all(tails)
             self._do(self._session.not_opened(effect.key, as_refusal(error, self._call.request_id)))
@@ -344,9 +345,9 @@ class Connection:
             return
         self._opening.discard(effect.key)
         self._tails[effect.key] = tails
-        places = {stream: (tail.cursor, not tail.ready()) for stream, tail in tails.items()}
-        self._do(self._session.opened(effect.key, places))
-        for stream, (_, caught_up) in places.items():
+        cursors = {stream: (tail.cursor, not tail.ready()) for stream, tail in tails.items()}
+        self._do(self._session.opened(effect.key, cursors))
+        for stream, (_, caught_up) in cursors.items():
             if caught_up:
                 self._wait_for(effect.key, stream)
 
@@ -366,7 +367,7 @@ class Connection:
             self._wait_for(key, stream)
 
     def _take_live(self, key: int, stream: str, tail: Subscriber) -> bool:
-        """The short way of a page that all wait for, with nothing else to do: one write. Whether it was."""
+        """Write a page at once if nothing else is to do for the subscription; whether that was so."""
         if self._running or self._link.paused or (room := self._session.live_room(key)) < 1:
             return False
         page = tail.take_live(room, PAGE_BYTES_MAX, partial(self._ready, key, stream))
@@ -400,14 +401,14 @@ class Connection:
     async def _take_history(self, effect: FetchPage, tail: Subscriber) -> None:
         try:
             item = await tail.look(effect.count_max, effect.bytes_max)
-            # What the subscription takes next waits for its turn, like what others take.
+            # The next page of this subscription waits for its turn.
             self._took(effect, tail, item)
         finally:
             self._looking_behind = False
         self._take_again()
 
     def _take_again(self) -> None:
-        """Whatever had to wait for the socket, or for another's turn."""
+        """Perform the effects that waited for the socket or for another read."""
         later: list[Effect] = [*self._later]
         self._later.clear()
         self._do(later)
@@ -421,14 +422,14 @@ class Connection:
     # ---- consumers
 
     def _claim(self, effect: AcquireLease) -> None:
-        place = self._call.gateway.leases.acquire(effect.consumer, partial(self._replaced, effect.key))
-        self._places[effect.key] = place
+        lease = self._call.gateway.leases.acquire(effect.consumer, partial(self._replaced, effect.key))
+        self._leases[effect.key] = lease
         self._hub.working[self] = None
         self._hub.look_now_and_then()
-        if place.alone.done():
+        if lease.alone.done():
             self._owned(effect.key)
         else:
-            place.alone.add_done_callback(lambda _: self._owned(effect.key))
+            lease.alone.add_done_callback(lambda _: self._owned(effect.key))
 
     @_event
     def _owned(self, key: int) -> None:
@@ -436,63 +437,63 @@ class Connection:
 
     @_event
     def _replaced(self, key: int) -> None:
-        """Somebody else reads as this consumer now."""
+        """Another reader has taken the consumer over."""
         self._do(self._session.revoke(key, "replaced"))
 
     def _read(self, effect: ReadGroup) -> None:
-        place = self._places[effect.key]
-        place.begin()
-        self._begin_read(effect, place)
+        lease = self._leases[effect.key]
+        lease.begin()
+        self._begin_read(effect, lease)
 
-    def _begin_read(self, effect: ReadGroup, place: ConsumerLease) -> None:
-        done = partial(self._delivered, effect.key, place)
-        if place.until.done():
+    def _begin_read(self, effect: ReadGroup, lease: ConsumerLease) -> None:
+        done = partial(self._delivered, effect.key, lease)
+        if lease.until.done():
             self._loop.call_soon(done, (GroupRead(()),))
         elif self._link.paused:
             at = len(self._writable) if effect.going_on else self._first
-            self._writable.insert(at, partial(self._begin_read, effect, place))
+            self._writable.insert(at, partial(self._begin_read, effect, lease))
             self._first += not effect.going_on
         else:
-            self._engine.read(effect.command, done, place.until, going_on=effect.going_on)
+            self._engine.read(effect.command, done, lease.until, going_on=effect.going_on)
 
-    def _delivered(self, key: int, place: ConsumerLease, replies: Sequence[Reply | EngineError]) -> None:
+    def _delivered(self, key: int, lease: ConsumerLease, replies: Sequence[Reply | EngineError]) -> None:
         (reply,) = replies
         effects: Effects | None = None
         try:
             if not self.failed:
                 found = as_refusal(reply, self._call.request_id) if isinstance(reply, EngineError) else reply
                 effects = self._session.delivered(key, found, room=not self._link.full)
-        except Exception as error:  # noqa: BLE001 - logged, counted, and the end of the conversation
+        except Exception as error:  # noqa: BLE001 - logged, counted; closes the connection
             self.fail(error)
         if effects is None:
-            self._give_back(place, reply)
+            self._give_back(lease, reply)
         else:
             self._perform(effects)
-        place.end()
+        lease.end()
 
     @_event
     def _perform(self, effects: Effects) -> None:
         self._do(effects)
 
-    def _give_back(self, place: ConsumerLease, reply: Reply | EngineError) -> None:
-        """Return entries that arrived for a conversation that has failed: they were not sent."""
+    def _give_back(self, lease: ConsumerLease, reply: Reply | EngineError) -> None:
+        """Give back entries that arrived after the connection had failed."""
         given = reply.streams if isinstance(reply, GroupRead) else ()
         for one in given:
             unsent = [entry.id for entry in one.entries]
-            self._engine.submit([place.consumer.give_back(unsent)], lambda _: None)
+            self._engine.submit([lease.consumer.give_back(unsent)], lambda _: None)
 
     def _leave(self, effect: Unsubscribe) -> None:
         key = effect.key
         self._opening.discard(key)
         tails = self._tails.pop(key, None)
-        place = self._places.pop(key, None)
+        lease = self._leases.pop(key, None)
         if tails is not None:
             _close_all(tails)
-        elif place is not None:
-            if not self._places:
+        elif lease is not None:
+            if not self._leases:
                 self._hub.working.pop(self, None)
-            self._engine.submit([place.consumer.leave()], lambda _: None)
-            place.leave()
+            self._engine.submit([lease.consumer.leave()], lambda _: None)
+            lease.leave()
             self._wake_writers()
 
 

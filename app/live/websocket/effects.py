@@ -1,6 +1,6 @@
-"""What a conversation wants done: effects, in order; and what may be asked for.
+"""Effects: what a session asks its connection to do, in order. Also the limits of a session.
 
-Knows: each effect and the event that answers it. Must never know: how anything is done.
+Knows: each effect and the session method that gets its result. Must never know: how an effect is performed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ Ref = str | int | UnsetType
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """The base of all: what is to be done, in this order."""
+    """The base class of effects."""
 
 
 class SendFrame(Effect, frozen=True):
-    """Write these bytes. `entry_ids` are delivered with them to the consumer of subscription `key`."""
+    """Write these bytes; they deliver `entry_ids` to the consumer of subscription `key`."""
 
     data: bytes
     key: int = 0
@@ -28,7 +28,7 @@ class SendFrame(Effect, frozen=True):
 
 
 class Submit(Effect, frozen=True):
-    """Run these commands as one turn, now; then `done(token, replies)`, if `synced` once it is on disk."""
+    """Run commands in one turn, then call `done(token, replies)`; if `synced`, once they are on disk."""
 
     token: int
     commands: Sequence[Command]
@@ -36,14 +36,14 @@ class Submit(Effect, frozen=True):
 
 
 class RunCommand(Effect, frozen=True):
-    """Run this Redis command, nothing else meanwhile; then `asked`."""
+    """Run this Redis command before any further frame, then call `asked`."""
 
     ref: Ref
     command: bytes
 
 
 class Subscribe(Effect, frozen=True):
-    """Follow these streams from there; then `opened`, or `not_opened`."""
+    """Follow these streams from their cursors, then call `opened` or `not_opened`."""
 
     key: int
     streams: Mapping[str, int | Cursor]
@@ -51,7 +51,7 @@ class Subscribe(Effect, frozen=True):
 
 
 class FetchPage(Effect, frozen=True):
-    """Take the next page of a stream that is ready; then `took`."""
+    """Take the next page of a stream that is ready, then call `took`."""
 
     key: int
     stream: str
@@ -60,14 +60,14 @@ class FetchPage(Effect, frozen=True):
 
 
 class AcquireLease(Effect, frozen=True):
-    """Be the only one who reads as this consumer, once whoever was has ended; then `owned`."""
+    """Lease a consumer; call `owned` when its previous reader has ended."""
 
     key: int
     consumer: ConsumerKey
 
 
 class ReadGroup(Effect, frozen=True):
-    """Read, waiting if need be; then `delivered`. `going_on` is behind what was just delivered."""
+    """Read, which may block, then call `delivered`. `going_on`: the previous read delivered entries."""
 
     key: int
     command: XReadGroup
@@ -75,13 +75,13 @@ class ReadGroup(Effect, frozen=True):
 
 
 class Unsubscribe(Effect, frozen=True):
-    """The subscription has ended: end its waits, follow its streams no more."""
+    """End a subscription: its reads, and following its streams."""
 
     key: int
 
 
 class Close(Effect, frozen=True):
-    """End the connection."""
+    """Close the connection."""
 
     code: int
     reason: str
@@ -91,8 +91,8 @@ Effects = list[Effect]
 
 
 class SessionLimits(msgspec.Struct, frozen=True):
-    """What a conversation may ask for: subscriptions, streams of all of them, IDs, IDs of entries
-    that are looked up, entries of one frame.
+    """Limits of one session: subscriptions, followed streams of all subscriptions, IDs in a frame, IDs in
+    a frame that looks entries up, entries in a frame.
     """
 
     subscriptions_max: int

@@ -1,11 +1,11 @@
-"""A client's text messages as frames.
+"""Parses a client's text messages into frames.
 
-Knows: JSON read strictly, which text is no frame at all, where a frame that is refused has its `ref`.
-Must never know: what a frame brings about.
+Knows: strict JSON, which text is not a frame, where to find the `ref` of a refused frame.
+Must never know: what a frame does.
 
-Text that is no JSON object ends a conversation. JSON that holds something which cannot be taken (half a
-surrogate pair, a number beyond all bounds, too many levels) is a frame that is refused: its sender gets the
-refusal under its `ref`, and goes on.
+Text that is not a JSON object closes the connection. A JSON object with an invalid value (half a surrogate
+pair, a number out of range, too deep nesting) is a refused frame: the client gets an `error` with its `ref`,
+and the connection stays open.
 """
 
 import json
@@ -23,16 +23,16 @@ from app.live.websocket.frames import CLIENT_FRAMES, Sent
 from app.live.websocket.frames import Ref as KnownRef
 
 _decode: Final = msgspec.json.Decoder(Sent).decode
-# Of a frame that does nothing but count, or list IDs, so much can be said of its strings.
+# Names and JSON pointers of the members of each frame.
 _NAMES: Final = {kind: [(field, f"/{field}") for field in kind.__struct_fields__] for kind in CLIENT_FRAMES}
 
 _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{\]}]', re.DOTALL)
-# A `ref` has at most 128 characters, each of which may be written as an escape.
+# A `ref` has at most 128 characters, each of up to 12 bytes if escaped.
 _REF_VALUE: Final = re.compile(r'\s*:\s*("(?:[^"\\]|\\.){0,1536}"|-?[0-9]{1,16})(?=\s*[,}])')
 
 
 class MalformedFrameError(Exception):
-    """What came is no frame: the conversation cannot go on."""
+    """The message is not a frame: the connection must close."""
 
     def __init__(self, refusal: RefusalError) -> None:
         super().__init__(refusal)
@@ -40,7 +40,7 @@ class MalformedFrameError(Exception):
 
 
 class RefusedFrameError(Exception):
-    """A frame that is refused; the conversation goes on."""
+    """A refused frame; the connection stays open."""
 
     def __init__(self, refusal: RefusalError, ref: Ref) -> None:
         super().__init__(refusal)
@@ -62,7 +62,7 @@ def read(text: bytes, depth_max: int) -> Sent:
 
 
 def _strings(frame: Sent) -> int:
-    """How many strings the text of the frame has, if no name stands twice and nothing is escaped."""
+    """The number of strings in the frame's text, if no member is repeated and nothing is escaped."""
     count = 2
     for name, _ in _NAMES[type(frame)]:
         value = getattr(frame, name)
@@ -82,12 +82,12 @@ def _strings(frame: Sent) -> int:
 
 
 def _check_members(text: bytes, frame: Sent, depth_max: int) -> None:
-    """Refuse members that stand twice, and what can be taken nowhere."""
+    """Refuse repeated members and invalid values."""
     try:
         value = strict_json.parse(text, depth_max=depth_max)
     except RefusalError as refusal:
         raise RefusedFrameError(refusal, frame.ref) from None
-    assert isinstance(value, Object), "it was read as a frame"
+    assert isinstance(value, Object), "it was parsed as a frame"
     inner = dict(value).get("streams")
     for where, members in (("", value), ("/streams", inner)):
         twice = strict_json.repeated_name(members) if isinstance(members, Object) else None
@@ -96,7 +96,7 @@ def _check_members(text: bytes, frame: Sent, depth_max: int) -> None:
 
 
 def _refuse(text: bytes, error: Exception, depth_max: int) -> NoReturn:
-    """Find what is wrong with text that could not be read as a frame."""
+    """Raise the error for text that could not be parsed as a frame."""
     try:
         value = strict_json.parse(text, depth_max=depth_max)
     except strict_json.ContentRefusalError as refusal:
@@ -111,7 +111,7 @@ def _refuse(text: bytes, error: Exception, depth_max: int) -> NoReturn:
 
 
 def _ref_in(text: bytes) -> Ref:
-    """The `ref` of a frame that cannot be read as a whole; UNSET where it has none that could be repeated."""
+    """The `ref` of a frame that could not be parsed; UNSET if it has no valid one."""
     chars, depth = text.decode(), 0
     for match in _TOKEN.finditer(chars):
         token = match[0]

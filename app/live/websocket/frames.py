@@ -1,9 +1,9 @@
-"""The frames of `weir.v1`: what a client may send, what it is sent, and how both are written.
+"""The frames of `weir.v1`: those of clients, those of the server, and how they are written.
 
-Knows: each frame's members, what they ask for, the bytes of what is pushed.
-Must never know: subscriptions, credit, sockets, what a frame brings about.
+Knows: the members of each frame, the options that they set, the bytes of pushed frames.
+Must never know: subscriptions, credit, sockets, what a frame does.
 
-A frame is a JSON object with `op`. The same types read the clients' frames, write the server's, and describe
+A frame is a JSON object with `op`. The same types parse the clients' frames, write the server's, and describe
 both (`app.openapi.asyncapi`).
 """
 
@@ -33,7 +33,7 @@ _INTEGER_MAX: Final = (1 << 53) - 1
 
 Sub = Annotated[str, Meta(min_length=1, max_length=SUB_BYTES_MAX, description="the subscription's name")]
 Ref = (
-    Annotated[str, Meta(max_length=128, description="whatever the client likes: the answer repeats it")]
+    Annotated[str, Meta(max_length=128, description="chosen by the client; the answer repeats it")]
     | Annotated[int, Meta(ge=-_INTEGER_MAX, le=_INTEGER_MAX)]
 )
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
@@ -45,14 +45,14 @@ ClaimIdle = Annotated[
     Meta(
         ge=CLAIM_MIN_IDLE_MS_MIN,
         le=_INTEGER_MAX,
-        description="take over what others have had for so long; more than any entry takes to be worked on",
+        description="claim entries that others have had for this many ms; longer than processing takes",
     ),
 ]
 Whole = Annotated[int, Meta(ge=0, le=_INTEGER_MAX)]
 Durability = Annotated[
     str,
     Meta(
-        description="`fsync`: the answer leaves when the entries are on disk, whatever the gateway's policy",
+        description="`fsync`: answer only when the entries are on disk, with any setting of `fsync`",
         extra_json_schema={"enum": ["fsync"]},
     ),
 ]
@@ -100,11 +100,11 @@ Pushed = Annotated[Raw, Meta(extra_json_schema=_PUSHED_SCHEMA)]
 
 
 class BaseFrame(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", omit_defaults=True):
-    """The base of all."""
+    """The base class of frames."""
 
 
 class ClientFrame(BaseFrame, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a client may send."""
+    """The base class of the client's frames."""
 
     ref: Ref | UnsetType = UNSET
 
@@ -135,7 +135,7 @@ class PublishFrame(ClientFrame, frozen=True, kw_only=True, tag="publish"):
 
 
 class SubscribeFrame(ClientFrame, frozen=True, kw_only=True, tag="subscribe"):
-    """Follow streams, each from behind an ID, `0` or `$`; with `last` from so many entries back."""
+    """Follow streams, each after an ID, `0` or `$`; with `last`, begin that many entries back."""
 
     sub: Sub
     streams: Annotated[dict[Name, Id], Meta(min_length=1)]
@@ -145,9 +145,9 @@ class SubscribeFrame(ClientFrame, frozen=True, kw_only=True, tag="subscribe"):
 
 
 class ConsumeFrame(ClientFrame, frozen=True, kw_only=True, tag="consume"):
-    """Work as a consumer of a group: its own unacknowledged entries first, then new ones.
+    """Read as a consumer of a group: first its own pending entries, then new ones.
 
-    `create` makes the group where it is missing: it begins behind this ID, `0` or `$` (true: `$`).
+    `create` creates the group if it is missing, to begin after this ID, `0` or `$` (true means `$`).
     """
 
     sub: Sub
@@ -162,8 +162,8 @@ class ConsumeFrame(ClientFrame, frozen=True, kw_only=True, tag="consume"):
 
 
 class AckFrame(ClientFrame, frozen=True, kw_only=True, tag="ack"):
-    """These entries are done; with `delete` they leave the stream too (XACKDEL), `hello.limits.lookups_max`
-    a frame.
+    """Acknowledge entries. `delete` also deletes them from the stream (XACKDEL), up to
+    `hello.limits.lookups_max` in a frame.
     """
 
     sub: Sub
@@ -172,8 +172,8 @@ class AckFrame(ClientFrame, frozen=True, kw_only=True, tag="ack"):
 
 
 class NackFrame(ClientFrame, frozen=True, kw_only=True, tag="nack"):
-    """These entries go back to the group: `fail` keeps the delivery count, `silent` takes one off it, `fatal`
-    makes it the largest number.
+    """Return entries to the group. `fail` keeps the delivery count, `silent` takes one off it, `fatal` sets
+    it to the maximum.
     """
 
     sub: Sub
@@ -182,20 +182,20 @@ class NackFrame(ClientFrame, frozen=True, kw_only=True, tag="nack"):
 
 
 class CreditFrame(ClientFrame, frozen=True, kw_only=True, tag="credit"):
-    """So many more entries may be sent."""
+    """Allow `n` more entries."""
 
     sub: Sub
     n: Count
 
 
 class UnsubscribeFrame(ClientFrame, frozen=True, kw_only=True, tag="unsubscribe"):
-    """End a subscription. A consumer's unacknowledged entries stay its own."""
+    """End a subscription. A consumer keeps its pending entries."""
 
     sub: Sub
 
 
 class CommandFrame(ClientFrame, frozen=True, kw_only=True, tag="command"):
-    """A Redis command; BLOCK does not block."""
+    """Run a Redis command; BLOCK does not block."""
 
     command: Command
 
@@ -231,11 +231,11 @@ Sent = (
 
 
 class ServerFrame(BaseFrame, frozen=True, kw_only=True):
-    """What a client is sent."""
+    """The base class of the server's frames."""
 
 
 class SocketLimits(msgspec.Struct, frozen=True):
-    """What one socket may ask for: `ids_max` IDs of an `ack`, `lookups_max` of a `nack` or an `ack` with
+    """Limits of one connection: `ids_max` IDs in an `ack`, `lookups_max` in a `nack` or an `ack` with
     `delete`.
     """
 
@@ -250,7 +250,7 @@ class SocketLimits(msgspec.Struct, frozen=True):
 
 
 class HelloFrame(ServerFrame, frozen=True, kw_only=True, tag="hello"):
-    """The first frame. A `heartbeat` follows at the latest every `heartbeat_ms`."""
+    """The first frame. A `heartbeat` is sent every `heartbeat_ms`."""
 
     version: int
     limits: SocketLimits
@@ -258,7 +258,7 @@ class HelloFrame(ServerFrame, frozen=True, kw_only=True, tag="hello"):
 
 
 class EntriesFrame(ServerFrame, frozen=True, kw_only=True, tag="entries"):
-    """Entries of one stream, in order. `next` is where to go on from after a reconnect."""
+    """Entries of one stream, in order. After a reconnect, continue from `next`."""
 
     sub: Sub
     stream: Name
@@ -267,7 +267,7 @@ class EntriesFrame(ServerFrame, frozen=True, kw_only=True, tag="entries"):
 
 
 class CaughtUpFrame(ServerFrame, frozen=True, kw_only=True, tag="caught_up"):
-    """What was there has been sent; what follows is new. Of `consume`: the consumer's own entries were."""
+    """Existing entries were sent; new ones follow. In `consume`: pending entries were sent."""
 
     sub: Sub
     stream: Name
@@ -275,7 +275,7 @@ class CaughtUpFrame(ServerFrame, frozen=True, kw_only=True, tag="caught_up"):
 
 
 class GapFrame(ServerFrame, frozen=True, kw_only=True, tag="gap"):
-    """Entries behind `requested` were removed before they were read: `lost` of them, null if not known."""
+    """Entries after `requested` were removed before they were read; `lost` of them, null if unknown."""
 
     sub: Sub
     stream: Name
@@ -285,7 +285,7 @@ class GapFrame(ServerFrame, frozen=True, kw_only=True, tag="gap"):
 
 
 class PausedFrame(ServerFrame, frozen=True, kw_only=True, tag="paused"):
-    """No credit is left: what comes waits in its stream."""
+    """No credit is left: further entries wait in their stream."""
 
     sub: Sub
     reason: Annotated[str, Meta(extra_json_schema={"enum": ["credit"]})]
@@ -295,20 +295,20 @@ REASONS: Final = ("replaced", "group_destroyed", "stream_deleted", "forbidden")
 
 
 class RevokedFrame(ServerFrame, frozen=True, kw_only=True, tag="revoked"):
-    """The subscription has ended, and why; the socket goes on."""
+    """The subscription has ended for `reason`; the connection stays open."""
 
     sub: Sub
     reason: Annotated[str, Meta(extra_json_schema={"enum": list(REASONS)})]
 
 
 class GoAwayFrame(ServerFrame, frozen=True, kw_only=True, tag="goaway"):
-    """The gateway stops: acknowledge what is done, it closes after `after_ms`; then reconnect."""
+    """The gateway stops. Acknowledge processed entries; it closes after `after_ms`. Then reconnect."""
 
     after_ms: int
 
 
 class HeartbeatFrame(ServerFrame, frozen=True, kw_only=True, tag="heartbeat"):
-    """Nothing else was sent for a while."""
+    """Sent at intervals, to show that the connection is alive."""
 
 
 class PongFrame(ServerFrame, frozen=True, kw_only=True, tag="pong"):
@@ -318,7 +318,7 @@ class PongFrame(ServerFrame, frozen=True, kw_only=True, tag="pong"):
 
 
 class OkFrame(ServerFrame, frozen=True, kw_only=True, tag="ok"):
-    """The answer to a frame that was done, with what belongs to it."""
+    """The answer to a successful frame, with its results."""
 
     ref: Ref | UnsetType = UNSET
     ids: list[Id] | UnsetType = UNSET
@@ -336,7 +336,7 @@ class OkFrame(ServerFrame, frozen=True, kw_only=True, tag="ok"):
 
 
 class ErrorFrame(ServerFrame, frozen=True, kw_only=True, tag="error"):
-    """A frame that was refused; `problem` is the same as in HTTP (RFC 9457)."""
+    """The answer to a refused frame; `problem` is the same as in HTTP (RFC 9457)."""
 
     problem: Annotated[Raw, Meta(extra_json_schema={"$ref": "#/components/schemas/Problem"})]
     ref: Ref | UnsetType = UNSET
@@ -357,7 +357,7 @@ SERVER_FRAMES: Final = (
 )
 
 
-# ---- what a frame asks for
+# ---- options of a frame
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -366,14 +366,14 @@ _encode: Final = msgspec.json.Encoder().encode
 def parse_publish(frame: PublishFrame, limits: EntryLimits) -> tuple[AddOptions, Published, int | None]:
     """The options of a publish, its entries in their stored form, and the last ID that it expects."""
     if (frame.entries is UNSET) == (frame.fields is UNSET):
-        raise invalid("/entries", "either `entries` or `fields`, not both")
+        raise invalid("/entries", "give either `entries` or `fields`, not both")
     beside = [name for name in ("id", "encoding") if getattr(frame, name) is not UNSET]
     if frame.entries is not UNSET:
         if beside:
-            raise invalid(f"/{beside[0]}", "it stands in each of `entries`")
+            raise invalid(f"/{beside[0]}", "give it in each of `entries`")
         body = b'{"entries":%b}' % bytes(frame.entries)
     else:
-        assert isinstance(frame.fields, Raw), "one of both is there"
+        assert isinstance(frame.fields, Raw), "exactly one of the two is set"
         more = b"".join(b',"%b":%b' % (name.encode(), _encode(getattr(frame, name))) for name in beside)
         body = b'{"fields":%b%b}' % (bytes(frame.fields), more)
     key = frame.idempotency_key
@@ -414,7 +414,7 @@ def idempotency_key(frame: PublishFrame) -> str | None:
 
 
 def wants_sync(frame: PublishFrame) -> bool:
-    """Whether a publish is answered when it is on disk alone."""
+    """Whether a publish is answered only once it is on disk."""
     if frame.durability is not UNSET and frame.durability != "fsync":
         raise invalid("/durability", "it is `fsync`: there is no other node to wait for")
     return frame.durability is not UNSET
@@ -438,14 +438,14 @@ def place(text: str, pointer: str) -> int | Cursor:
 
 
 def refs(frame: AckFrame) -> Refs | None:
-    """What becomes of the entries that are acknowledged; None if nothing does."""
+    """How acknowledged entries are deleted; None if they are not."""
     return (
         None if frame.delete is UNSET else Refs(_word(frame.delete, "/delete", [one.value for one in Refs]))
     )
 
 
 def nack_mode(frame: NackFrame) -> NackMode:
-    """What becomes of the delivery counts."""
+    """How the delivery counts change."""
     modes = [one.value for one in NackMode]
     return NackMode.FAIL if frame.mode is UNSET else NackMode(_word(frame.mode, "/mode", modes))
 
@@ -465,7 +465,7 @@ def encode(frame: ServerFrame) -> bytes:
 
 
 def on_wire(payload: bytes) -> bytes:
-    """A text message as RFC 6455 frames it, whole and not masked."""
+    """A text message as one unmasked frame of RFC 6455."""
     size = len(payload)
     if size < 126:
         return b"\x81%c%b" % (size, payload)
@@ -483,7 +483,7 @@ def entries(sub: str, stream: str, texts: bytes, following: int) -> bytes:
 
 
 def encode_delivery(one: Delivered) -> bytes:
-    """An entry for a consumer: as it is stored, and with its count where it was delivered before."""
+    """An entry for a consumer: its stored text, with the delivery count if it was delivered before."""
     if one.text is not None and one.delivery_count == 1:
         return one.text
     return deliveries.delivered(one)
@@ -498,7 +498,7 @@ def ok(ref: str | int | UnsetType, members: Mapping[str, Any] | None = None) -> 
 
 
 def ok_with(ref: str | int | UnsetType, rest: bytes) -> bytes:
-    """An `ok` frame with members that are written already, `{…}`."""
+    """An `ok` frame with encoded members, `{…}`."""
     known = b"" if ref is UNSET else b'"ref":%b,' % _encode(ref)
     return on_wire(b'{"op":"ok",%b%b' % (known, rest[1:]))
 

@@ -1,15 +1,15 @@
-"""The conversation of one socket, as a pure state machine: frames and events in, effects out.
+"""The session of one WebSocket, as a pure state machine: frames and results in, effects out.
 
-Knows: what a frame brings about and in which order, when a subscription goes on, pauses and ends.
-Must never know: asyncio, sockets, clocks, the engine at work. `app.live.websocket.connection` performs the
-effects and reports their results. That another conversation takes a consumer over is an event too.
+Knows: what each frame does; when a subscription continues, pauses and ends.
+Must never know: asyncio, sockets, clocks, the running engine. `app.live.websocket.connection` performs the
+effects and reports their results.
 
     receive(frame) ─► Submit ─► done(replies)     ─► Send
                    ─► Open   ─► opened(cursors)   ─► Send, then ready(stream) ─► Take ─► took(page) ─► Send …
                    ─► Claim  ─► owned()           ─► Read ─► delivered(entries) ─► Send, Read …
 
 At most one Take and one Read of a subscription are under way, each for no more entries than there is credit
-for: so what was granted is never exceeded, whatever arrives meanwhile.
+for. So the credit is never exceeded.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,7 +60,7 @@ DRAIN_CLOSE: Final = 4001
 
 
 class Session:
-    """One socket's. Every call answers the effects that follow, to be done in order."""
+    """One session. Every method returns the effects to perform, in order."""
 
     def __init__(
         self, limits: SessionLimits, may: Callable[[Action, str], bool], request_id: str, *, depth_max: int
@@ -71,7 +71,7 @@ class Session:
         self._depth_max = depth_max
         self._keys = count(1)
         self._by_name: dict[str, StreamSubscription | ConsumerSubscription] = {}
-        # Those that have ended too, until what was under way for them has come back.
+        # Includes ended subscriptions until their operations in progress have finished.
         self._by_key: dict[int, StreamSubscription | ConsumerSubscription] = {}
         self._waiting: dict[int, Callable[[Replies], Effects]] = {}
         self._draining = False
@@ -80,7 +80,7 @@ class Session:
     # ---- frames
 
     def receive(self, text: bytes) -> Effects:
-        """A text message of the client."""
+        """Handle a text message of the client."""
         if self._closed:
             return []
         try:
@@ -97,17 +97,17 @@ class Session:
             return [self._error(frame.ref, refusal)]
 
     def receive_binary(self) -> Effects:
-        """A binary message: there are none."""
+        """Refuse a binary message."""
         return self._broken(RefusalError("malformed_json", "frames are text: this was a binary message"))
 
     def _broken(self, refusal: RefusalError) -> Effects:
         self._closed = True
-        told = SendFrame(frames.error(UNSET, refusal, self._request_id))
-        return [told, Close(PROTOCOL_ERROR_CLOSE, refusal.code)]
+        error = SendFrame(frames.error(UNSET, refusal, self._request_id))
+        return [error, Close(PROTOCOL_ERROR_CLOSE, refusal.code)]
 
     def _error(self, ref: Ref, refusal: RefusalError) -> SendFrame:
         if refusal.code == "malformed_json":
-            # The frame was JSON: a value in it is what cannot be taken.
+            # The frame was JSON, but has an invalid value.
             refusal = invalid("", refusal.detail)
         return SendFrame(frames.error(ref, refusal, self._request_id))
 
@@ -127,7 +127,7 @@ class Session:
         return [RunCommand(frame.ref, bytes(frame.command))]
 
     def asked(self, ref: Ref, found: bytes | RefusalError) -> Effects:
-        """A command's `{"result": …}`, or why there is none."""
+        """Handle the result of a RunCommand: `{"result": …}`, or a refusal."""
         if isinstance(found, RefusalError):
             return [self._error(ref, found)]
         return [SendFrame(frames.ok_with(ref, found))]
@@ -140,7 +140,7 @@ class Session:
         return Submit(token, commands, synced)
 
     def done(self, token: int, replies: Replies) -> Effects:
-        """What the commands of a Submit were answered."""
+        """Handle the replies to a Submit."""
         return self._waiting.pop(token)(replies)
 
     def _require(self, action: Action, stream: str) -> None:
@@ -162,8 +162,8 @@ class Session:
             if not isinstance(reply, Added):
                 detail = f"there is no stream {stream!r}, and nomkstream forbids to make it"
                 return [self._error(frame.ref, RefusalError("no_stream", detail))]
-            told = added(reply, batch=True, trims=command.trim is not None, ids_wanted=True)
-            return [SendFrame(frames.ok_with(frame.ref, told))]
+            result = added(reply, batch=True, trims=command.trim is not None, ids_wanted=True)
+            return [SendFrame(frames.ok_with(frame.ref, result))]
 
         return [self._submit([command], done, synced=frames.wants_sync(frame))]
 
@@ -209,12 +209,12 @@ class Session:
         return [Unsubscribe(one.key)]
 
     def _forget(self, one: StreamSubscription | ConsumerSubscription) -> None:
-        """An ended subscription is kept as long as something is under way for it."""
+        """Forget an ended subscription, unless a read of it is in progress."""
         if one.ended and not (isinstance(one, ConsumerSubscription) and one.reading):
             self._by_key.pop(one.key, None)
 
     def revoke(self, key: int, reason: str) -> Effects:
-        """A subscription is taken away: `replaced`, `group_destroyed`, `stream_deleted`, `forbidden`."""
+        """End a subscription: `replaced`, `group_destroyed`, `stream_deleted` or `forbidden`."""
         one = self._by_key.get(key)
         if one is None or one.ended:
             return []
@@ -225,14 +225,14 @@ class Session:
         one = self._subscription(frame.sub)
         if one.credit is None:
             raise invalid("/sub", "this subscription has no limit")
-        held = len(one.held) if isinstance(one, ConsumerSubscription) else 0
+        held = len(one.in_flight) if isinstance(one, ConsumerSubscription) else 0
         if one.credit + held + frame.n > frames.CREDIT_MAX:
             raise invalid("/n", f"there is credit for at most {frames.CREDIT_MAX} entries")
         one.credit += frame.n
         return self._go_on(one)
 
     def _go_on(self, one: StreamSubscription | ConsumerSubscription) -> Effects:
-        """Whatever comes next for a subscription."""
+        """Continue a subscription."""
         return self._read_on(one) if isinstance(one, ConsumerSubscription) else self._take_on(one)
 
     def _pause(self, one: StreamSubscription | ConsumerSubscription) -> Effects:
@@ -262,7 +262,7 @@ class Session:
         return [Subscribe(tail.key, streams, last)]
 
     def opened(self, key: int, cursors: Mapping[str, tuple[int, bool]]) -> Effects:
-        """Where each stream is followed from, and whether nothing lies behind that."""
+        """Handle Subscribe: for each stream the cursor, and whether there are no entries after it."""
         tail = self._by_key.get(key)
         if not isinstance(tail, StreamSubscription):
             return []
@@ -276,14 +276,14 @@ class Session:
         return effects + self._take_on(tail)
 
     def not_opened(self, key: int, refusal: RefusalError) -> Effects:
-        """The streams cannot be followed."""
+        """Handle that streams cannot be followed."""
         tail = self._by_key.get(key)
         if not isinstance(tail, StreamSubscription):
             return []
         return [*self._end(tail), self._error(tail.ref, refusal)]
 
     def ready(self, key: int, stream: str) -> Effects:
-        """There is something to take."""
+        """Handle that a followed stream has entries."""
         tail = self._by_key.get(key)
         if not isinstance(tail, StreamSubscription) or self._draining:
             return []
@@ -292,9 +292,7 @@ class Session:
         return self._take_on(tail)
 
     def live_room(self, key: int) -> int:
-        """How many entries may be sent of a subscription that has nothing else to do and will have nothing
-        to say but them; 0 where `ready` is the way.
-        """
+        """The number of entries that `live` may send, without any other frame; 0 if `ready` must be used."""
         tail = self._by_key.get(key)
         if (
             not isinstance(tail, StreamSubscription)
@@ -304,11 +302,11 @@ class Session:
             or self._draining
         ):
             return 0
-        # The last of the credit is spent with `paused` behind it, which is not the short way.
+        # `paused` follows the last credit, so `live` may not spend it.
         return tail.batch_max if tail.credit is None else max(0, min(tail.credit - 1, tail.batch_max))
 
     def live(self, key: int, page: FeedPage) -> bytes:
-        """The frame for a page of at most `live_room` entries, which is sent at once."""
+        """The frame for a page of at most `live_room` entries; the caller sends it at once."""
         tail = self._by_key[key]
         assert isinstance(tail, StreamSubscription), "there was room"
         tail.spend(page.count)
@@ -337,7 +335,7 @@ class Session:
         tail = self._by_key.get(key)
         if not isinstance(tail, StreamSubscription):
             return []
-        assert tail.taking is not None, "it was asked for"
+        assert tail.taking is not None, "a page was requested"
         stream, tail.taking = tail.taking, None
         effects = self._taken(tail, stream, item)
         if not caught_up:
@@ -380,10 +378,10 @@ class Session:
             if refusal is not None:
                 return [*self._end(work), self._error(frame.ref, to_refusal(refusal))]
             info = replies[-1]
-            assert isinstance(info, GroupInfo), "it was asked for last"
-            told = {"next": {work.stream: ids.text(info.last_delivered_id)}}
-            claim = AcquireLease(work.key, work.whose)
-            return [SendFrame(frames.ok(frame.ref, told)), claim]
+            assert isinstance(info, GroupInfo), "DescribeGroup is the last command"
+            result = {"next": {work.stream: ids.text(info.last_delivered_id)}}
+            claim = AcquireLease(work.key, work.consumer_key)
+            return [SendFrame(frames.ok(frame.ref, result)), claim]
 
         try:
             return [self._submit(self._beginning(work, frame), done)]
@@ -392,7 +390,7 @@ class Session:
             raise
 
     def _beginning(self, work: ConsumerSubscription, frame: frames.ConsumeFrame) -> Sequence[Command]:
-        """Make the group if that is wanted, and the consumer; look where the group is."""
+        """Commands that create the group, if requested, and the consumer, and read the group's position."""
         if frame.create is UNSET or frame.create is False:
             return work.begin_commands(None)
         self._require(Action.MANAGE, work.stream)
@@ -400,7 +398,7 @@ class Session:
         return work.begin_commands(start)
 
     def owned(self, key: int) -> Effects:
-        """Nobody else reads as this consumer."""
+        """Handle AcquireLease: no other reader reads as this consumer."""
         work = self._by_key.get(key)
         if not isinstance(work, ConsumerSubscription) or work.ended:
             return []
@@ -418,7 +416,7 @@ class Session:
 
     def delivered(self, key: int, reply: Reply | RefusalError, *, room: bool = True) -> Effects:
         """What a Read gave. What is for a subscription that has ended, or for a socket that has no room for
-        it, goes back to the group.
+        it, is given back.
         """
         work = self._by_key[key]
         assert isinstance(work, ConsumerSubscription), "only consumers read"
@@ -426,7 +424,7 @@ class Session:
         self._forget(work)
         if isinstance(reply, RefusalError):
             return self._failed(work, reply)
-        assert isinstance(reply, GroupRead), "that is what XREADGROUP answers"
+        assert isinstance(reply, GroupRead), "XREADGROUP replies with a GroupRead"
         found = reply.streams[0] if reply.streams else None
         if work.ended or self._closed:
             return [] if found is None else self._decline(work, found)
@@ -448,12 +446,12 @@ class Session:
             return effects
         if found.history:
             following = work.history = found.entries[-1].id
-        # What was released behind its back, or taken by another, and is given to it again: held once.
+        # Entries that were released or claimed meanwhile and are delivered again count once.
         given = [one.id for one in found.entries]
         work.release(given)
         work.spend(len(given))
         if not work.noack:
-            work.held.update(dict.fromkeys(given))
+            work.in_flight.update(dict.fromkeys(given))
         texts = b",".join(map(frames.encode_delivery, found.entries))
         data = frames.entries(work.name, work.stream, texts, following)
         return [*effects, SendFrame(data, work.key, () if work.noack else given)]
@@ -464,7 +462,7 @@ class Session:
         return [SendFrame(gap_frame(work.name, work.stream, *msgspec.structs.astuple(found.gap)))]
 
     def _decline(self, work: ConsumerSubscription, found: StreamDeliveries) -> Effects:
-        """What comes again was released behind its back: it holds that no more."""
+        """Give entries back. An entry that was in flight before was released meanwhile."""
         given = [one.id for one in found.entries]
         work.release(given)
         return self._give_back(work, given)
@@ -478,7 +476,7 @@ class Session:
         return [self._error(UNSET, refusal), Close(refusal.kind.close or 4000, refusal.code)]
 
     def _look_why(self, work: ConsumerSubscription) -> Effects:
-        """The group is gone: with its stream, or alone."""
+        """Revoke a subscription whose group is gone: with its stream, or alone."""
 
         def done(replies: Replies) -> Effects:
             return self.revoke(work.key, "group_destroyed" if replies[0] == 1 else "stream_deleted")
@@ -488,7 +486,7 @@ class Session:
     def _give_back(self, work: ConsumerSubscription, entry_ids: Sequence[int]) -> Effects:
         if work.noack or not entry_ids:
             return []
-        return [self._submit([work.whose.give_back(entry_ids)], lambda _: [])]
+        return [self._submit([work.consumer_key.give_back(entry_ids)], lambda _: [])]
 
     # ---- settling
 
@@ -529,23 +527,28 @@ class Session:
         return [self._submit([command], done)]
 
     def tick(self) -> Effects:
-        """Now and then: whoever is out of credit may hold entries that others have taken or settled."""
+        """Check consumers without credit: their entries may have been settled or claimed by others."""
         effects: Effects = []
         for work in self._by_name.values():
-            if isinstance(work, ConsumerSubscription) and not work.room and work.held and not work.looking:
+            if (
+                isinstance(work, ConsumerSubscription)
+                and not work.room
+                and work.in_flight
+                and not work.looking
+            ):
                 work.looking = True
                 effects.append(self._look(work))
         return effects
 
     def _look(self, work: ConsumerSubscription) -> Submit:
-        look = PendingCheck(work.whose, [*work.held], work.looked_upto)
+        look = PendingCheck(work.consumer_key, [*work.in_flight], work.looked_upto)
 
         def done(replies: Replies) -> Effects:
             work.looking = False
             reply = replies[0]
             if isinstance(reply, EngineError):
                 return self._look_why(work) if reply.code == "no_group" and not work.ended else []
-            assert isinstance(reply, PendingList), "XPENDING with a range answers a list"
+            assert isinstance(reply, PendingList), "XPENDING with a range replies with a PendingList"
             work.looked_upto = look.upto(reply)
             work.release(look.gone(reply))
             return self._read_on(work)
@@ -555,32 +558,32 @@ class Session:
     # ---- ends
 
     def drain(self, after_ms: int) -> Effects:
-        """The gateway stops: nothing new is begun; what is held may be acknowledged."""
+        """Start nothing new; entries in flight may still be acknowledged."""
         if self._draining or self._closed:
             return []
         self._draining = True
         return [SendFrame(frames.encode(frames.GoAwayFrame(after_ms=after_ms))), *self._close_if_idle()]
 
     def drained(self) -> Effects:
-        """The time for that is over."""
+        """Close: the time to acknowledge is over."""
         self._closed = True
         return [Close(DRAIN_CLOSE, "draining")]
 
     def _close_if_idle(self) -> Effects:
         if not self._draining or self._closed:
             return []
-        if any(isinstance(one, ConsumerSubscription) and one.held for one in self._by_name.values()):
+        if any(isinstance(one, ConsumerSubscription) and one.in_flight for one in self._by_name.values()):
             return []
         return self.drained()
 
     def lost(self, unwritten: Iterable[tuple[int, Sequence[int]]]) -> Effects:
-        """The connection is gone. `unwritten` are entries that it never carried, by subscription."""
+        """End all subscriptions. `unwritten` are entries that were not sent, by subscription."""
         self._closed = True
         effects: Effects = []
         for key, entry_ids in unwritten:
             work = self._by_key.get(key)
             if isinstance(work, ConsumerSubscription) and not work.ended:
-                effects += self._give_back(work, [one for one in entry_ids if one in work.held])
+                effects += self._give_back(work, [one for one in entry_ids if one in work.in_flight])
         for one in list(self._by_name.values()):
             effects += self._end(one)
         return effects

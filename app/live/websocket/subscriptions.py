@@ -1,7 +1,7 @@
-"""Subscriptions: followed streams, and consumers at work, each with its credit.
+"""Subscriptions of a session: followed streams and consumers, each with its credit.
 
-Knows: what is left of a credit, who holds what, which read comes next.
-Must never know: frames on their way, what else there is on the socket, asyncio.
+Knows: remaining credit, entries in flight, which read comes next.
+Must never know: the connection, other subscriptions, asyncio.
 """
 
 from collections.abc import Iterable
@@ -16,13 +16,13 @@ from engine import ids
 from engine.commands import Command, Cursor, DescribeGroup, EnsureGroup, XGroupCreateConsumer, XReadGroup
 
 CONSUME_CREDIT_DEFAULT: Final = 100
-# A frame's bytes: what one reader that stalls may cost, and what others wait for while it is written.
+# Maximum size of a frame: the cost of a stalled reader, and the time other readers wait for one write.
 PAGE_BYTES_MAX: Final = 256 << 10
 READ_WAIT_MS: Final = 60_000
 
 
 class Subscription:
-    """One name on the socket. `credit` None is unlimited."""
+    """One subscription of a connection. `credit` None is unlimited."""
 
     __slots__ = ("batch_max", "credit", "ended", "key", "name", "paused")
 
@@ -36,18 +36,18 @@ class Subscription:
 
     @property
     def room(self) -> int:
-        """Entries that may be sent now, in one frame."""
+        """The number of entries that may be sent now in one frame."""
         return self.batch_max if self.credit is None else min(self.credit, self.batch_max)
 
     def spend(self, entries: int) -> None:
-        """So many are sent."""
+        """Take sent entries off the credit."""
         if self.credit is not None:
-            assert entries <= self.credit, "nothing is asked for that there is no credit for"
+            assert entries <= self.credit, "no more is requested than there is credit for"
             self.credit -= entries
 
 
 class StreamSubscription(Subscription):
-    """Followed streams. `behind` are those with entries that were there before, or that had to wait."""
+    """Followed streams. `behind` are the streams with older entries, or entries that waited for credit."""
 
     __slots__ = ("behind", "ready", "ref", "streams", "taking")
 
@@ -61,17 +61,17 @@ class StreamSubscription(Subscription):
 
 
 class ConsumerSubscription(Subscription):
-    """A consumer of a group. `held` is what was sent and is neither done nor given back.
+    """A consumer of a group. `in_flight` is what was sent and neither acknowledged nor given back.
 
-    `history` is where reading its own unacknowledged entries goes on, None when that is over.
+    `history` is the position in its own pending entries, None once they were all read.
     """
 
     __slots__ = (
         "claim_min_idle_ms",
         "consumer",
         "group",
-        "held",
         "history",
+        "in_flight",
         "looked_upto",
         "looking",
         "noack",
@@ -89,21 +89,21 @@ class ConsumerSubscription(Subscription):
         self.noack = frame.noack is True
         idle_ms = frame.claim_min_idle_ms
         self.claim_min_idle_ms = RELEASED_ONLY_MS if idle_ms is UNSET else idle_ms
-        self.held: dict[int, None] = {}
+        self.in_flight: dict[int, None] = {}
         self.history: int | None = None if self.noack else ids.ID_MIN
         self.owned = False
         self.reading = False
         self.looking = False
-        # Where looking whether it still has what it holds goes on.
+        # Where the next check of the entries in flight continues.
         self.looked_upto = ids.ID_MIN
 
     @property
-    def whose(self) -> ConsumerKey:
-        """Whose entries these are."""
+    def consumer_key(self) -> ConsumerKey:
+        """The consumer whose entries are read."""
         return ConsumerKey(self.stream, self.group, self.consumer)
 
     def begin_commands(self, start: int | Cursor | None) -> list[Command]:
-        """Make the group if it is to begin somewhere, and the consumer; look where the group is."""
+        """Commands that create the group (with `start`) and the consumer, and read the group's position."""
         stream, group = self.stream, self.group
         commands: list[Command] = [
             XGroupCreateConsumer(stream=stream, group=group, consumer=self.consumer),
@@ -114,7 +114,7 @@ class ConsumerSubscription(Subscription):
         return commands
 
     def next_read(self) -> XReadGroup:
-        """The read that comes next: of its own entries, then of new ones."""
+        """The next read: first of its own pending entries, then of new ones."""
         history = self.history is not None
         return XReadGroup(
             group=self.group,
@@ -129,14 +129,14 @@ class ConsumerSubscription(Subscription):
         )
 
     def release(self, entry_ids: Iterable[int]) -> None:
-        """These are no longer held: their credit is back."""
+        """Remove entries from those in flight, and add them to the credit."""
         for entry_id in entry_ids:
-            if self.held.pop(entry_id, 0) is None and self.credit is not None:
+            if self.in_flight.pop(entry_id, 0) is None and self.credit is not None:
                 self.credit += 1
 
 
 def gap_frame(sub: str, stream: str, requested: int, first_available: int, lost: int | None) -> bytes:
-    """The frame that tells of entries removed before they were read."""
+    """The `gap` frame: entries were removed before they were read."""
     return frames.encode(
         frames.GapFrame(
             sub=sub,
