@@ -59,7 +59,7 @@ ROUTES: Final[Sequence[Route | Operation]] = [
     *console.router.operations,
     *health.router.operations,
     *commands.router.operations,
-    *streams.routes.all,
+    *streams.router.operations,
     *entries.router.operations,
     *export.router.operations,
     *columns.router.operations,

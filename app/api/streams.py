@@ -1,89 +1,418 @@
-"""Streams: what there is, how much of each is kept, trimming, removing."""
+"""Streams: listing, showing, retention, trimming, removing them."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
+import orjson
+from fastapi import Query
+from pydantic import Field
+
+from app.api.groups import Group
 from app.auth import Action
-from app.errors import RefusalError
-from app.http import media, query
+from app.errors import RefusalError, invalid
+from app.http import media
+from app.http.binder import CallParameter
 from app.http.calls import Answer, Call
-from app.http.routing import Routes
-from app.wire import removals
-from app.wire import streams as wire
-from engine.commands import Command, Delete, Exists, XInfoStream
-from engine.replies import Reply
+from app.http.entry_pages import Entry
+from app.http.models import (
+    Count,
+    EntryId,
+    Flag,
+    IdText,
+    RequestModel,
+    ResponseModel,
+    StreamName,
+    Whole,
+    absent,
+    capped,
+)
+from app.http.operations import Router
+from engine import commands, ids
+from engine.commands import (
+    Command,
+    Delete,
+    EnsureStream,
+    Exists,
+    Refs,
+    StreamInfos,
+    Trim,
+    UpdateStream,
+    XInfoStream,
+    XInfoStreamFull,
+    XRange,
+    XSetId,
+    XTrim,
+)
+from engine.replies import ConsumerDetail, Entries, GroupDetail, Reply, StreamDetail, StreamInfo
+from engine.replies import StreamPage as FoundStreams
+from engine.replies import Trimmed as TrimReply
 
-routes: Final = Routes()
+router: Final = Router("streams")
 
+_STREAMS: Final = "/v1/streams"
 _STREAM: Final = "/v1/streams/{stream}"
+_PAGE_MAX: Final = 1_000
+_DETAILS_MAX: Final = 1_000
+_DETAILS_DEFAULT: Final = 10
+
+Limit = Annotated[int, Whole()] | None
 
 
-@routes.get("/v1/streams", Action.READ, "listStreams")
-async def list_streams(call: Call) -> Answer:
+class Retention(RequestModel):
+    """How much of a stream is kept; null is no limit.
+
+    Limits are kept to exactly about once a second, and roughly with each publish.
+    """
+
+    max_len: Annotated[Limit, Field(description="entries")] = None
+    max_age_ms: Annotated[Limit, Field(description="milliseconds since the entry's ID")] = None
+    max_bytes: Annotated[Limit, Field(description="bytes of the entries as JSON")] = None
+    keep_unacknowledged: Annotated[
+        bool, Field(description="keep what a group has still to read or to acknowledge")
+    ] = absent()
+    keep_unarchived: Annotated[bool, Field(description="keep what lies above `archived_up_to`")] = absent()
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The members that are given, as the engine has them."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+_RETENTION: Final = tuple(Retention.model_fields)
+
+
+class NewStream(RequestModel):
+    """A stream to be there. What `retention` does not name has no limit."""
+
+    retention: Retention = absent()
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The retention's members that are given."""
+        return self.retention.changes if "retention" in self.model_fields_set else {}
+
+
+class StreamChanges(NewStream):
+    """What is named changes, all else stays. A limit of null goes."""
+
+    archived_up_to: Annotated[EntryId, Field(description="everything up to here is kept elsewhere")] = (
+        absent()
+    )
+
+
+class NewLastId(RequestModel):
+    """The last ID, and the counters that go with it where a stream was moved here."""
+
+    last_id: EntryId
+    entries_added: Annotated[int, Whole()] | None = None
+    max_deleted_id: EntryId | None = None
+
+
+class Stream(ResponseModel):
+    """A stream. `0-0` stands for no ID; `entries_added` counts all that ever were."""
+
+    name: str
+    type: Literal["stream"]
+    length: Count
+    first_id: IdText
+    last_id: Annotated[IdText, Field(description="the last ID given, whether its entry is there or not")]
+    first_entry: Entry | None
+    last_entry: Entry | None
+    max_deleted_id: IdText
+    removed_upto: Annotated[IdText, Field(description="a cursor above 0-0 and below this has a gap")]
+    entries_added: Count
+    nodes: Count
+    groups: Count
+    generation: Annotated[str, Field(description="new each time that the name is created")]
+    retention: Retention
+    archived_up_to: IdText
+    memory_bytes: Count
+
+
+class StreamPage(ResponseModel):
+    """A page of streams; go on with `after=<next>` until it is null."""
+
+    streams: list[Stream]
+    next: str | None
+
+
+class PendingDetail(ResponseModel):
+    """An entry that was not acknowledged; in a group's list `consumer` is null where it has no owner."""
+
+    id: IdText
+    delivery_time_ms: Count
+    delivery_count: Count
+    consumer: str | None = absent()
+
+
+class ConsumerDetails(ResponseModel):
+    """A consumer, with the times of its last attempt to read and of its last success (-1: never)."""
+
+    name: str
+    pending: Count
+    seen_time_ms: int
+    active_time_ms: int
+    pending_entries: list[PendingDetail]
+
+
+class GroupDetails(Group):
+    """A group with what is pending and its consumers; `nacked` entries were given back."""
+
+    nacked: Count
+    pending_entries: list[PendingDetail]
+    consumer_details: list[ConsumerDetails]
+
+
+class StreamDetails(Stream):
+    """A stream; with `full=true` also its first entries and its groups."""
+
+    entries: list[Entry] = absent()
+    group_details: list[GroupDetails] = absent()
+
+
+# ---- looking
+
+
+@router.get(_STREAMS, Action.READ, model=StreamPage, refusals=("not_acceptable",))
+async def list_streams(
+    call: CallParameter,
+    prefix: Annotated[str, Query(description="only names that begin with it")] = "",
+    after: Annotated[str | None, Query(description="names above this one: a page's `next`")] = None,
+    limit: Annotated[int, Whole(1, _PAGE_MAX), Query(description="maximum number of streams")] = 100,
+) -> Answer:
     """List streams by name."""
     media.check_accepts_json(call.headers.get(b"accept", b""))
-    found = await call.execute(wire.listing(call.query))
-    return Answer(200, wire.page(found, call.gateway.settings.answer_bytes_max))
+    found = await call.execute(StreamInfos(prefix=prefix, after=after, limit=limit))
+    assert isinstance(found, FoundStreams), "listing answers a page"
+    shown: list[bytes] = []
+    left, following = call.gateway.settings.answer_bytes_max, found.next
+    for place, (name, info) in enumerate(found.streams):
+        text = _stream(name, info)
+        left -= len(text)
+        if left < 0 and shown:
+            following = found.streams[place - 1][0]
+            break
+        shown.append(text)
+    return Answer(200, b'{"streams":[%b],"next":%b}' % (b",".join(shown), orjson.dumps(following)))
 
 
-@routes.get(_STREAM, Action.READ, "getStream")
-async def get_stream(call: Call) -> Answer:
+@router.get(_STREAM, Action.READ, model=StreamDetails, refusals=("no_stream", "not_acceptable"))
+async def get_stream(
+    call: CallParameter,
+    stream: StreamName,
+    full: Annotated[Flag, Query(description="with entries, groups, consumers and what is pending")] = False,  # noqa: FBT002 - a parameter of the query
+    count: Annotated[
+        Annotated[int, Whole(1, _DETAILS_MAX)] | None,
+        Query(description="with `full`: maximum number of entries, and of each pending list; 10 by default"),
+    ] = None,
+) -> Answer:
     """Show one stream: its edges, counts, retention; in full with entries and groups (XINFO STREAM)."""
     media.check_accepts_json(call.headers.get(b"accept", b""))
-    name = call.names["stream"]
-    found = await call.transaction(wire.look(name, call.query, call.gateway.settings.answer_bytes_max))
-    return Answer(200, wire.stream(name, *found) if len(found) == 1 else wire.detail(name, *found))
+    if not full:
+        if count is not None:
+            raise invalid("count", "it goes with full=true")
+        return Answer(200, _stream(stream, await call.execute(XInfoStream(stream=stream))))
+    count = count or _DETAILS_DEFAULT
+    bytes_max = call.gateway.settings.answer_bytes_max
+    first = XRange(stream=stream, start=ids.ID_MIN, end=ids.ID_MAX, count=count, bytes_max=bytes_max)
+    found, entries = await call.transaction([XInfoStreamFull(stream=stream, count=count), first])
+    return Answer(200, _details(stream, found, entries))
 
 
-@routes.put(_STREAM, Action.MANAGE, "putStream")
-async def put_stream(call: Call) -> Answer:
+def _stream(name: str, info: Reply) -> bytes:
+    """A stream as every operation shows it."""
+    assert isinstance(info, StreamInfo), "XINFO STREAM answers the stream"
+    return orjson.dumps(
+        {
+            "name": name,
+            "type": "stream",
+            "length": info.length,
+            "first_id": ids.text(info.first_id),
+            "last_id": ids.text(info.last_id),
+            "first_entry": _fragment(info.first_entry),
+            "last_entry": _fragment(info.last_entry),
+            "max_deleted_id": ids.text(info.max_deleted_id),
+            "removed_upto": ids.text(info.removed_upto),
+            "entries_added": capped(info.entries_added),
+            "nodes": info.nodes,
+            "groups": info.groups,
+            "generation": info.generation,
+            "retention": {name: getattr(info, name) for name in _RETENTION},
+            "archived_up_to": ids.text(info.archived_up_to),
+            "memory_bytes": info.memory_bytes,
+        }
+    )
+
+
+def _fragment(text: bytes | None) -> orjson.Fragment | None:
+    return None if text is None else orjson.Fragment(text)
+
+
+def _details(name: str, found: Reply, first: Reply) -> bytes:
+    assert isinstance(found, StreamDetail), "XINFO STREAM FULL answers the details"
+    assert isinstance(first, Entries), "XRANGE answers entries"
+    groups = b",".join(map(_group, found.groups))
+    stream = _stream(name, found.stream)
+    return b'%b,"entries":[%b],"group_details":[%b]}' % (stream[:-1], first.json(), groups)
+
+
+def _group(found: GroupDetail) -> bytes:
+    more = {
+        "nacked": found.nacked_count,
+        "pending_entries": [
+            _pending(entry_id, at_ms, count, {"consumer": consumer})
+            for entry_id, consumer, at_ms, count in found.pending
+        ],
+        "consumer_details": list(map(_consumer, found.consumers)),
+    }
+    return Group.of(found.group).model_dump_json().encode()[:-1] + b"," + orjson.dumps(more)[1:]
+
+
+def _consumer(found: ConsumerDetail) -> dict[str, object]:
+    return {
+        "name": found.name,
+        "pending": found.pending_count,
+        "seen_time_ms": found.seen_time_ms,
+        "active_time_ms": found.active_time_ms,
+        "pending_entries": [_pending(entry_id, at_ms, count, {}) for entry_id, at_ms, count in found.pending],
+    }
+
+
+def _pending(entry_id: int, at_ms: int, count: int, more: Mapping[str, str | None]) -> dict[str, object]:
+    return {
+        "id": ids.text(entry_id),
+        **more,
+        "delivery_time_ms": at_ms,
+        "delivery_count": capped(count),
+    }
+
+
+# ---- changing
+
+
+_NEW: Final = NewStream()
+_UNCHANGED: Final = StreamChanges()
+
+
+@router.put(_STREAM, Action.MANAGE, status=201, model=Stream, also={200: "Its retention is set"}, writes=True)
+async def put_stream(call: CallParameter, stream: StreamName, given: NewStream = _NEW) -> Answer:
     """Create a stream, or set the retention of the one there is."""
-    name = call.names["stream"]
-    command = wire.ensure(name, await call.members(*wire.PUT))
-    created, info = await call.write(command, XInfoStream(stream=name))
-    place = [(b"location", f"/v1/streams/{quote(name, safe='')}".encode())] if created else []
-    return call.written(201 if created else 200, wire.stream(name, info), place)
+    retention = commands.Retention()._replace(**given.changes)
+    command = EnsureStream(stream=stream, retention=retention)
+    created, info = await call.write(command, XInfoStream(stream=stream))
+    place = [(b"location", f"/v1/streams/{quote(stream, safe='')}".encode())] if created else []
+    return call.written(201 if created else 200, _stream(stream, info), place)
 
 
-@routes.patch(_STREAM, Action.MANAGE, "updateStream")
-async def update_stream(call: Call) -> Answer:
+@router.patch(_STREAM, Action.MANAGE, model=Stream, refusals=("malformed_id", "no_stream"), writes=True)
+async def update_stream(call: CallParameter, stream: StreamName, given: StreamChanges = _UNCHANGED) -> Answer:
     """Change parts of a stream's retention, or tell up to where it is archived."""
-    name = call.names["stream"]
-    command = wire.update(name, await call.members(*wire.PATCH))
-    _, info = await call.write(command, XInfoStream(stream=name))
-    return call.written(200, wire.stream(name, info))
+    command = UpdateStream(stream=stream, retention=given.changes, archived_up_to=given.archived_up_to)
+    _, info = await call.write(command, XInfoStream(stream=stream))
+    return call.written(200, _stream(stream, info))
 
 
-@routes.delete(_STREAM, Action.MANAGE, "deleteStream")
-async def delete_stream(call: Call) -> Answer:
-    """Remove a stream with its groups and all that hangs on it (DEL)."""
-    query.parse(call.query, ())
-    (removed,) = await call.write(Delete(streams=[call.names["stream"]]))
+@router.delete(_STREAM, Action.MANAGE, status=204, refusals=("no_stream",), writes=True)
+async def delete_stream(call: CallParameter, stream: StreamName) -> Answer:
+    """Remove a stream with its groups and everything in them (DEL)."""
+    (removed,) = await call.write(Delete(streams=[stream]))
     if not removed:
-        raise _missing(call.names["stream"])
+        raise _missing(stream)
     return call.written(204)
 
 
-@routes.post(_STREAM + "/last-id", Action.MANAGE, "setLastId")
-async def set_last_id(call: Call) -> Answer:
+@router.post(
+    _STREAM + "/last-id",
+    Action.MANAGE,
+    model=Stream,
+    refusals=("malformed_id", "no_stream", "last_id_too_small"),
+    writes=True,
+)
+async def set_last_id(call: CallParameter, stream: StreamName, given: NewLastId) -> Answer:
     """Set a stream's last ID, as after a move from elsewhere (XSETID)."""
-    name = call.names["stream"]
-    command = wire.set_last_id(name, await call.members(*wire.LAST_ID))
-    _, info = await call.write(command, XInfoStream(stream=name))
-    return call.written(200, wire.stream(name, info))
+    command = XSetId(
+        stream=stream,
+        last_id=given.last_id,
+        entries_added=given.entries_added,
+        max_deleted_id=given.max_deleted_id,
+    )
+    _, info = await call.write(command, XInfoStream(stream=stream))
+    return call.written(200, _stream(stream, info))
 
 
-@routes.post(_STREAM + "/trim", Action.MANAGE, "trimStream")
-async def trim_stream(call: Call) -> Answer:
-    """Remove the oldest entries, or tell how many would go (XTRIM)."""
-    reply = await change(call, removals.trim(call.names["stream"], await call.members(*removals.TRIM)))
-    return call.written(200, removals.trimmed(reply))
+# ---- trimming
+
+
+class Trimming(RequestModel):
+    """One of `maxlen`, `minid` and `older_than_ms` says what goes."""
+
+    maxlen: Annotated[Count, Field(description="keep this many of the newest")] = absent()
+    minid: Annotated[EntryId, Field(description="remove what has a smaller ID")] = absent()
+    older_than_ms: Annotated[Count, Field(description="remove what is older")] = absent()
+    approx: Annotated[bool, Field(description="whole nodes only, which costs less")] = False
+    limit: Annotated[
+        Annotated[int, Whole()] | None,
+        Field(description="with `approx`: maximum number to remove; 0 is no limit"),
+    ] = None
+    refs: Literal["keep", "delete", "acked"] = Field(
+        "keep",
+        description="references in pending lists: they stay, go too, or forbid the removal",
+    )
+    dry_run: Annotated[bool, Field(description="only show what would go")] = False
+    guard: Annotated[bool, Field(description="refuse to remove what a group has not finished")] = False
+
+    def command(self, stream: str) -> XTrim:
+        """The trim; exact by default. Raises 422 unless one way is given."""
+        ways = ("maxlen", "minid", "older_than_ms")
+        given = [name for name in ways if name in self.model_fields_set]
+        if len(given) != 1:
+            raise invalid(f"/{given[1]}" if given else "", f"a trim has one of {', '.join(ways)}")
+        if self.limit is not None and not self.approx:
+            raise invalid("/limit", "it goes with approximate trimming")
+        trim = Trim(
+            maxlen=self.maxlen,
+            minid=self.minid,
+            older_than_ms=self.older_than_ms,
+            approx=self.approx,
+            limit=self.limit,
+            refs=Refs(self.refs),
+            count_pending=True,
+        )
+        return XTrim(stream=stream, trim=trim, dry_run=self.dry_run, guard=self.guard)
+
+
+class Trimmed(ResponseModel):
+    """What went; `pending_affected` of them are pending in a group. `first_id` is the first one kept."""
+
+    deleted: Count
+    first_id: IdText
+    pending_affected: Count
+
+
+@router.post(
+    _STREAM + "/trim",
+    Action.MANAGE,
+    model=Trimmed,
+    refusals=("malformed_id", "no_stream", "trim_guarded"),
+    writes=True,
+)
+async def trim_stream(call: CallParameter, stream: StreamName, given: Trimming) -> Answer:
+    """Remove the oldest entries, or show how many would go (XTRIM)."""
+    reply = await change(call, given.command(stream))
+    assert isinstance(reply, TrimReply), "XTRIM answers what went"
+    trimmed = Trimmed.model_construct(
+        deleted=reply.deleted,
+        first_id=ids.text(reply.first_id),
+        pending_affected=reply.pending_affected,
+    )
+    return call.written(200, trimmed)
 
 
 async def change(call: Call, command: Command) -> Reply:
-    """Run a command on a stream that has to be there."""
-    there, reply = await call.write(Exists(streams=[call.names["stream"]]), command)
-    if not there:
+    """Run a command on a stream that has to exist."""
+    exists, reply = await call.write(Exists(streams=[call.names["stream"]]), command)
+    if not exists:
         raise _missing(call.names["stream"])
     return reply
 
