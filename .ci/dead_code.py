@@ -13,7 +13,16 @@ SOURCES: Final = ("app", "engine", "sdk/python", "spark")
 CONFIDENCE_MIN: Final = 60
 # Below this confidence a variable may be a field.
 VARIABLE_CONFIDENCE_MIN: Final = 100
-DECORATORS: Final = ["@router.*", "@routes.*", "@runs", "@_ENTRIES.*", "@_GROUPS.*", "@_MANY.*"]
+DECORATORS: Final = [
+    "@router.*",
+    "@routes.*",
+    "@runs",
+    "@model_validator",
+    "@field_validator",
+    "@_ENTRIES.*",
+    "@_GROUPS.*",
+    "@_MANY.*",
+]
 ALLOWED: Final = {
     "python": ["__getattr__"],
     "pydantic": ["__pydantic_config__", "settings_customise_sources", "core"],
@@ -44,7 +53,7 @@ ALLOWED: Final = {
         "streamReader",
         "streamWriter",
     ],
-    "named in quoted annotations": ["Concatenate", "PendingRow", "Source"],
+    "named in quoted annotations": ["Attempt", "Concatenate", "PendingRow", "Source"],
     "users of the client call these": ["publish_batch", "read_after", "running_gateway"],
     "faults that tests inject": ["heal", "stop_before", "crash", "unsynced_name_changes", "rival"],
 }

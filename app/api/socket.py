@@ -87,7 +87,7 @@ class Sockets:
         settings = self._gateway.settings
         return frames.HelloFrame(
             version=frames.VERSION,
-            limits=frames.SocketLimits(
+            limits=frames.HelloLimits(
                 frame_bytes_max=settings.entry_bytes_max + FRAME_OVERHEAD_BYTES,
                 entry_bytes_max=settings.entry_bytes_max,
                 batch_entries_max=settings.batch_entries_max,

@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 from app.http.calls import Call
 from app.live.websocket.connection import Connection, Hub
 from app.live.websocket.effects import SessionLimits
-from app.live.websocket.frames import HelloFrame, SocketLimits
+from app.live.websocket.frames import HelloFrame, HelloLimits
 from app.live.websocket.session import Session
 from app.main import App, create_app
 from app.settings import Settings
@@ -35,7 +35,7 @@ _full_bytes: Final = 400
 _SEQUENCE_MAX: Final = (1 << ids.SEQUENCE_BITS) - 1
 HELLO: Final = HelloFrame(
     version=1,
-    limits=SocketLimits(
+    limits=HelloLimits(
         frame_bytes_max=1 << 16,
         entry_bytes_max=1 << 12,
         batch_entries_max=100,

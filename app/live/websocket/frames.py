@@ -234,7 +234,7 @@ class ServerFrame(BaseFrame, frozen=True, kw_only=True):
     """The base class of the server's frames."""
 
 
-class SocketLimits(msgspec.Struct, frozen=True):
+class HelloLimits(msgspec.Struct, frozen=True):
     """Limits of one connection: `ids_max` IDs in an `ack`, `lookups_max` in a `nack` or an `ack` with
     `delete`.
     """
@@ -253,7 +253,7 @@ class HelloFrame(ServerFrame, frozen=True, kw_only=True, tag="hello"):
     """The first frame. A `heartbeat` is sent every `heartbeat_ms`."""
 
     version: int
-    limits: SocketLimits
+    limits: HelloLimits
     heartbeat_ms: int
 
 
