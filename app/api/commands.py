@@ -25,7 +25,7 @@ _INLINE_BYTES_MAX: Final = 64 << 10
 _GATEWAY_STATUSES: Final = frozenset({401, 413, 429, 503, 507})
 
 # A string, number or boolean, without a union: generated clients take the value instead of a wrapper.
-_SCALAR: Final = {"not": {"type": ["null", "array", "object"]}}
+_SCALAR: Final = {"not": {"type": ["null", "array", "object"], "items": {}}}
 _WORDS: Final = "a command's words"
 
 UpstashEncoding = Annotated[

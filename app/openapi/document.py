@@ -200,8 +200,8 @@ def _named_schemas(described: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _resolve(value: object, settings: Settings) -> None:
-    """Give every schema the bounds that are set, and drop what only generated code stumbles over: titles that
-    were made of names, and defaults that are null.
+    """Give every schema the bounds that are set, and drop what generated code stumbles over: titles that were
+    made of names, and defaults of members.
     """
     if isinstance(value, list):
         for one in value:
@@ -217,11 +217,22 @@ def _resolve(value: object, settings: Settings) -> None:
     if not _OF_SCHEMAS.isdisjoint(value) and isinstance(value.get("title"), str):
         del value["title"]
     for member in value.get("properties", {}).values():
-        if member.get("default", ...) is None:
-            del member["default"]
+        _say_default(member)
     for name, one in value.items():
         if name != "examples":
             _resolve(one, settings)
+
+
+def _say_default(member: Json) -> None:
+    """Put a member's default into words: generators of types take what has a default for always there."""
+    default = member.pop("default", None)
+    if default is not None:
+        words = (
+            f"`{default if isinstance(default, str) else msgspec.json.encode(default).decode()}` by default"
+        )
+        said = member.get("description", "")
+        if words not in said:
+            member["description"] = f"{said}; {words}" if said else words
 
 
 def _set_limits(name: str, schema: Json, settings: Settings) -> None:
@@ -320,6 +331,9 @@ def _read_examples() -> dict[str, dict[str, Json]]:
 def _show(described: Json, examples: Mapping[str, Json]) -> None:
     """Put the examples in: FastAPI would drop what is null in them."""
     done = min(status for status in described["responses"] if status.startswith("2"))
+    if not described.get("description", "").strip():
+        # The sentence says it all; readers of documents and linters look here.
+        described["description"] = described["summary"]
     for status, answer in described["responses"].items():
         for media, kind in answer.get("content", {}).items():
             kind["schema"].pop("title", None)
@@ -335,6 +349,9 @@ def _show(described: Json, examples: Mapping[str, Json]) -> None:
         for key, one in examples.items()
         if "body" in one
     }
+    for kind in described.get("requestBody", {}).get("content", {}).values():
+        # A body that may be left out is not one that is always there.
+        kind["schema"].pop("default", None)
     if "requestBody" in described and bodies:
         described["requestBody"]["content"][JSON]["examples"] = bodies
     for parameter in described.get("parameters", ()):

@@ -8,7 +8,7 @@ those of answers are open, so that they can grow. No shape has the name of one o
 code the two meet.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -50,9 +50,6 @@ Limit = Count | None
 Ids = Annotated[list[EntryId], Meta(min_length=1, max_length=10_000)]
 # Of entries that are looked up one by one.
 LookedUpIds = Annotated[list[EntryId], Meta(min_length=1, max_length=TURN_LOOKUPS_MAX)]
-# A string, number or boolean, said without a union: generated clients take the value instead of a wrapper.
-SCALAR: Final = {"not": {"type": ["null", "array", "object"]}}
-Value = Annotated[Any, Meta(extra_json_schema=SCALAR)]
 Base64 = Annotated[Literal["base64"], Meta(description="`base64`: all values are base64")]
 Pairs = Annotated[list[list[str]], Meta(description="[name, value], in order, where a name stands twice")]
 Refs = Annotated[
@@ -67,7 +64,7 @@ class NewEntry(Struct, omit_defaults=True, forbid_unknown_fields=True):
     `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
     """
 
-    fields: Annotated[dict[str, Value], Meta(min_length=1)]
+    fields: Annotated[dict[str, str], Meta(min_length=1)]
     id: Annotated[
         str,
         Meta(

@@ -186,6 +186,7 @@ def test_an_operation_is_told_in_words(name: str) -> None:
     """A sentence, a known tag, a description of each parameter and refusal."""
     told = OPERATIONS[name].told
     assert re.fullmatch(r"[A-Z0-9][^\n]*(?:\n[^\n]*)*\.", told["summary"])
+    assert told["description"].strip()
     assert set(told["tags"]) <= {tag["name"] for tag in DOCUMENT["tags"]}
     assert all(parameter["description"] for parameter in told.get("parameters", []))
     assert all(answer["description"] for answer in told["responses"].values())
@@ -227,11 +228,13 @@ def test_no_schema_has_a_title_that_was_made_up() -> None:
     assert [place for place, one in _schemas(DOCUMENT, "") if "title" in one] == []
 
 
-def test_what_has_a_default_is_not_required() -> None:
-    """Generators take a default for something that is always there, or demand what may be left out."""
+def test_no_member_has_a_default() -> None:
+    """Generators of types take it for something that is always there: words say it instead."""
     for place, one in _schemas(DOCUMENT, ""):
-        for name in one.get("required", ()):
-            assert "default" not in one.get("properties", {}).get(name, {}), f"{place}/{name}"
+        for name, member in one.get("properties", {}).items():
+            assert "default" not in member, f"{place}/{name}"
+    start = SCHEMAS["EnsuredGroup"]["properties"]["start"]
+    assert start["description"].endswith("; `$` by default")
     for operation in OPERATIONS.values():
         for parameter in operation.told.get("parameters", ()):
             assert not (parameter.get("required") and "default" in parameter["schema"]), parameter

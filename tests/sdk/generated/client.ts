@@ -1,6 +1,6 @@
 // What a user of a client made by @hey-api/openapi-ts does; the gateway's URL is the argument. It stands beside the
 // generated folder `weir`, knows its functions by the names of the operations, and neither paths nor headers.
-import { ackEntries, addEntries, createGroup, listPending, publish, readEntries, readGroup } from "./weir";
+import { ackEntries, addEntries, ensureGroup, listPending, publish, readEntries, readGroup } from "./weir";
 import type { NewEntry, Problem } from "./weir";
 import { createClient } from "./weir/client";
 
@@ -22,7 +22,7 @@ function taken<T>(answer: { data?: T; error?: unknown }): T {
 }
 
 function entry(number: number, id = "*"): NewEntry {
-    return { fields: { item: "äpfel", number }, id };
+    return { fields: { item: "äpfel", number: `${number}` }, id };
 }
 
 async function publishes(): Promise<string> {
@@ -49,7 +49,7 @@ async function waits(after: string): Promise<void> {
 }
 
 async function works(): Promise<void> {
-    taken(await createGroup({ client, path: { stream }, body: { name: group, start: "0" } }));
+    taken(await ensureGroup({ client, path: { stream, group }, body: { start: "0" } }));
     const consumer = "worker 1";
     for (const expected of [3, 2]) {
         const read = (body: { count?: number; after?: string }) =>
@@ -75,6 +75,8 @@ async function isRefused(): Promise<void> {
 export function refusedByTheCompiler(): void {
     // @ts-expect-error - an entry has fields
     void addEntries({ client, path: { stream }, body: { id: "1-1" } });
+    // @ts-expect-error - a value is a string
+    void addEntries({ client, path: { stream }, body: { fields: { number: {} } } });
     // @ts-expect-error - the stream is missing
     void readEntries({ client, query: { after: "0" } });
     // @ts-expect-error - there is no such parameter

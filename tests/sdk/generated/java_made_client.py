@@ -12,12 +12,12 @@ from weir_api import (
     AddEntriesRequest,
     ApiClient,
     Configuration,
+    EnsuredGroup,
     EntriesApi,
-    GroupRead,
+    GroupReading,
     GroupsApi,
     NewEntries,
     NewEntry,
-    NewGroup,
 )
 from weir_api.exceptions import ConflictException
 
@@ -27,13 +27,13 @@ GROUP = "billing"
 
 def entry(number: int, entry_id: str = "*") -> AddEntriesRequest:
     """An entry with one number, of which the gateway keeps the text."""
-    return AddEntriesRequest(NewEntry(fields={"item": "äpfel", "number": number}, id=entry_id))
+    return AddEntriesRequest(NewEntry(fields={"item": "äpfel", "number": str(number)}, id=entry_id))
 
 
 def publishes(entries: EntriesApi) -> str:
     """One entry, then a batch; answers the last ID."""
     assert entries.add_entries(STREAM, entry(1)).id
-    rows = [NewEntry(fields={"number": number}) for number in (2, 3)]
+    rows = [NewEntry(fields={"number": str(number)}) for number in (2, 3)]
     batch = entries.add_entries(STREAM, AddEntriesRequest(NewEntries(entries=rows)))
     assert (batch.count, len(batch.ids)) == (2, 2)
     last_id: str = batch.last_id
@@ -55,10 +55,10 @@ def waits(entries: EntriesApi, last_id: str) -> None:
 
 def works(groups: GroupsApi) -> None:
     """A group's consumer reads, sees what it holds, acknowledges."""
-    groups.create_group(STREAM, NewGroup(name=GROUP, start="0"))
+    groups.ensure_group(STREAM, GROUP, ensured_group=EnsuredGroup(start="0"))
     for expected in (3, 1):
-        found = groups.read_group(STREAM, GROUP, "worker 1", group_read=GroupRead(count=3)).entries
-        held = groups.read_group(STREAM, GROUP, "worker 1", group_read=GroupRead(after="0")).entries
+        found = groups.read_group(STREAM, GROUP, "worker 1", group_reading=GroupReading(count=3)).entries
+        held = groups.read_group(STREAM, GROUP, "worker 1", group_reading=GroupReading(after="0")).entries
         assert [one.id for one in held] == [one.id for one in found]
         done = groups.ack_entries(STREAM, GROUP, Acknowledgement(ids=[one.id for one in found]))
         assert done.acknowledged == expected

@@ -8,21 +8,21 @@ import sys
 
 from weir_client import Client
 from weir_client.api.entries import add_entries, read_entries
-from weir_client.api.groups import ack_entries, create_group, list_pending, read_group
+from weir_client.api.groups import ack_entries, ensure_group, list_pending, read_group
 from weir_client.api.many import publish
 from weir_client.models import (
     Acknowledged,
     Acknowledgement,
     Added,
     Deliveries,
-    GroupRead,
+    EnsuredGroup,
+    GroupReading,
     ManyPublish,
     ManyPublished,
     ManyPublishStreams,
     NewEntries,
     NewEntry,
     NewEntryFields,
-    NewGroup,
     Page,
     PendingView,
     Problem,
@@ -35,7 +35,7 @@ GROUP = "billing"
 
 def entry(number: int, entry_id: str = "*") -> NewEntry:
     """An entry with one number, of which the gateway keeps the text."""
-    return NewEntry(fields=NewEntryFields.from_dict({"item": "äpfel", "number": number}), id=entry_id)
+    return NewEntry(fields=NewEntryFields.from_dict({"item": "äpfel", "number": str(number)}), id=entry_id)
 
 
 async def publishes(client: Client) -> str:
@@ -71,15 +71,17 @@ async def waits(client: Client, last_id: str) -> None:
 
 async def works(client: Client) -> None:
     """A group's consumer reads, sees what it holds, acknowledges."""
-    made = await create_group.asyncio(STREAM, client=client, body=NewGroup(name=GROUP, start="0"))
+    made = await ensure_group.asyncio(STREAM, GROUP, client=client, body=EnsuredGroup(start="0"))
     assert not isinstance(made, Problem), made
     for expected in (3, 2, 0):
-        found = await read_group.asyncio(STREAM, GROUP, "worker 1", client=client, body=GroupRead(count=3))
+        found = await read_group.asyncio(STREAM, GROUP, "worker 1", client=client, body=GroupReading(count=3))
         assert isinstance(found, Deliveries), found
         assert len(found.entries) == expected
         if not found.entries:
             break
-        held = await read_group.asyncio(STREAM, GROUP, "worker 1", client=client, body=GroupRead(after="0"))
+        held = await read_group.asyncio(
+            STREAM, GROUP, "worker 1", client=client, body=GroupReading(after="0")
+        )
         assert isinstance(held, Deliveries), held
         assert [one.id for one in held.entries] == [one.id for one in found.entries]
         wanted = Acknowledgement(ids=[one.id for one in found.entries])

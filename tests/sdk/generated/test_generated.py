@@ -62,7 +62,7 @@ def test_the_description_is_openapi(document: Path) -> None:
 
 
 def test_the_description_has_no_lint(document: Path) -> None:
-    """Redocly's strict rules find nothing."""
+    """Redocly's strict rules and Spectral's rules for OpenAPI find nothing."""
     lint = document.with_name("lint.mjs")
     lint.write_bytes((HERE / "lint.mjs").read_bytes())
     (document.parent / "node_modules").symlink_to(NODE_MODULES)
@@ -93,6 +93,25 @@ def test_a_typescript_client_works(server: Server, document: Path, tmp_path: Pat
     modules = ["--module", "commonjs", "--moduleResolution", "node10"]
     _run(tmp_path, commands / "tsc", *options, *modules, "client.ts")
     _agrees(_run(tmp_path, "node", "client.js", server.url))
+
+
+def test_a_worker_of_openapi_fetch_works(server: Server, document: Path, tmp_path: Path) -> None:
+    """Typed by openapi-typescript: tsc --strict is content with a worker on openapi-fetch, which agrees."""
+    commands = NODE_MODULES / ".bin"
+    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    (tmp_path / "worker.ts").write_bytes((HERE / "worker.ts").read_bytes())
+    _run(tmp_path, commands / "openapi-typescript", document, "--output", "weir.d.ts")
+    options = [
+        "--strict",
+        "--noUncheckedIndexedAccess",
+        "--target",
+        "es2022",
+        "--lib",
+        "es2022,dom,dom.iterable",
+    ]
+    _run(tmp_path, commands / "tsc", *options, "--module", "nodenext", "worker.ts")
+    _agrees(_run(tmp_path, "node", "worker.js", server.url))
 
 
 def test_a_client_of_openapi_generator_works(server: Server, document: Path, tmp_path: Path) -> None:
