@@ -65,7 +65,6 @@ ROUTES: Final[Sequence[Route | Operation]] = [
     *columns.router.operations,
     *tail.operations,
     *multi_stream.router.operations,
-    *multi_stream.routes.all,
     *plan.router.operations,
     *groups.router.operations,
     *consumers.router.operations,

@@ -2,37 +2,43 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import orjson
+from fastapi import Depends, Header
 from pydantic import Field
 
+from app import names
 from app.auth import Access, Action
 from app.errors import invalid, step
-from app.http import media, members, query
-from app.http.binder import CallParameter
-from app.http.calls import Answer, Call
+from app.http import entry_bodies, media, members, query
+from app.http.binder import Body, CallParameter, call_of
+from app.http.calls import Answer
 from app.http.deliveries import DeliveredEntry, deliveries, no_history, nothing_delivered
+from app.http.entry_bodies import EntryLimits
 from app.http.entry_pages import ReadLimits, gap_refused, page, preferred_wait_ms
 from app.http.models import (
+    NAME_SCHEMA,
     ConsumerName,
+    Count,
     CursorsByStream,
     Gap,
     GroupName,
     IdText,
     Milliseconds,
+    Producer,
     RequestModel,
     ResponseModel,
     Whole,
     absent,
 )
+from app.http.models import IdempotencyKey as KeyText
 from app.http.operations import Router
-from app.http.routing import Routes
-from app.wire import many as wire
-from engine.commands import Cursor, DescribeGroup, XRead, XReadGroup
-from engine.replies import Entries, GroupRead, Reply, StreamsRead
+from app.http.publishing import NewEntry
+from engine import ids
+from engine.commands import Chunk, Cursor, DescribeGroup, IdempotencyKey, Publish, XAdd, XRead, XReadGroup
+from engine.replies import Entries, GroupRead, Published, Reply, Republished, StreamsRead
 
-routes: Final = Routes()
 router: Final = Router("many")
 
 
@@ -185,23 +191,141 @@ def _object(bodies: Mapping[str, bytes]) -> bytes:
 # ---- publishing
 
 
-@routes.post("/v1/publish", Access.PER_STREAM, "publish")
-async def publish(call: Call) -> Answer:
-    """Publish into many streams: all entries are stored, or none."""
+class ManyPublish(RequestModel):
+    """Streams, each with its entries: all are stored, or none."""
+
+    streams: dict[str, Annotated[list[NewEntry], Field(min_length=1)]] = Field(
+        min_length=1,
+        json_schema_extra={
+            "propertyNames": NAME_SCHEMA,
+            "maxProperties": 1_000,
+            "x-maxProperties-setting": "request_streams_max",
+        },
+    )
+
+
+class PublishedRun(ResponseModel):
+    """What one stream got."""
+
+    first_id: IdText
+    last_id: IdText
+    count: Count
+
+
+class ManyPublished(ResponseModel):
+    """What each stream got; `duplicate`: by an earlier request of the same key or chunk."""
+
+    streams: dict[str, PublishedRun]
+    duplicate: bool
+
+
+class _PublicationBody(Body):
+    """Entries of many streams, kept byte for byte."""
+
+    models: ClassVar = (ManyPublish,)
+    content: ClassVar = {media.JSON: {"schema": {"$ref": "#/components/schemas/ManyPublish"}}}
+
+    async def read(self, key: str | None, chunk: Chunk | None) -> Publish:
+        """The command. Raises the refusal of what is wrong with the entries."""
+        members.check_is_json(self.call.media_type.name)
+        most, limits = self.call.gateway.settings.request_streams_max, self.call.gateway.entry_limits
+        return await self.call.read(
+            partial(publication, limits=limits, streams_max=most, key=key, chunk=chunk)
+        )
+
+
+def publication(
+    body: bytes, limits: EntryLimits, streams_max: int, key: str | None, chunk: Chunk | None
+) -> Publish:
+    """The command of a body. Raises the refusal of what is wrong with the entries."""
+    parts = entry_bodies.read_many(body, limits, streams_max)
+    if len(parts) > streams_max:
+        raise invalid("/streams", f"one request names at most {streams_max} streams")
+    for name in parts:
+        names.check_text(name, "stream name")
+    idempotency = IdempotencyKey(key, entry_bodies.digest_of(body)) if key is not None else None
+    return Publish(
+        parts=[XAdd(stream=name, bodies=one.bodies, ids=one.ids) for name, one in parts.items()],
+        idempotency=idempotency,
+        chunk=chunk,
+    )
+
+
+@router.post(
+    "/v1/publish",
+    Access.PER_STREAM,
+    status=201,
+    model=ManyPublished,
+    refusals=(
+        "malformed_id", "id_not_increasing", "stream_exhausted", "entry_too_large", "too_many_entries",
+        "idempotency_mismatch", "stale_epoch",
+    ),
+    writes=True,
+)  # fmt: skip
+async def publish(
+    call: CallParameter,
+    body: Annotated[_PublicationBody, Depends(call_of)],
+    idempotency_key: Annotated[
+        KeyText | None,
+        Header(
+            alias="Idempotency-Key",
+            description="a repeated request with the same key and body answers as the first time",
+        ),
+    ] = None,
+    producer: Annotated[
+        Producer | None,
+        Header(
+            alias="Weir-Producer",
+            description="who publishes in chunks; with Weir-Epoch and Weir-Chunk, without a key",
+        ),
+    ] = None,
+    epoch: Annotated[
+        Count | None, Header(alias="Weir-Epoch", description="the producer's run: a number, larger in each")
+    ] = None,
+    number: Annotated[
+        Count | None, Header(alias="Weir-Chunk", description="the number of this chunk in its run")
+    ] = None,
+) -> Answer:
+    """Publish into many streams: all entries are stored, or none.
+
+    A chunk of a producer that was stored in its last epoch, or in the one before, is answered as the first
+    time (`duplicate`), however much later it comes again; an older epoch is refused. docs/bulk.md says how
+    long what is remembered.
+    """
     if b"if-match" in call.headers:
         raise invalid("If-Match", "it goes with publishing into one stream")
-    query.parse(call.query, ())
-    members.check_is_json(call.media_type.name)
-    key = media.idempotency_key(call.headers.get(b"idempotency-key"))
-    chunk = media.chunk(call.headers)
-    if key is not None and chunk is not None:
+    chunk = _chunk(producer, epoch, number)
+    if idempotency_key is not None and chunk is not None:
         raise invalid("Idempotency-Key", "it does not go with Weir-Producer, which says the same in its way")
-    most = call.gateway.settings.request_streams_max
-    reader = partial(
-        wire.publication, limits=call.gateway.entry_limits, streams_max=most, key=key, chunk=chunk
-    )
-    command = await call.read(reader)
+    command = await body.read(idempotency_key, chunk)
     for part in command.parts:
         call.require(Action.WRITE, part.stream)
     (reply,) = await call.write(command)
-    return call.written(201, wire.published(reply))
+    return call.written(201, _published(reply))
+
+
+def _chunk(producer: str | None, epoch: int | None, number: int | None) -> Chunk | None:
+    """What the three headers say together, None without any of them."""
+    headers = {"Weir-Producer": producer, "Weir-Epoch": epoch, "Weir-Chunk": number}
+    given = [name for name, value in headers.items() if value is not None]
+    for name in headers:
+        if given and name not in given:
+            raise invalid(
+                name, f"{given[0]} goes with {' and '.join(one for one in headers if one not in given)}"
+            )
+    if producer is None or epoch is None or number is None:
+        return None
+    return Chunk(producer, epoch, number)
+
+
+def _published(reply: Reply) -> bytes:
+    if isinstance(reply, Republished):
+        rows = {one.stream: _run(one.first_id, one.last_id, one.count) for one in reply.streams}
+        return orjson.dumps({"streams": rows, "duplicate": True})
+    assert isinstance(reply, Published), "publishing answers what was published"
+    rows = {name: _run(one.ids[0], one.ids[-1], len(one.ids)) for name, one in reply.streams}
+    return orjson.dumps({"streams": rows, "duplicate": reply.duplicate})
+
+
+def _run(first_id: int, last_id: int, count: int) -> Mapping[str, str | int]:
+    return {"first_id": ids.text(first_id), "last_id": ids.text(last_id), "count": count}

@@ -5,14 +5,13 @@ Must never know: what they are asked for.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal
 
 import msgspec
 
 from app.errors import RefusalError, invalid, locate
 from engine import ids
-from engine.commands import Chunk
 
 IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
 
@@ -22,7 +21,6 @@ NDJSON: Final = "application/x-ndjson"
 EVENTS: Final = "text/event-stream"
 COLUMNS: Final = "application/vnd.weir.columns+json"
 
-_CHUNK_HEADERS: Final = ("Weir-Producer", "Weir-Epoch", "Weir-Chunk")
 # JavaScript's Number.MAX_SAFE_INTEGER, as everywhere.
 INTEGER_MAX: Final = (1 << 53) - 1
 _DIGITS_MAX: Final = 20
@@ -171,23 +169,11 @@ def idempotency_key(header: bytes | None) -> str | None:
     return text
 
 
-def chunk(headers: Mapping[bytes, bytes]) -> Chunk | None:
-    """What Weir-Producer, Weir-Epoch and Weir-Chunk say together, None without any of them."""
-    given = [name for name in _CHUNK_HEADERS if name.lower().encode() in headers]
-    if not given:
-        return None
-    missing = [name for name in _CHUNK_HEADERS if name not in given]
-    if missing:
-        raise invalid(missing[0], f"{given[0]} goes with {' and '.join(missing)}")
-    producer, epoch, number = (headers[name.lower().encode()].decode("latin-1") for name in _CHUNK_HEADERS)
-    if len(producer) > IDEMPOTENCY_KEY_BYTES_MAX or not _KEY.fullmatch(producer):
+def producer(header: bytes) -> str:
+    """The name of a producer of chunks, of which a key may be made."""
+    text = header.decode("latin-1")
+    if len(text) > IDEMPOTENCY_KEY_BYTES_MAX or not _KEY.fullmatch(text):
         raise invalid(
             "Weir-Producer", f"a producer has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable ASCII characters"
         )
-    return Chunk(producer, _number("Weir-Epoch", epoch), _number("Weir-Chunk", number))
-
-
-def _number(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > _DIGITS_MAX or int(text) > INTEGER_MAX:
-        raise invalid(name, f"it is a whole number between 0 and {INTEGER_MAX}")
-    return int(text)
+    return text

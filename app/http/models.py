@@ -35,7 +35,7 @@ ID_PATTERN: Final = "[0-9]{1,20}(-[0-9]{1,20})?"
 _DEFAULTS: Final = Settings.model_construct()
 _WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
-_NAME_SCHEMA: Final[dict[str, object]] = {
+NAME_SCHEMA: Final[dict[str, Any]] = {
     "type": "string",
     "minLength": 1,
     "maxLength": names.NAME_BYTES_MAX,
@@ -193,7 +193,7 @@ class NameType(_Type):
     def __init__(self, what: str, example: str) -> None:
         super().__init__(
             self._name,
-            **_NAME_SCHEMA,
+            **NAME_SCHEMA,
             description="1 to 512 bytes of UTF-8 without `/` and control characters, not `.` or `..`",
         )
         self.what = what
@@ -212,7 +212,7 @@ class StreamNames(_Type):
 
     def __init__(self, most: int) -> None:
         super().__init__(
-            self._names, type="array", minItems=1, maxItems=most, uniqueItems=True, items=_NAME_SCHEMA
+            self._names, type="array", minItems=1, maxItems=most, uniqueItems=True, items=NAME_SCHEMA
         )
         self.most = most
 
@@ -355,16 +355,15 @@ IfMatch = Annotated[
 ]
 """The ID in quotation marks that the last entry is to have, or `*`."""
 
-IdempotencyKey = Annotated[
-    str,
-    _Type(
-        _header(media.idempotency_key),
-        type="string",
-        minLength=1,
-        maxLength=media.IDEMPOTENCY_KEY_BYTES_MAX,
-        pattern="^[!-~]([ -~]*[!-~])?$",
-    ),
-]
+_KEY_SCHEMA: Final[dict[str, object]] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": media.IDEMPOTENCY_KEY_BYTES_MAX,
+    "pattern": "^[!-~]([ -~]*[!-~])?$",
+}
+IdempotencyKey = Annotated[str, _Type(_header(media.idempotency_key), **_KEY_SCHEMA)]
+Producer = Annotated[str, _Type(_header(media.producer), **_KEY_SCHEMA)]
+"""Who publishes in chunks."""
 
 
 class _Ids(_Type):
@@ -403,7 +402,7 @@ class _ByStream(_Type):
             type="object",
             **({"minProperties": least} if least else {}),
             **_bound("maxProperties", "request_streams_max"),
-            propertyNames=_NAME_SCHEMA,
+            propertyNames=NAME_SCHEMA,
             additionalProperties=schema,
         )
         self.least = least

@@ -39,8 +39,6 @@ References = Annotated[
 
 _REF: Final = "#/components/schemas/"
 _INT64_MAX: Final = (1 << 63) - 1
-# A string, number or boolean, without a union: generated clients take the value instead of a wrapper.
-_SCALAR: Final[Json] = {"not": {"type": ["null", "array", "object"]}}
 
 
 # ---- the body
@@ -52,7 +50,7 @@ class NewEntry(RequestModel):
     `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
     """
 
-    fields: dict[str, Annotated[Any, Field(json_schema_extra=_SCALAR)]] = Field(min_length=1)
+    fields: dict[str, str] = Field(min_length=1)
     id: Annotated[
         str,
         Field(

@@ -21,7 +21,6 @@ from app.errors import CODES
 from app.http.media import IDEMPOTENCY_KEY_BYTES_MAX, INTEGER_MAX, JSON
 from app.openapi import (
     operations,
-    operations_bulk,
     responses,
     schemas,
 )
@@ -32,7 +31,6 @@ _REF: Final = "#/components/schemas/{name}"
 
 _OPERATIONS: Final[Mapping[str, Operation]] = {
     **operations.OPERATIONS,
-    **operations_bulk.OPERATIONS,
 }
 
 _NAMES: Final[Mapping[str, Json]] = {

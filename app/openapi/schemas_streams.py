@@ -12,8 +12,6 @@ from app.openapi.schemas import (
     Entry,
     EntryId,
     Limit,
-    Name,
-    NewEntry,
     Refs,
 )
 from app.openapi.schemas_groups import Group
@@ -142,29 +140,3 @@ class Trimmed(Struct):
     deleted: Count
     first_id: EntryId
     pending_affected: Count
-
-
-# ---- many streams
-
-
-class ManyPublish(Struct, forbid_unknown_fields=True):
-    """Streams, each with its entries: all are stored, or none."""
-
-    streams: Annotated[
-        dict[Name, Annotated[list[NewEntry], Meta(min_length=1)]], Meta(min_length=1, max_length=1_000)
-    ]
-
-
-class PublishedRun(Struct):
-    """What one stream got."""
-
-    first_id: EntryId
-    last_id: EntryId
-    count: Count
-
-
-class ManyPublished(Struct):
-    """What each stream got; `duplicate`: by an earlier request of the same key or chunk."""
-
-    streams: dict[str, PublishedRun]
-    duplicate: bool

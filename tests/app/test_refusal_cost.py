@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from app.api import multi_stream
 from app.errors import RefusalError
 from app.http import entry_bodies, members
 from app.http.entry_bodies import EntryLimits
@@ -16,7 +17,6 @@ from app.http.media import MediaType
 from app.redis import bodies
 from app.redis.bodies import Encoding
 from app.settings import Settings
-from app.wire import many
 from engine import EngineError
 
 SET = Settings()
@@ -43,7 +43,7 @@ def entries(body: bytes, media: str = "application/json") -> Callable[[], object
 
 
 def many_streams(body: bytes) -> Callable[[], object]:
-    return lambda: many.publication(body, LIMITS, SET.request_streams_max, None, None)
+    return lambda: multi_stream.publication(body, LIMITS, SET.request_streams_max, None, None)
 
 
 def plain(body: bytes) -> Callable[[], object]:

@@ -9,11 +9,11 @@ import pytest
 from app.http.operations import Operation
 from app.http.routing import Route
 from app.main import ROUTES
-from app.openapi import operations, operations_bulk
+from app.openapi import operations
 from tests.hostile.peers import Answer, ask, ask_json
 from tests.server import Server
 
-OPERATIONS = {**operations.OPERATIONS, **operations_bulk.OPERATIONS}
+OPERATIONS = operations.OPERATIONS
 DOORS = ("runCommand", "runPipeline", "runTransaction")
 
 

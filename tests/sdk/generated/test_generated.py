@@ -4,6 +4,7 @@ Knows: how each generator is called. Must never know: what generated code is lik
 """
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,8 +75,10 @@ def test_a_python_client_works(server: Server, document: Path, tmp_path: Path) -
     (tmp_path / "config.yaml").write_text("post_hooks: []\n")
     generator = [TOOLS / "openapi-python-client", "generate", "--config", "config.yaml", "--meta", "none"]
     said = _run(tmp_path, *generator, "--path", document, "--output-path", "weir_client")
-    # This generator has no shape for lines of JSON; single entries, batches, forms and bytes it has.
-    assert said.count("WARNING") == said.count("Unsupported content type application/x-ndjson") == 1, said
+    # This generator has no shape for lines of JSON, which are a way to publish and the export.
+    assert (
+        said.count("WARNING") == len(re.findall(r"Unsupported content.type application/x-ndjson", said)) == 2
+    )
     (tmp_path / "py.typed").touch()
     driver = HERE / "python_client.py"
     mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", TOOLS / "python"]
