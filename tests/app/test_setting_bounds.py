@@ -5,7 +5,7 @@ Knows: one request for each setting, as long as it is told. Must never know: whe
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,46 @@ async def test_a_request_is_within_what_is_set(name: str) -> None:
             else:
                 assert answer.status_code in (413, 422), answer.text
                 assert answer.json()["code"] == code
+
+
+def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """What a document says at each place."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, one in pairs:
+        yield from leaves(one, f"{place}/{name}")
+    if not isinstance(value, dict | list):
+        yield place, value
+
+
+@pytest.mark.parametrize("name", sorted(ASKED.keys() - {"body_bytes_max", "pipeline_commands_max"}))
+async def test_the_document_says_what_is_set(name: str) -> None:
+    """The bound at which a request is refused, and nothing else moves."""
+    most = ASKED[name][0]
+    found = []
+    for limits in ({}, {name: most}):
+        async with gateway(**limits) as http:
+            found.append(dict(leaves((await http.get("/openapi.json")).json())))
+    usual, moved = found
+    assert usual.keys() == moved.keys()
+    assert {moved[place] for place in usual if usual[place] != moved[place]} == {most}
+
+
+KEYWORDS = {
+    "wait_ms_max": "maximum",
+    "count_max": "maximum",
+    "columns_count_max": "maximum",
+    "request_streams_max": "maxProperties",
+    "batch_entries_max": "maxItems",
+    "ids_max": "maxItems",
+}
+
+
+async def test_no_bound_of_the_document_stays_where_a_setting_moves_it() -> None:
+    """With each setting on a value of its own, no bound is left that has the usual value of one."""
+    usual = {(keyword, Settings.model_fields[name].default) for name, keyword in KEYWORDS.items()}
+    async with gateway(**{name: 71 + number for number, name in enumerate(KEYWORDS)}) as http:
+        found = dict(leaves((await http.get("/openapi.json")).json()))
+    assert [place for place, value in found.items() if (place.rpartition("/")[2], value) in usual] == []
 
 
 async def test_an_answer_without_a_count_has_as_many_entries_as_are_set() -> None:
