@@ -27,7 +27,6 @@ from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN, RELEASED_ONLY_MS
 from app.live.sse.consumers import ConsumerOptions, ConsumerSource
 from app.live.sse.cursors import TailOptions, mark_for, parse_composite
 from app.live.sse.tails import EventStream, TailSource
-from app.openapi.operation import EVENTS
 from engine.commands import Cursor, DescribeGroup, XRead
 from engine.replies import StreamsRead
 
@@ -39,7 +38,19 @@ IN_FLIGHT_DEFAULT: Final = 100
 # Each entry of several streams carries the cursor of all.
 STREAMS_MAX: Final = 100
 _OFFERS: Final = (media.EVENTS,)
-_ANSWERS: Final = {"content": EVENTS}
+_ANSWERS: Final = {
+    "content": {
+        "text/event-stream": {
+            "schema": {
+                "type": "string",
+                "description": (
+                    "events: `entry` (the data is the entry, the `id` a cursor), and without an `id` "
+                    "`caught_up`, `gap`, `end` and `error`; a comment when nothing else came for 15 seconds"
+                ),
+            }
+        }
+    }
+}
 _REFUSALS: Final = ("malformed_id", "gap", "too_many_waiters", "not_acceptable")
 
 _Last = Annotated[

@@ -77,7 +77,7 @@ class Operation(APIRoute):
         self.method = method
         self.template = path
         self.rule = rule
-        self.hot = options.get("fast", False)
+        self.fast = options.get("fast", False)
         self.coalesced = options.get("coalesced", False)
         self.hidden = options.get("hidden", False)
         self._forms = options.get("forms", {})

@@ -1,18 +1,17 @@
-"""The one list of routes: each with its action, its handler, its description; and the two ways to serve it.
+"""How an operation is served: authorised, run, and answered, whichever way its request came.
 
-Knows: how a route is authorised and how its refusals become answers. Must never know: what a handler does.
+Knows: how refusals become answers, and how a path leads to an operation without FastAPI.
+Must never know: what an operation does.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-from fastapi import FastAPI
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 
-from app.auth import Access, Action, Rule
+from app.auth import Access, Action
 from app.errors import RefusalError
 from app.gateway import ClientLeftError, Gateway
 from app.http.calls import Answer, Call, Nothing, refused
@@ -20,125 +19,12 @@ from app.http.media import JSON, MERGE_PATCH
 from app.http.operations import Operation
 from app.http.request_id import as_refusal
 from app.live.sse.tails import end_with
-from app.openapi import document
-
-Handler = Callable[[Call], Awaitable[Answer]]
 
 # With 415 for a patch: what it may be (RFC 5789, 2.2).
 _ACCEPT_PATCH: Final = (b"accept-patch", f"{MERGE_PATCH}, {JSON}".encode())
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One method of one path. `hot` routes are also served without FastAPI, `hidden` ones are not
-    described. `offers` are the media types of its answers, where server-sent events are among them.
-    """
-
-    method: str
-    path: str
-    rule: Rule
-    handler: Handler
-    operation_id: str
-    hot: bool = False
-    hidden: bool = False
-    offers: Sequence[str] = ()
-
-    @property
-    def coalesced(self) -> bool:
-        """Whether single entries that come together are published as one command."""
-        return self.operation_id == "addEntries"
-
-    @property
-    def template(self) -> str:
-        """The path as it is documented."""
-        return self.path
-
-
-class Routes:
-    """A list of routes, filled by decorators."""
-
-    def __init__(self) -> None:
-        self.all: list[Route] = []
-
-    def get(
-        self,
-        path: str,
-        rule: Rule,
-        operation_id: str,
-        *,
-        hot: bool = False,
-        hidden: bool = False,
-        offers: Sequence[str] = (),
-    ) -> Callable[[Handler], Handler]:
-        """Serve GET and HEAD of `path`."""
-        return self._add("GET", path, rule, operation_id, hot=hot, hidden=hidden, offers=offers)
-
-    def post(
-        self, path: str, rule: Rule, operation_id: str, *, hot: bool = False, hidden: bool = False
-    ) -> Callable[[Handler], Handler]:
-        """Serve POST of `path`."""
-        return self._add("POST", path, rule, operation_id, hot=hot, hidden=hidden)
-
-    def put(
-        self, path: str, rule: Rule, operation_id: str, *, hot: bool = False, hidden: bool = False
-    ) -> Callable[[Handler], Handler]:
-        """Serve PUT of `path`."""
-        return self._add("PUT", path, rule, operation_id, hot=hot, hidden=hidden)
-
-    def patch(
-        self, path: str, rule: Rule, operation_id: str, *, hot: bool = False, hidden: bool = False
-    ) -> Callable[[Handler], Handler]:
-        """Serve PATCH of `path`."""
-        return self._add("PATCH", path, rule, operation_id, hot=hot, hidden=hidden)
-
-    def delete(
-        self, path: str, rule: Rule, operation_id: str, *, hot: bool = False, hidden: bool = False
-    ) -> Callable[[Handler], Handler]:
-        """Serve DELETE of `path`."""
-        return self._add("DELETE", path, rule, operation_id, hot=hot, hidden=hidden)
-
-    def any(self, methods: Sequence[str], path: str, handler: Handler) -> None:
-        """Serve `methods` of `path` outside of the described API."""
-        for method in methods:
-            self.all.append(
-                Route(
-                    method=method,
-                    path=path,
-                    rule=Access.OPEN,
-                    handler=handler,
-                    operation_id=f"{method} {path}",
-                    hidden=True,
-                )
-            )
-
-    def _add(
-        self,
-        method: str,
-        path: str,
-        rule: Rule,
-        operation_id: str,
-        *,
-        hot: bool,
-        hidden: bool,
-        offers: Sequence[str] = (),
-    ) -> Callable[[Handler], Handler]:
-        def added(handler: Handler) -> Handler:
-            route = Route(
-                method=method,
-                path=path,
-                rule=rule,
-                handler=handler,
-                operation_id=operation_id,
-                hot=hot,
-                hidden=hidden,
-                offers=offers,
-            )
-            self.all.append(route)
-            return handler
-
-        return added
-
-
-async def answer(route: Route | Operation, called: Callable[[], Call], request_id: str) -> Answer:
+async def answer(route: Operation, called: Callable[[], Call], request_id: str) -> Answer:
     """Authorise, run the handler, and turn whatever it raises into an answer."""
     call = None
     try:
@@ -155,7 +41,7 @@ async def answer(route: Route | Operation, called: Callable[[], Call], request_i
         return _refused(route, call, as_refusal(error, request_id), request_id)
 
 
-def _refused(route: Route | Operation, call: Call | None, refusal: RefusalError, request_id: str) -> Answer:
+def _refused(route: Operation, call: Call | None, refusal: RefusalError, request_id: str) -> Answer:
     if refusal.retryable and call is not None and call.asks_for_events(route.offers):
         return end_with(refusal)
     if route.rule is Access.PER_COMMAND:
@@ -176,30 +62,7 @@ class _EntryId(StringConvertor):
 register_url_convertor("entry", _EntryId())
 
 
-def add_to(api: FastAPI, routes: Sequence[Route | Operation]) -> None:
-    """Serve the routes with FastAPI, which describes them. A request's state has the gateway it is for."""
-    for route in routes:
-        if isinstance(route, Operation):
-            api.router.routes.append(route)
-            continue
-        endpoint = endpoint_of(route)
-        told = {} if route.hidden else document.arguments(route.operation_id, route.path)
-        path = route.path.replace("/entries/{id}", "/entries/{id:entry}")
-        api.add_api_route(
-            path,
-            endpoint,
-            methods=[route.method],
-            include_in_schema=not route.hidden,
-            operation_id=route.operation_id,
-            summary=(route.handler.__doc__ or "").strip(),
-            response_model=None,
-            **told,
-        )
-        if route.method == "GET":
-            api.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, response_model=None)
-
-
-def endpoint_of(route: Route | Operation) -> Callable[[Request], Coroutine[Any, Any, Answer]]:
+def endpoint_of(route: Operation) -> Callable[[Request], Coroutine[Any, Any, Answer]]:
     """The route for FastAPI."""
 
     async def endpoint(request: Request) -> Answer:
@@ -211,27 +74,20 @@ def endpoint_of(route: Route | Operation) -> Callable[[Request], Coroutine[Any, 
 
 
 class RouteTable:
-    """The hot routes by the shape of their paths: no FastAPI, no pattern matching, the same handlers.
-
-    It finds a route or it does not; what it does not find goes the normal way.
+    """The operations of the fast path by the shape of their paths, without pattern matching. What it does not
+    find is FastAPI's to route.
     """
 
-    def __init__(self, routes: Sequence[Route | Operation]) -> None:
+    def __init__(self, routes: Sequence[Operation]) -> None:
         self._routes: Final[dict[tuple[str, int, str], list[_Shape]]] = {}
         for route in routes:
-            if route.hot:
+            if route.fast:
                 shape = _Shape(route)
-                for method in (
-                    ("GET", "HEAD") if route.method == "GET" and isinstance(route, Route) else (route.method,)
-                ):
-                    self._routes.setdefault((method, len(shape.words), shape.words[-1] or ""), []).append(
-                        shape
-                    )
+                key = route.method, len(shape.words), shape.words[-1] or ""
+                self._routes.setdefault(key, []).append(shape)
 
-    def find(
-        self, method: str, segments: Sequence[str]
-    ) -> "tuple[Route | Operation, Mapping[str, str]] | None":
-        """The hot route of a request, by the decoded segments of its path, and its names."""
+    def find(self, method: str, segments: Sequence[str]) -> tuple[Operation, Mapping[str, str]] | None:
+        """The operation of a request, by the decoded segments of its path, and its names."""
         if not segments:
             return None
         for shape in self._routes.get((method, len(segments), segments[-1]), ()):
@@ -247,7 +103,7 @@ class _Shape:
 
     __slots__ = ("names", "route", "words")
 
-    def __init__(self, route: Route | Operation) -> None:
+    def __init__(self, route: Operation) -> None:
         self.route = route
         pieces = route.template[1:].split("/")
         self.words = [None if piece.startswith("{") else piece for piece in pieces]

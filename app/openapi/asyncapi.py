@@ -10,8 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from app.live.websocket import frames
-from app.openapi.document import problem_schema
-from app.openapi.schemas import Place
+from app.openapi.problems import Place, problem_schema
 from app.settings import Settings
 from app.version import VERSION
 

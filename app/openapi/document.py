@@ -1,12 +1,10 @@
-"""The API's description: OpenAPI 3.1, from the routes and what `operations` say of each.
+"""The API's description: OpenAPI 3.1, as FastAPI makes it of the operations, and what it still needs.
 
-Knows: how parameters, bodies, answers, refusals and examples are written in OpenAPI.
-Must never know: how any of it is served.
-
-What cannot be said in JSON Schema without unions that generators of SDKs stumble over is said in words.
+Knows: examples, bounds that settings move, what generators of SDKs stumble over.
+Must never know: how any of it is served, and a particular operation.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from threading import Lock
 from typing import Any, Final, Protocol, runtime_checkable
@@ -17,21 +15,14 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from app.errors import CODES
-from app.http.media import IDEMPOTENCY_KEY_BYTES_MAX, INTEGER_MAX, JSON
-from app.openapi import (
-    operations,
-    responses,
-    schemas,
-)
-from app.openapi.operation import Json, Operation
+from app.http.media import JSON
+from app.openapi import responses
+from app.openapi.problems import Place, problem_schema
 from app.settings import Settings
 
-_REF: Final = "#/components/schemas/{name}"
+Json = dict[str, Any]
 
-_OPERATIONS: Final[Mapping[str, Operation]] = {
-    **operations.OPERATIONS,
-}
+_REF: Final = "#/components/schemas/{name}"
 
 _NAMES: Final[Mapping[str, Json]] = {
     "stream": {"description": "The stream's name", "example": "orders"},
@@ -39,46 +30,8 @@ _NAMES: Final[Mapping[str, Json]] = {
     "consumer": {"description": "The consumer's name", "example": "worker-1"},
     "id": {"description": "The entry's ID", "example": "1526919030474-0"},
 }
-_NAME_SCHEMA: Final = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": 512,
-    "pattern": f"^{schemas.NOT_DOTS}{schemas.NAME_CHARACTERS}+$",
-}
-_ID_SCHEMA: Final = {"type": "string", "format": "entry-id", "pattern": "^[0-9]{1,20}(-[0-9]{1,20})?$"}
-_NUMBER_SCHEMA: Final = {"type": "integer", "minimum": 0, "maximum": INTEGER_MAX}
-_HEADER_SCHEMAS: Final[Mapping[str, Json]] = {
-    "Idempotency-Key": {
-        "type": "string",
-        "minLength": 1,
-        "maxLength": IDEMPOTENCY_KEY_BYTES_MAX,
-        "pattern": "^[!-~]([ -~]*[!-~])?$",
-    },
-    "Weir-Producer": {
-        "type": "string",
-        "minLength": 1,
-        "maxLength": IDEMPOTENCY_KEY_BYTES_MAX,
-        "pattern": "^[!-~]([ -~]*[!-~])?$",
-    },
-    "Weir-Epoch": _NUMBER_SCHEMA,
-    "Weir-Chunk": _NUMBER_SCHEMA,
-}
 # What is a schema has one of these.
 _OF_SCHEMAS: Final = frozenset(("$ref", "anyOf", "type"))
-# Members and parameters whose limit is a setting: the document tells what this gateway is set to.
-_SET_LIMITS: Final = (
-    ("wait", "maximum", "wait_ms_max"),
-    ("count", "maximum", "count_max"),
-    ("last", "maximum", "count_max"),
-    ("limit", "maximum", "count_max"),
-    ("max_bytes", "maximum", "answer_bytes_max"),
-    ("ids", "maxItems", "ids_max"),
-    ("ids", "maxItems", "lookups_max"),
-    ("entries", "maxItems", "batch_entries_max"),
-    ("streams", "maxProperties", "request_streams_max"),
-)
-_DEFAULTS: Final = Settings.model_construct()
-
 _TAGS: Final = (
     ("streams", "Streams: what there is, how much of each is kept, trimming."),
     ("entries", "Publishing and reading the entries of one stream."),
@@ -106,26 +59,6 @@ class Described(Protocol):
     described: Sequence[type[BaseModel]]
 
 
-def arguments(operation_id: str, path: str) -> Json:
-    """What FastAPI is told of an operation beyond its sentence."""
-    told = _OPERATIONS[operation_id]
-    extra: Json = {"parameters": _parameters(told, path)}
-    body = _request_body(told)
-    if body is not None:
-        extra["requestBody"] = body
-    statuses = {told.status: "Done", **told.also}
-    return {
-        "tags": [told.tag],
-        "status_code": told.status,
-        "description": told.description or " ",
-        "responses": {
-            **{status: _answer(told, status, words) for status, words in statuses.items()},
-            **_refusals(told),
-        },
-        "openapi_extra": extra,
-    }
-
-
 class Document:
     """The whole description as JSON, with the limits that are set: made once, when it is first asked for."""
 
@@ -148,9 +81,7 @@ def _describe(api: FastAPI, settings: Settings) -> bytes:
     for methods in described["paths"].values():
         for told in methods.values():
             _show(told, examples.get(told["operationId"], {}))
-    named = [kind for told in _OPERATIONS.values() for kind in (told.answer, told.body) if kind is not None]
-    kinds = dict.fromkeys([*named, schemas.Place])
-    _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    _, components = msgspec.json.schema_components([Place], ref_template=_REF)
     modelled = described.get("components", {}).get("schemas", {}) | _models(api)
     # An enumeration of the engine's, which a type describes otherwise.
     modelled.pop("Cursor", None)
@@ -166,15 +97,13 @@ def _describe(api: FastAPI, settings: Settings) -> bytes:
         "responses": {name: one for name, one in responses.components().items() if name in used},
     }
     _resolve(described, settings)
-    for name, schema in _named_schemas(described):
-        _set_limits(name, schema, settings)
     described["info"]["description"] = _ABOUT
     described["info"]["license"] = {"name": "MIT", "identifier": "MIT"}
     described["tags"] = [{"name": name, "description": words} for name, words in _TAGS]
     # There are no credentials yet: what needs them will say so.
     described["security"] = []
     described["servers"] = [{"url": "/", "description": "this gateway"}]
-    return msgspec.json.encode(described)
+    return orjson.dumps(described)
 
 
 def _models(api: FastAPI) -> Json:
@@ -186,15 +115,6 @@ def _models(api: FastAPI) -> Json:
     )
     schemas: Json = found.get("$defs", {})
     return schemas
-
-
-def _named_schemas(described: Json) -> Iterator[tuple[str, Json]]:
-    """Every parameter and every member of a body, by name."""
-    for methods in described["paths"].values():
-        for told in methods.values():
-            yield from ((one["name"], one["schema"]) for one in told.get("parameters", ()))
-    for shape in described["components"]["schemas"].values():
-        yield from shape.get("properties", {}).items()
 
 
 def _resolve(value: object, settings: Settings) -> None:
@@ -225,92 +145,10 @@ def _say_default(member: Json) -> None:
     """Put a member's default into words: generators of types take what has a default for always there."""
     default = member.pop("default", None)
     if default is not None:
-        words = (
-            f"`{default if isinstance(default, str) else msgspec.json.encode(default).decode()}` by default"
-        )
+        words = f"`{default if isinstance(default, str) else orjson.dumps(default).decode()}` by default"
         said = member.get("description", "")
         if words not in said:
             member["description"] = f"{said}; {words}" if said else words
-
-
-def _set_limits(name: str, schema: Json, settings: Settings) -> None:
-    for limited, keyword, setting in _SET_LIMITS:
-        # Lists of streams, for one, have a limit of their own under the same name.
-        if name == limited and schema.get(keyword) == getattr(_DEFAULTS, setting):
-            schema[keyword] = getattr(settings, setting)
-
-
-# ---- parameters
-
-
-def _parameters(told: Operation, path: str) -> list[Json]:
-    in_path = [piece[1:-1] for piece in path.split("/") if piece.startswith("{")]
-    return [
-        *(_in_path(name, told) for name in in_path),
-        *(_in_query(name, schema, told) for name, schema in told.query.items()),
-        *(_in_header(name, words) for name, words in told.headers.items()),
-    ]
-
-
-def _in_path(name: str, told: Operation) -> Json:
-    usual = _NAMES[name]
-    return {
-        "name": name,
-        "in": "path",
-        "required": True,
-        "description": usual["description"],
-        "schema": _ID_SCHEMA if name == "id" else _NAME_SCHEMA,
-    }
-
-
-def _in_query(name: str, told_schema: Json, told: Operation) -> Json:
-    schema = dict(told_schema)
-    required = bool(schema.pop("required", False))
-    return {
-        "name": name,
-        "in": "query",
-        "required": required,
-        "description": schema.pop("description"),
-        "schema": schema,
-    }
-
-
-def _in_header(name: str, words: str) -> Json:
-    schema = _HEADER_SCHEMAS.get(name, {"type": "string"})
-    return {"name": name, "in": "header", "description": words, "schema": schema}
-
-
-# ---- bodies
-
-
-def _request_body(told: Operation) -> Json | None:
-    if told.body is None:
-        return None
-    content: Json = {JSON: {"schema": _ref(told.body)}}
-    return {"required": told.body_required, "content": content}
-
-
-# ---- answers
-
-
-def _answer(told: Operation, status: int, words: str) -> Json:
-    answer: Json = {"description": words}
-    headers = dict(told.answer_headers)
-    if told.writes:
-        headers["Weir-Durability"] = "`fsync`: the change is on disk; `os`: the operating system has it"
-    if headers:
-        answer["headers"] = {
-            name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()
-        }
-    if status != 204:
-        # Some answers are never JSON.
-        content = (
-            {}
-            if told.answer is None and told.media
-            else {JSON: {"schema": {} if told.answer is None else _ref(told.answer)}}
-        )
-        answer["content"] = {**content, **told.media}
-    return answer
 
 
 def _read_examples() -> dict[str, dict[str, Json]]:
@@ -377,39 +215,3 @@ def _without_null(schema: Json) -> Json:
     kinds = [one for one in schema.pop("anyOf", ()) if one != {"type": "null"}]
     assert len(kinds) <= 1, "no parameter is a union"
     return {**kinds[0], **schema} if kinds else schema
-
-
-def _refusals(told: Operation) -> dict[int | str, Json]:
-    return responses.refusals(
-        told.refusals,
-        is_open=False,
-        has_text=bool(told.query or told.headers),
-        has_body=told.body is not None,
-        writes=told.writes,
-    )
-
-
-def _ref(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    return {"$ref": _REF.format(name=kind.__name__)}
-
-
-def problem_schema() -> Json:
-    """A refusal's body; it refers to the schema `Place`."""
-    text = {"type": "string"}
-    return {
-        "type": "object",
-        "description": "A refusal (RFC 9457). What else it has depends on its code: IDs, counts, names.",
-        "required": ["type", "title", "status", "code", "detail", "retryable", "request_id"],
-        "properties": {
-            "type": {**text, "format": "uri-reference", "description": "a page about this code"},
-            "title": text,
-            "status": {"type": "integer"},
-            "code": {**text, "enum": list(CODES), "description": "stable: what programs look at"},
-            "detail": {**text, "description": "for people"},
-            "retryable": {"type": "boolean", "description": "whether the same request may work later"},
-            "request_id": text,
-            "redis_error": {**text, "description": "what Redis would have answered"},
-            "errors": {"type": "array", "items": _ref(schemas.Place)},
-        },
-        "additionalProperties": True,
-    }

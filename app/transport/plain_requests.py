@@ -16,7 +16,7 @@ from app.errors import RefusalError
 from app.http.operations import Operation
 from app.http.origins import Origins
 from app.http.paths import segments
-from app.http.routing import Route, RouteTable
+from app.http.routing import RouteTable
 from app.settings import Settings
 from engine import EngineError
 
@@ -47,7 +47,7 @@ _ASKING: Final = _FLEETING | {b"prefer"}
 class Target(NamedTuple):
     """What a request's line asks for. `path` is as it came."""
 
-    route: Route | Operation
+    route: Operation
     names: Mapping[str, str]
     method: str
     path: str

@@ -9,9 +9,8 @@ import pytest
 from app.api import future
 from app.auth import Access, Action, Principal
 from app.errors import CODES, slug
-from app.http import routing
 from app.http.calls import Answer
-from app.http.operations import Router
+from app.http.operations import Operation, Router
 from app.main import ROUTES, create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
@@ -111,7 +110,7 @@ async def test_an_unexpected_error_leaves_no_word(
     broken_app = create_app(Settings(log_requests="none", keep_alive_s=76), SystemClock())
     router = Router("gateway")
     router.get("/broken", Access.OPEN, hidden=True)(broken)
-    routing.add_to(broken_app.api, router.operations)
+    broken_app.api.router.routes.extend(router.operations)
     transport = httpx.ASGITransport(broken_app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         answer = await client.get("/broken")
@@ -144,14 +143,14 @@ class Nobody:
 
 
 GUARDED = [route for route in ROUTES if route.rule is not Access.OPEN]
-WAYS = [(route, fast_path) for route in GUARDED for fast_path in ((True, False) if route.hot else (True,))]
+WAYS = [(route, fast_path) for route in GUARDED for fast_path in ((True, False) if route.fast else (True,))]
 
 
 @pytest.mark.parametrize(
     ("route", "fast_path"), WAYS, ids=[f"{route.operation_id}-{fast_path}" for route, fast_path in WAYS]
 )
 async def test_no_route_works_for_whom_nothing_is_allowed(
-    engine: Engine, route: routing.Route, *, fast_path: bool
+    engine: Engine, route: Operation, *, fast_path: bool
 ) -> None:
     """403, and it does not tell whether the stream exists."""
     app = create_app(Settings(log_requests="none"), SystemClock(), fast_path=fast_path, policy=Nobody())

@@ -157,8 +157,8 @@ async def test_the_descriptions_show_what_is_enforced(http: httpx.AsyncClient) -
     acknowledgement = described["components"]["schemas"]["Acknowledgement"]["properties"]["delete"]
     assert f"at most {TURN_LOOKUPS_MAX}" in acknowledgement["description"]
     frames = (await http.get("/asyncapi.json")).json()["components"]["schemas"]
-    limits = {name: frames[name]["properties"]["ids"]["maxItems"] for name in ("Ack", "Nack")}
-    assert limits == {"Ack": IDS_MAX, "Nack": TURN_LOOKUPS_MAX}
+    limits = {name: frames[name]["properties"]["ids"]["maxItems"] for name in ("AckFrame", "NackFrame")}
+    assert limits == {"AckFrame": IDS_MAX, "NackFrame": TURN_LOOKUPS_MAX}
 
 
 async def test_xinfo_full_shows_as_many_rows_as_a_turn_has_time_for(http: httpx.AsyncClient) -> None:

@@ -6,27 +6,15 @@ from urllib.parse import quote
 
 import pytest
 
-from app.http.operations import Operation
-from app.http.routing import Route
 from app.main import ROUTES
-from app.openapi import operations
 from tests.hostile.peers import Answer, ask, ask_json
 from tests.server import Server
 
-OPERATIONS = operations.OPERATIONS
 DOORS = ("runCommand", "runPipeline", "runTransaction")
-
-
-def has_body(route: Route | Operation) -> bool:
-    if isinstance(route, Operation):
-        return route.binder.has_body
-    return route.operation_id in OPERATIONS and OPERATIONS[route.operation_id].body is not None
-
-
 TAKING = {
     route.operation_id: (route.method, re.sub(r"{\w+}", "s", route.template.replace("{id}", "1-0")))
     for route in ROUTES
-    if not route.hidden and has_body(route)
+    if not route.hidden and route.binder.has_body
 }
 INSIDE = re.compile(rb"Traceback|File \"|\.py\b|/site-packages|/app/|/engine/|Error\(|object at 0x|<class")
 
