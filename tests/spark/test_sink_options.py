@@ -46,3 +46,12 @@ def test_what_cannot_be_followed_is_refused(options: dict[str, str], sentence: s
     with pytest.raises(OptionError, match=sentence) as refused:
         SinkOptions.of(options)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("key_mode", "rows"), [("position", 5_000), ("none", 5_000), ("content", 300)])
+def test_a_request_has_no_more_rows_than_the_gateway_takes(key_mode: str, rows: int) -> None:
+    """Content keys go through transactions, which are one turn each."""
+    options = {"url": URL, "keyMode": key_mode}
+    assert SinkOptions.of(options).chunk_rows == rows
+    assert SinkOptions.of({**options, "chunkRows": "299"}).chunk_rows == 299
+    assert SinkOptions.of({**options, "chunkRows": "5000"}).chunk_rows == rows

@@ -33,6 +33,8 @@ Json = Any
 
 PUBLISH: Final = "/v1/publish"
 TRANSACTION: Final = "/v1/commands/multi-exec"
+# A transaction is one turn of the gateway, which takes no more commands.
+TRANSACTION_COMMANDS_MAX: Final = 300
 
 # What the gateway keeps at most, of one producer in one stream, and for how long.
 _keys_each: Final = 10_000

@@ -11,7 +11,8 @@ Knows: their names, defaults and limits. Must never know: what follows from them
     epoch                       0               which part of the job this is; never falls
     explicitIds                 true            whether a column `id` holds the entries' IDs
     nullFields                  skip            skip | empty | fail
-    chunkRows                   5000            rows of a request, 1 to 10000; the same at each run of a job
+    chunkRows                   5000            rows of a request, 1 to 10000, 300 at most with content keys;
+                                                the same at each run of a job
     maxInFlight                 1               requests under way at once of a task; 1 keeps the order
     ordered                     false           refuse what would mix a stream's order
     maxEntriesPerSecond         none            of a task
@@ -30,7 +31,7 @@ from pyspark_weir.errors import OptionError
 from pyspark_weir.gateway.access import Access
 from pyspark_weir.options import COMMON, SOURCE, Given, Option, accesses
 from pyspark_weir.sink.chunks import chunk_rows_default, chunk_rows_max
-from pyspark_weir.sink.keys import KeyMode, key_window_default, key_window_max
+from pyspark_weir.sink.keys import TRANSACTION_COMMANDS_MAX, KeyMode, key_window_default, key_window_max
 from pyspark_weir.sink.rows import NullFields, RowOptions
 
 in_flight_max: Final = 16
@@ -78,6 +79,8 @@ class SinkOptions:
     def of(cls, options: Mapping[str, str]) -> "SinkOptions":
         """From what was given to Spark, in any case of letters. Raises OptionError."""
         given = Given(options, SINK, also={"reading": SOURCE}, ignored=_SPARKS)
+        key_mode = cast("KeyMode", given.word("keyMode", ("position", "content", "none"), "position"))
+        rows_max = TRANSACTION_COMMANDS_MAX if key_mode == "content" else chunk_rows_max
         made = cls(
             access=_one(accesses(given)),
             rows=RowOptions(
@@ -86,11 +89,11 @@ class SinkOptions:
                 explicit_ids=given.boolean("explicitIds", default=True),
                 key_column=given.text("keyColumn"),
             ),
-            key_mode=cast("KeyMode", given.word("keyMode", ("position", "content", "none"), "position")),
+            key_mode=key_mode,
             key_window=given.integer("keyWindow", key_window_default, most=key_window_max),
             job_id=given.text("jobId"),
             epoch=given.integer("epoch", 0, least=0),
-            chunk_rows=given.integer("chunkRows", chunk_rows_default, most=chunk_rows_max),
+            chunk_rows=min(given.integer("chunkRows", chunk_rows_default, most=chunk_rows_max), rows_max),
             in_flight=given.integer("maxInFlight", 1, most=in_flight_max),
             ordered=given.boolean("ordered", default=False),
             entries_per_s=given.maybe_integer("maxEntriesPerSecond", most=_rate_max),
