@@ -5,6 +5,38 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
+MAP: Final = re.compile(r"<!-- map: .*? -->\n(.*?)<!-- end of map -->", re.DOTALL)
+LINE: Final = re.compile(r"^ {4}( *)([a-z]+)/ ", re.MULTILINE)
+# Their folders are on the map, one level or two deep; other trees are named as a whole.
+MAPPED: Final = ("app", "app/live", "engine", "sdk")
+WHOLE: Final = ("bench", "deploy", "docs", "spark", "tests")
+
+
+def _on_the_map() -> set[str]:
+    found = MAP.search((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+    assert found is not None, "the page has a map"
+    paths: set[str] = set()
+    parents: list[str] = []
+    for indent, name in LINE.findall(found[1]):
+        depth = len(indent) // 2
+        parents[depth:] = [name]
+        paths.add("/".join(parents))
+    return paths
+
+
+def _in_the_tree() -> set[str]:
+    inner = {
+        str(folder.relative_to(ROOT))
+        for parent in MAPPED
+        for folder in (ROOT / parent).iterdir()
+        if folder.is_dir() and not folder.name.startswith((".", "_"))
+    }
+    return {*inner, *WHOLE, "app", "engine", "sdk"}
+
+
+def test_the_map_is_the_tree() -> None:
+    """No folder is missing on it, and none is on it that is gone."""
+    assert _on_the_map() == _in_the_tree()
 
 
 def test_every_file_that_the_page_names_exists() -> None:
