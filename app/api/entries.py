@@ -36,6 +36,7 @@ from app.http.models import (
 )
 from app.http.operations import Router, bound
 from app.http.publishing import Added, AddOptions, EntryBody, References, added
+from app.live.sse.tails import end_with
 from engine import entries, ids, replies
 from engine.commands import Cursor, DescribeEdges, Refs, XDelEx, XRange, XRead
 from engine.replies import Deletions, Edges, Entries, Reply, StreamsRead
@@ -170,6 +171,7 @@ class PageRange(DirectedRange):
     refusals=("malformed_id", "gap", "too_many_waiters", "not_acceptable"),
     prefer="`wait=<seconds>`, where the query has no `wait`",
     headers={**WHERE, "Weir-More": "whether a limit, not the end, ended the page"},
+    end=end_with,
     forms={
         media.NDJSON: bound(_STREAM, export_entries),
         media.EVENTS: tail.events,

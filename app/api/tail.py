@@ -26,7 +26,7 @@ from app.http.operations import Operation, Router
 from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN, RELEASED_ONLY_MS
 from app.live.sse.consumers import ConsumerOptions, ConsumerSource
 from app.live.sse.cursors import TailOptions, mark_for, parse_composite
-from app.live.sse.tails import EventStream, TailSource
+from app.live.sse.tails import EventStream, TailSource, end_with
 from engine.commands import Cursor, DescribeGroup, XRead
 from engine.replies import StreamsRead
 
@@ -71,7 +71,14 @@ _LastEventId = Annotated[
 ]
 
 
-@_ENTRIES.get("/v1/streams/{stream}/tail", Action.READ, offers=_OFFERS, answers=_ANSWERS, refusals=_REFUSALS)
+@_ENTRIES.get(
+    "/v1/streams/{stream}/tail",
+    Action.READ,
+    offers=_OFFERS,
+    end=end_with,
+    answers=_ANSWERS,
+    refusals=_REFUSALS,
+)
 async def tail_stream(
     call: CallParameter,
     stream: StreamName,
@@ -95,7 +102,7 @@ async def tail_stream(
     return await _follow(call, TailOptions((stream,), (cursor,), "", last, on_gap == "fail", fields))
 
 
-@_MANY.get("/v1/tail", Access.PER_STREAM, offers=_OFFERS, answers=_ANSWERS, refusals=_REFUSALS)
+@_MANY.get("/v1/tail", Access.PER_STREAM, offers=_OFFERS, end=end_with, answers=_ANSWERS, refusals=_REFUSALS)
 async def tail_streams(
     call: CallParameter,
     stream: Annotated[
@@ -160,6 +167,7 @@ async def _follow(call: Call, wanted: TailOptions) -> Answer:
     "/v1/streams/{stream}/groups/{group}/consumers/{consumer}/stream",
     Action.CONSUME,
     offers=_OFFERS,
+    end=end_with,
     answers=_ANSWERS,
     refusals=("no_stream", "no_group", "too_many_waiters", "not_acceptable"),
 )

@@ -20,7 +20,6 @@ from app.http import media, members, query
 from app.http.media import MediaType, Preferences
 from app.http.members import Members
 from app.live import in_flight
-from app.transport.http_connection import GONE_EXTENSION
 from engine import EngineError, EngineProtocol
 from engine.commands import Command, XReadGroup
 from engine.replies import Reply
@@ -35,6 +34,8 @@ PROBLEM: Final = b"application/problem+json"
 HTML: Final = b"text/html; charset=utf-8"
 # In a request's state: its Host is not served here, so that it is answered no more than whether all is well.
 STRANGER: Final = "stranger"
+# An extension of a request's scope: a call says whether nothing that is written leaves any more.
+GONE_EXTENSION: Final = "weir.gone"
 # In a request's state: the `unsent` of its answer, for code that waits before it writes the answer.
 UNSENT_STATE: Final = "unsent"
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from app.gateway import Receive
 from app.http import codings
-from app.http.calls import UNSENT_STATE, Scope, Send
+from app.http.calls import GONE_EXTENSION, UNSENT_STATE, Scope, Send
 from app.http.request_id import ASGI
-from app.transport.http_connection import GONE_EXTENSION
 
 
 class Codings:

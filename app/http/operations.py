@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from app.auth import Access, Rule
+from app.errors import RefusalError
 from app.http import media
 from app.http.binder import Binder, Endpoint
 from app.http.calls import Answer, Call
@@ -39,7 +40,8 @@ class Options(TypedDict, total=False):
     `writes`: it changes something; it takes `Prefer: durability=fsync` and answers `Weir-Durability`.
     `prefer`: what else Prefer may say. `fast`: it is served on the fast path too; `coalesced`:
     single entries that come together are published as one command. `hidden`: not described.
-    `offers` are the media types of its answers where server-sent events are among them.
+    `offers` are the media types of its answers where server-sent events are among them; `end` makes the
+    answer to an EventSource of a refusal that will pass.
     `forms` answer instead where Accept asks for their media types, which the document leaves out.
     `body` replaces the description of the request's body, `answers` that of the successful answer;
     `described` are the models that it refers to.
@@ -57,6 +59,7 @@ class Options(TypedDict, total=False):
     coalesced: bool
     hidden: bool
     offers: Sequence[str]
+    end: Callable[[RefusalError], Answer]
     forms: Mapping[str, Handler]
     headers: Mapping[str, str]
     body: Json
@@ -81,6 +84,7 @@ class Operation(APIRoute):
         self.coalesced = options.get("coalesced", False)
         self.hidden = options.get("hidden", False)
         self._forms = options.get("forms", {})
+        self.end = options.get("end")
         self.offers = (JSON, *self._forms) if self._forms else options.get("offers", ())
         names = frozenset(_PATH_NAME.findall(path))
         # Browsers and probes add parameters of their own to pages that are open to all.

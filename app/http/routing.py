@@ -18,7 +18,6 @@ from app.http.calls import Answer, Call, Nothing, refused
 from app.http.media import JSON, MERGE_PATCH
 from app.http.operations import Operation
 from app.http.request_id import as_refusal
-from app.live.sse.tails import end_with
 
 # With 415 for a patch: what it may be (RFC 5789, 2.2).
 _ACCEPT_PATCH: Final = (b"accept-patch", f"{MERGE_PATCH}, {JSON}".encode())
@@ -42,8 +41,9 @@ async def answer(route: Operation, called: Callable[[], Call], request_id: str) 
 
 
 def _refused(route: Operation, call: Call | None, refusal: RefusalError, request_id: str) -> Answer:
-    if refusal.retryable and call is not None and call.asks_for_events(route.offers):
-        return end_with(refusal)
+    is_passing = refusal.retryable and call is not None and call.asks_for_events(route.offers)
+    if is_passing and route.end is not None:
+        return route.end(refusal)
     if route.rule is Access.PER_COMMAND:
         # SDKs of the command door look for `error`.
         refusal.members["error"] = refusal.members.get("redis_error") or f"ERR {refusal.detail}"

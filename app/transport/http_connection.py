@@ -19,12 +19,11 @@ from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.errors import RefusalError
+from app.http.calls import GONE_EXTENSION
 from app.transport.descriptors import Descriptors
 
 # Makes the answer of a refusal: its request ID is in the log.
 Refuse = Callable[[RefusalError], Response]
-# The extension of a request's scope that tells, by a call, whether nothing that is written leaves any more.
-GONE_EXTENSION: Final = "weir.gone"
 # Where a request may be meant: a path, everything, or a whole URL, whose place has to be the Host's.
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?]*)(?:[/?].*)?", re.IGNORECASE | re.DOTALL)
 

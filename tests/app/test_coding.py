@@ -8,10 +8,9 @@ import pytest
 import zstandard
 
 from app.http import codings
-from app.http.calls import Answer, Scope
+from app.http.calls import GONE_EXTENSION, Answer, Scope
 from app.http.compression import Codings
 from app.main import App
-from app.transport.http_connection import GONE_EXTENSION
 
 ENTRIES = "/v1/streams/s/entries"
 

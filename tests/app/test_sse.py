@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 import httpx
 import pytest
 
+from app.http.calls import GONE_EXTENSION
 from app.live.feeds import Feeds
 from app.live.sse.cursors import TailOptions
 from app.live.sse.tails import STALL_S_MAX, TailSource
 from app.main import App, create_app
 from app.settings import Settings
-from app.transport.http_connection import GONE_EXTENSION
 from engine import Engine, EngineError, entries
 from engine.commands import XAdd
 from engine.storage.memory import MemoryStorage

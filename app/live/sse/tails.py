@@ -12,13 +12,12 @@ from typing import Final, Protocol
 
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Receive, wait_for_disconnect
-from app.http.calls import Answer, Scope, Send
+from app.http.calls import GONE_EXTENSION, Answer, Scope, Send
 from app.http.entry_pages import gap_refused
 from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
 from app.live.sse import cursors as wire
 from app.live.sse import events
 from app.live.sse.cursors import TailOptions
-from app.transport.http_connection import GONE_EXTENSION
 from engine import Clock, EngineError
 from engine.replies import Gap as EngineGap
 
