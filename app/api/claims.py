@@ -9,7 +9,7 @@ from pydantic import Field
 from app.api import group_calls
 from app.auth import Action
 from app.errors import invalid
-from app.http import members
+from app.http import query
 from app.http.binder import CallParameter
 from app.http.calls import Answer
 from app.http.deliveries import DeliveredEntry, delivered
@@ -128,7 +128,7 @@ async def autoclaim_entries(
         group=group,
         consumer=given.consumer,
         min_idle_ms=given.min_idle_ms,
-        start=ids.ID_MIN if given.start == "-" else members.entry_id(given.start, "/start"),
+        start=ids.ID_MIN if given.start == "-" else query.entry_id(given.start, "/start"),
         count=given.count or limits.count_default,
         just_ids=given.just_ids,
         bytes_max=limits.bytes_max,

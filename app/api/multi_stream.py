@@ -11,7 +11,7 @@ from pydantic import Field
 from app import names
 from app.auth import Access, Action
 from app.errors import invalid, step
-from app.http import entry_bodies, media, members, query
+from app.http import entry_bodies, media, query
 from app.http.binder import Body, CallParameter, call_of
 from app.http.calls import Answer
 from app.http.deliveries import DeliveredEntry, deliveries, no_history, nothing_delivered
@@ -227,7 +227,7 @@ class _PublicationBody(Body):
 
     async def read(self, key: str | None, chunk: Chunk | None) -> Publish:
         """The command. Raises the refusal of what is wrong with the entries."""
-        members.check_is_json(self.call.media_type.name)
+        media.check_is_json(self.call.media_type.name)
         most, limits = self.call.gateway.settings.request_streams_max, self.call.gateway.entry_limits
         return await self.call.read(
             partial(publication, limits=limits, streams_max=most, key=key, chunk=chunk)

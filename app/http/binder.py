@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from app.errors import CODES, ErrorLocation, RefusalError, step
-from app.http import members, query, strict_json
+from app.http import media, query, strict_json
 from app.http.calls import Call
 from app.http.models import Context, NameType, RequestModel
 from app.http.strict_json import Number, Object
@@ -163,9 +163,9 @@ class Binder:
 
     @staticmethod
     async def _read(call: Call, model: type[BaseModel], default: object = _EMPTY) -> object:
-        members.check_is_json(call.media_type.name, call.scope.get("method", ""))
+        media.check_is_json(call.media_type.name, call.scope.get("method", ""))
         settings = call.gateway.settings
-        return await call.read(partial(_read_body, model=model, default=default, settings=settings))
+        return await call.read(partial(read_body, model=model, default=default, settings=settings))
 
     def _parse(self, text: bytes) -> Mapping[str, str | Sequence[str]]:
         if self._repeated is None:
@@ -209,7 +209,7 @@ def bind_query(model: type[M], given: Mapping[str, object], settings: Settings) 
     return found
 
 
-def _read_body(body: bytes, *, model: type[BaseModel], default: object, settings: Settings) -> object:
+def read_body(body: bytes, *, model: type[BaseModel], default: object, settings: Settings) -> object:
     """The body's model; an empty body is the default, or an object without members."""
     if not body and default is not _EMPTY:
         return default

@@ -16,9 +16,8 @@ from app import auth
 from app.auth import Action, Principal
 from app.errors import RefusalError, problem, problem_headers
 from app.gateway import ClientLeftError, Gateway, Receive, wait_for_disconnect
-from app.http import media, members, query
+from app.http import media
 from app.http.media import MediaType, Preferences
-from app.http.members import Members
 from app.live import in_flight
 from engine import EngineError, EngineProtocol
 from engine.commands import Command, XReadGroup
@@ -41,8 +40,6 @@ UNSENT_STATE: Final = "unsent"
 
 # A body of this size takes about ten milliseconds to read: beyond it, others are served meanwhile.
 _INLINE_BYTES_MAX: Final = 1 << 20
-# Values of a body beside its lists of IDs and of streams.
-_OTHER_VALUES_MAX: Final = 1_000
 
 
 class Answer(Response):
@@ -209,16 +206,6 @@ class Call:
         """`reader` of the body; a large body is read in a thread, so that others are served meanwhile."""
         body = await self.body()
         return reader(body) if len(body) <= inline_bytes_max else await asyncio.to_thread(reader, body)
-
-    async def members(self, *known: str) -> Members:
-        """The members of a JSON object; there are no query parameters beside it."""
-        members.check_is_json(self.media_type.name, self.scope.get("method", ""))
-        query.parse(self.query, ())
-        settings = self.gateway.settings
-        # A call has two lists or objects of its clients' making at most, with two values an item.
-        values_max = 4 * max(settings.ids_max, settings.request_streams_max) + _OTHER_VALUES_MAX
-        reader = partial(members.parse, known=known, depth_max=settings.json_depth_max, values_max=values_max)
-        return await self.read(reader)
 
     @property
     def wishes(self) -> Preferences:

@@ -61,6 +61,17 @@ def content_type(header: bytes, coding: bytes) -> MediaType:
     return MediaType(text, name)
 
 
+def check_is_json(media_name: str, method: str = "") -> None:
+    """These bodies are JSON; without a Content-Type they are taken for it. PATCH takes merge patches too,
+    which is what its bodies are (RFC 7396).
+    """
+    is_patch = method == "PATCH" and media_name == MERGE_PATCH
+    if media_name not in ("", JSON) and not is_patch:
+        raise RefusalError(
+            "unsupported_media_type", "the body is JSON: say Content-Type: application/json (curl --json)"
+        )
+
+
 def check_accepts_json(header: bytes) -> None:
     """Refuse an Accept that nothing here satisfies. Raises `not_acceptable`."""
     accepted(header, (JSON,))

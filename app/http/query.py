@@ -14,12 +14,10 @@ from app.errors import ErrorLocation, RefusalError, invalid, locate
 from engine import ids
 
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
-_INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 # Fractions beyond nanoseconds and leap seconds are nobody's; `t` and `z` are allowed by RFC 3339.
 _TIME: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-]\d\d:\d\d))", re.ASCII
 )
-_BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
 _NANOSECONDS_A_MS: Final = 1_000_000
 
 Parameters = Mapping[str, str]
@@ -66,37 +64,6 @@ def _decode(text: bytes) -> str:
         return unquote_to_bytes(text.replace(b"+", b" ")).decode()
     except UnicodeDecodeError:
         raise RefusalError("unknown_parameter", "the query is not UTF-8") from None
-
-
-def integer(given: Parameters, name: str, *, least: int, most: int, default: int | None = None) -> int | None:
-    """A whole number in [least, most], or the default."""
-    text = given.get(name)
-    if text is None:
-        return default
-    if not _INTEGER.fullmatch(text):
-        raise invalid(name, "it is a whole number")
-    value = int(text)
-    if not least <= value <= most:
-        raise invalid(name, f"it is between {least} and {most}")
-    return value
-
-
-def boolean(given: Parameters, name: str, *, default: bool) -> bool:
-    """`true` or `false` (`1` or `0`), or the default."""
-    text = given.get(name)
-    if text is None:
-        return default
-    if text not in _BOOLEANS:
-        raise invalid(name, "it is true or false")
-    return _BOOLEANS[text]
-
-
-def word(given: Parameters, name: str, words: Sequence[str], default: str) -> str:
-    """One of some words, or the default."""
-    text = given.get(name, default)
-    if text not in words:
-        raise invalid(name, f"it is one of {', '.join(words)}")
-    return text
 
 
 def entry_id(text: str, name: str) -> int:

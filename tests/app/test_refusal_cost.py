@@ -10,8 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from app.api import multi_stream
+from app.api.pending import Acknowledgement
 from app.errors import RefusalError
-from app.http import entry_bodies, members
+from app.http import binder, entry_bodies
 from app.http.entry_bodies import EntryLimits
 from app.http.media import MediaType
 from app.redis import bodies
@@ -47,8 +48,7 @@ def many_streams(body: bytes) -> Callable[[], object]:
 
 
 def plain(body: bytes) -> Callable[[], object]:
-    known = ("ids", "streams", "pattern")
-    return lambda: members.parse(body, known, depth_max=SET.json_depth_max, values_max=4 * SET.ids_max)
+    return lambda: binder.read_body(body, model=Acknowledgement, default=None, settings=SET)
 
 
 def one(body: bytes) -> Callable[[], object]:
