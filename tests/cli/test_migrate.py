@@ -429,7 +429,7 @@ def test_progress_is_for_terminals(url: str, origin: RedisServer, stream: str) -
     """How far each stream is, written over; it is gone at the end, and the outcome is the same."""
     origin.each([("XADD", stream, f"5-{number}", "n", number) for number in range(1, 2_501)])
     out, shown = on_a_terminal(url, "import", "--redis", origin.url, "--json", stream)
-    assert json.loads(out)["entries"] == 2_500
+    assert json.loads(out)["entries"] == 2_500, (out, shown)
     assert b" entries copied, Redis has 2,500" in shown
     assert shown.startswith(b"\r\x1b[K")
     assert shown.endswith(b"\r\x1b[K")
