@@ -96,7 +96,7 @@ CommandsBody = Annotated[_CommandsBody, Depends(call_of)]
 
 
 def _encoding(call: CallParameter, *, upstash: bool | None, weir: bool | None) -> Encoding:
-    # Whatever the type, it is read as JSON; but not compressed, in parts, or in another charset.
+    # Any type is read as JSON, unless it is compressed, in parts, or in another charset.
     _ = call.media_type
     return Encoding(arguments=bool(weir), reply=bool(weir or upstash))
 

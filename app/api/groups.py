@@ -48,7 +48,7 @@ class DeadLetter(RequestModel):
 
 
 class GroupPolicy(RequestModel):
-    """What becomes of entries that are not acknowledged."""
+    """The policy for entries that are not acknowledged."""
 
     dead_letter: DeadLetter | None = None
     ack_timeout_ms: Annotated[
@@ -241,7 +241,7 @@ _UNCHANGED: Final = GroupChanges()
 async def update_group(
     call: CallParameter, stream: StreamName, group: GroupName, given: GroupChanges = _UNCHANGED
 ) -> Answer:
-    """Move a group, or change what becomes of entries that are not acknowledged (XGROUP SETID)."""
+    """Move a group, or change its policy for entries that are not acknowledged (XGROUP SETID)."""
     command = UpdateGroup(
         stream=stream,
         group=group,
@@ -260,7 +260,8 @@ async def delete_group(
     stream: StreamName,
     group: GroupName,
     pending: Annotated[
-        Literal["refuse", "drop"], Query(description="what becomes of pending entries")
+        Literal["refuse", "drop"],
+        Query(description="whether pending entries forbid the removal or are dropped"),
     ] = "refuse",
 ) -> Answer:
     """Remove a group; refused while entries are pending, unless these may be dropped (XGROUP DESTROY)."""

@@ -66,7 +66,7 @@ _LastEventId = Annotated[
     str | None,
     Header(
         alias="Last-Event-ID",
-        description="the last `id` received: goes on after it, whatever the query says",
+        description="the last `id` received: goes on after it, and wins over the query",
     ),
 ]
 

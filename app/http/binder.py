@@ -36,7 +36,7 @@ from app.http.strict_json import Number, Object
 from app.settings import Settings
 
 _EMPTY: Final = inspect.Parameter.empty
-# Values come by the names of parameters, whatever they are called in the request.
+# Values have the names of parameters, which may differ from those in the request.
 _BY_PARAMETER: Final = ConfigDict(validate_by_name=True, validate_by_alias=False, loc_by_alias=False)
 # Longer ones are no whole numbers that anything here takes; as floats they cost nothing.
 _DIGITS_MAX: Final = 20

@@ -94,7 +94,7 @@ class Operation(APIRoute):
         self.described = (*options.get("described", ()), *(own_body.models if own_body else ()))
         summary, _, description = inspect.cleandoc(endpoint.__doc__ or "").partition("\n\n")
         super().__init__(
-            # `…/entries/delete` is a call of its own, whatever the method: no entry has this ID.
+            # `…/entries/delete` is a path of its own for every method: no entry has this ID.
             _ENTRY_ID.sub("/entries/{id:entry}", path),
             endpoint,
             methods=[method],

@@ -24,7 +24,7 @@ _ACCEPT_PATCH: Final = (b"accept-patch", f"{MERGE_PATCH}, {JSON}".encode())
 
 
 async def answer(route: Operation, called: Callable[[], Call], request_id: str) -> Answer:
-    """Authorise, run the handler, and turn whatever it raises into an answer."""
+    """Authorise, run the operation, and turn every exception into an answer."""
     call = None
     try:
         call = called()
@@ -54,7 +54,7 @@ def _refused(route: Operation, call: Call | None, refusal: RefusalError, request
 
 
 class _EntryId(StringConvertor):
-    """`…/entries/delete` is a call of its own, whatever the method: no entry has this ID."""
+    """`…/entries/delete` is a path of its own for every method: no entry has this ID."""
 
     regex = "(?!delete$)[^/]+"
 
