@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
@@ -237,9 +238,9 @@ class Import:
 
 
 def _follow(found: Import, chosen: list[bytes], match: str) -> None:
-    with _until_told():
+    with until_told() as told:
         try:
-            _copy_what_comes(found, chosen, match)
+            _copy_what_comes(found, chosen, match, told)
         except KeyboardInterrupt:
             # It may have come in the midst of a reply.
             found.origin.close()
@@ -248,30 +249,36 @@ def _follow(found: Import, chosen: list[bytes], match: str) -> None:
                 found.copy(name, is_last=False)
 
 
-def _copy_what_comes(found: Import, chosen: list[bytes], match: str) -> NoReturn:
+def _copy_what_comes(found: Import, chosen: list[bytes], match: str, told: Event) -> NoReturn:
     looked_s = time.monotonic()
     for name in found.new_names(chosen, match):
         found.copy(name, is_last=False)
     found.say("caught up; copying what comes until Ctrl-C")
-    while True:
+    # A library in whose code the signal came may have dropped what it raised.
+    while not told.is_set():
         for name in found.fresh():
             found.advance(name)
         if time.monotonic() - looked_s > _LOOK_S:
             for name in found.new_names(chosen, match):
                 found.copy(name, is_last=False)
             looked_s = time.monotonic()
+    raise KeyboardInterrupt
 
 
 @contextmanager
-def _until_told() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end it in order, also where a shell in the background had them ignored."""
-    before = [(number, signal.signal(number, _interrupted)) for number in (signal.SIGINT, signal.SIGTERM)]
+def until_told() -> Iterator[Event]:
+    """Ctrl-C and SIGTERM end it in order, also where a shell in the background had them ignored. The event is
+    set once either has come.
+    """
+    told = Event()
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        told.set()
+        raise KeyboardInterrupt
+
+    before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
-        yield
+        yield told
     finally:
         for number, handler in before:
             signal.signal(number, handler)
-
-
-def _interrupted(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt

@@ -28,4 +28,6 @@ def url(server: Server) -> str:
 @pytest.fixture
 def stream(request: pytest.FixtureRequest) -> str:
     """A name that no other test uses, with what names may have: a colon, a blank, a letter beyond ASCII."""
-    return f"cli:ü {re.sub(r'[^a-z0-9_]', '-', request.node.name.lower())}"
+    # Tests in two files may have one name, and share a gateway.
+    name = f"{request.node.path.stem} {request.node.name}"
+    return f"cli:ü {re.sub(r'[^a-z0-9_]', '-', name.lower())}"

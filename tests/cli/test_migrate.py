@@ -10,12 +10,13 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from app.cli.migrate import until_told
 from tests.cli.command import ROOT, Ended, begun, environment, on_a_terminal, redis, weir
 from tests.cli.other_redis import other_redis
 from tests.redis_server import RedisServer
@@ -322,6 +323,15 @@ def test_going_on_beside_others_adds_nothing_twice(url: str, origin: RedisServer
     assert imported(url, origin.url, stream, "--in-use").code == 0
     numbers = [flat[1].decode() for _, flat in asked(url, "XRANGE", stream, "-", "+")]
     assert numbers == [*map(str, range(1, 2_001)), "new", *map(str, range(2_001, 8_001))]
+
+
+def test_a_signal_whose_exception_a_library_drops_still_ends_it() -> None:
+    """What a handler raises goes up through whatever code the signal met."""
+    with until_told() as told:
+        assert not told.is_set()
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert told.is_set()
 
 
 def test_order_is_kept_beside_busy_publishers(url: str, origin: RedisServer, stream: str) -> None:
