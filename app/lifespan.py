@@ -46,7 +46,7 @@ ABANDON_S_MAX: Final = 10.0
 
 
 class ServerStoppedError(Exception):
-    """The gateway cannot run. `exit_code` is the process's, the text for whoever started it."""
+    """The gateway cannot run. `exit_code` is the process's, the text is for people."""
 
     def __init__(self, exit_code: int, text: str) -> None:
         super().__init__(text)
@@ -73,7 +73,7 @@ def check_exposure(settings: Settings) -> None:
 
 
 def prepare() -> None:
-    """What a process does before it makes files: nobody else may read them."""
+    """What a process does before it makes files: other users may not read them."""
     os.umask(0o077)
 
 

@@ -181,7 +181,7 @@ def _large_entry(text: bytes, index: int, limits: EntryLimits, place: str) -> tu
 
 
 def _check_values(text: bytes, place: str, limits: EntryLimits) -> None:
-    """Refuse an entry of far too many values by counting, whatever they are: a pair is three."""
+    """Refuse an entry of far too many values by counting values of any type: a pair is three."""
     if len(text) > _CROWDED_BYTES_MIN and strict_json.exceeds(text, 3 * limits.fields_max + 2 * _MEMBERS_MAX):
         raise invalid(place, f"an entry has at most {limits.fields_max} fields")
 

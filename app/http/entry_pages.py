@@ -1,4 +1,4 @@
-"""Ranges of entries as parameters, and pages of entries as answers, of whatever operation.
+"""Ranges of entries as parameters, and pages of entries as answers, for several operations.
 
 Knows: how bounds, cursors, gaps and pages are written. Must never know: statuses, sockets, where a stream is
 kept.

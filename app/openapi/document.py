@@ -46,7 +46,7 @@ wait, and by groups of consumers.
 
 * An **entry** has an ID, `<ms>-<seq>`, and ordered fields; values are strings.
 * **One cursor everywhere**: each read answers with `next`; go on with `after=<next>`.
-* **Nothing is lost silently**: a reader whose cursor lies before removed entries is told so (`gap`).
+* **Nothing is lost silently**: a read whose cursor is before removed entries reports it (`gap`).
 * **Refusals** are `application/problem+json` with a stable `code`; `/errors/<code>` tells more.
 * Every answer has `Weir-Request-Id`; a problem repeats it, and so does the gateway's log.
 """

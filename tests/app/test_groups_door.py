@@ -147,6 +147,15 @@ async def test_reads_that_make_no_sense(
     assert len((await group.post(READ, json={})).json()["entries"]) == 3
 
 
+@pytest.mark.parametrize("name", ["count", "wait", "noack", "after", "claim_min_idle_ms"])
+async def test_a_member_that_is_null_was_not_given(group: httpx.AsyncClient, name: str) -> None:
+    """New entries are delivered, and are pending: null is neither a count, nor a place, nor yes."""
+    answer = await group.post(READ, json={name: None})
+    assert (answer.status_code, len(answer.json()["entries"])) == (200, 3)
+    history = await group.post(READ, json={"after": "0"})
+    assert len(history.json()["entries"]) == 3
+
+
 async def test_a_missing_group_is_404(group: httpx.AsyncClient) -> None:
     """For reading and for acknowledging, where Redis would say 0."""
     read = await group.post(READ.replace("/g/", "/h/"), json={})

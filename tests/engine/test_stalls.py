@@ -62,8 +62,6 @@ from tests.engine.house import House
 pytestmark = pytest.mark.alone
 
 TURN_S_MAX: Final = 0.020
-# A turn is measured once in most tests; the same turn takes up to this much longer beside other processes.
-NOISE: Final = 1.5
 # What `floor_s` gives on the machine where the limits were set.
 FLOOR_S: Final = 0.0045
 ENTRIES: Final = 100_000
@@ -191,7 +189,7 @@ AT_MOST: Final[dict[str, Command]] = {
 @pytest.fixture(scope="module")
 def turn_s_max() -> float:
     """The limit on this machine, never below the one that is promised."""
-    return NOISE * TURN_S_MAX * max(1.0, floor_s() / FLOOR_S)
+    return TURN_S_MAX * max(1.0, floor_s() / FLOOR_S)
 
 
 @pytest.mark.parametrize("command", AT_MOST)
