@@ -35,8 +35,8 @@ discovery_interval_ms_default: Final = 10_000
 _fetch_size_max: Final = 100_000
 _poll_timeout_ms_max: Final = 60_000
 _integer_max: Final = (1 << 53) - 1
-# More tasks than this cost more than they bring.
-partitions_max: Final = 64
+# More than any cluster runs at once; the driver keeps every task of a batch in memory.
+partitions_max: Final = 10_000
 _nearness: Final = 0.6
 
 
@@ -427,7 +427,9 @@ def _list(given: Given, name: str) -> tuple[str, ...]:
 
 
 def _parallelism() -> int:
-    """How many partitions there are at least, where nobody says: Spark does not tell a source its cores."""
+    """The default of `minPartitions`: Spark does not show a source how many tasks a cluster can run at once.
+    So it is the number of this machine's cores. Jobs pass the cluster's number.
+    """
     return min(os.cpu_count() or 1, partitions_max)
 
 

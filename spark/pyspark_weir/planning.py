@@ -16,7 +16,8 @@ from pyspark_weir import ids
 
 # A task costs about a tenth of a second: with fewer entries it costs more than it brings.
 cut_entries_min: Final = 20_000
-tasks_max: Final = 64
+# The gateway cuts a range into no more pieces than this at once.
+pieces_max: Final = 256
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def task_count(ranges: Sequence[Range], sizes: Sizes) -> int:
     entries, volume = sum(one.count for one in ranges), sum(one.bytes for one in ranges)
     by_size = max(ceil(entries / sizes.max_entries), ceil(volume / sizes.max_bytes))
     wanted = max(by_size, min(sizes.min_partitions, entries // cut_entries_min))
-    return min(max(wanted, 1), tasks_max)
+    return max(wanted, 1)
 
 
 def piece_counts(ranges: Sequence[Range], sizes: Sizes) -> dict[tuple[str, str], int]:
@@ -75,7 +76,7 @@ def piece_counts(ranges: Sequence[Range], sizes: Sizes) -> dict[tuple[str, str],
         by_size = max(ceil(one.count / sizes.max_entries), ceil(one.bytes / sizes.max_bytes))
         # A limit of the user's goes before what is worth while.
         pieces = max(min(by_share, one.count // cut_entries_min), by_size)
-        pieces = min(pieces, tasks_max, one.count)
+        pieces = min(pieces, pieces_max, one.count)
         if pieces > 1:
             wanted[one.name] = pieces
     return wanted

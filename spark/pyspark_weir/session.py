@@ -21,6 +21,8 @@ from pyspark_weir.errors import OptionError
 # Two cores; a task that fails is tried four times, which `local[2]` alone would not do.
 MASTER_DEFAULT: Final = "local[2,4]"
 _LOCAL: Final = re.compile(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?")
+_CONNECT: Final = "sc://"
+_CONNECT_ONLY: Final = ("SPARK_REMOTE", "--conf spark.remote")
 _CONF_NAME: Final = re.compile(r"spark\.[A-Za-z0-9_.-]+")
 
 # Half of what a small batch costs: the default forks three programs for each file of the checkpoint. It does
@@ -42,6 +44,9 @@ _EVERYWHERE: Final = {
     # Spark asks a source that has nothing a hundred times a second.
     "spark.sql.streaming.pollingDelay": "100ms",
     "spark.sql.streaming.stopTimeout": "30s",
+    # How long Spark and its Python wait for each other's first byte. With Spark's 15 s a query fails on a
+    # machine that is busy with other things.
+    "spark.python.authenticate.socketTimeout": "180s",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -109,7 +114,10 @@ def prepare(environment: MutableMapping[str, str], conf: Mapping[str, str]) -> N
 
 
 def open_session(options: SessionOptions = SessionOptions()) -> SparkSession:
-    """A session, or the one there is already. Raises PipelineError where no Java is new enough."""
+    """A session, or the one there is already. Raises PipelineError where no Java is new enough, OptionError
+    where Spark Connect is asked for.
+    """
+    _refuse_connect(options, os.environ)
     # Set by spark-submit, which has a Java that runs.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
@@ -120,6 +128,23 @@ def open_session(options: SessionOptions = SessionOptions()) -> SparkSession:
     for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def slots(spark: SparkSession) -> int:
+    """How many tasks the session's executors run at once: those that have registered by now."""
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def _refuse_connect(options: SessionOptions, environment: Mapping[str, str]) -> None:
+    """A job reads Spark's checkpoint and settings in the driver, which is elsewhere with Spark Connect."""
+    asked = {"--master": options.master, "SPARK_REMOTE": environment.get("SPARK_REMOTE")}
+    asked |= {f"--conf {name}": options.conf.get(name) for name in ("spark.remote", "spark.master")}
+    for name, value in asked.items():
+        if value is not None and (value.startswith(_CONNECT) or name in _CONNECT_ONLY):
+            raise OptionError(
+                f"{name} asks for Spark Connect ({value}), and jobs run where the driver is: "
+                "give --master the cluster's own address, or submit the job there"
+            )
 
 
 def _chosen_master(options: SessionOptions) -> dict[str, str]:

@@ -107,7 +107,7 @@ def test_streams_named_wrongly_are_told_with_the_option(name: str, value: str) -
         ("maxEntriesPerTrigger", "0"), ("maxEntriesPerTrigger", "-1"), ("fetchSize", "1e3"),
         ("pollTimeoutMs", "60001"), ("ordered", "yes"), ("onReset", "ignore"),
         ("maxTriggerDelay", "15 minutes"),
-        ("fieldsFormat", "avro"), ("streamShard", "8/8"), ("streamShard", "1"), ("minPartitions", "65"),
+        ("fieldsFormat", "avro"), ("streamShard", "8/8"), ("streamShard", "1"), ("minPartitions", "10001"),
         ("startingOffsets", "first"), ("startingOffsets", "[]"), ("startingOffsets", '{"orders": "x"}'),
         ("startingTimestamp", "yesterday"), ("startingTimestamp", "-5"), ("endingOffsetsByTimestamp", "5"),
         ("relation", "topics"), ("onBadUtf8", "ignore"), ("dupFields", "all"), ("retryTimeoutMs", "1s"),

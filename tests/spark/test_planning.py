@@ -57,9 +57,8 @@ def test_every_entry_is_in_exactly_one_task(ranges: list[Range], wanted: Sizes) 
 
 
 @given(ranges_of_names, sizes)
-def test_no_task_is_empty_and_there_are_never_too_many(ranges: list[Range], wanted: Sizes) -> None:
+def test_no_task_is_empty(ranges: list[Range], wanted: Sizes) -> None:
     tasks = planned(ranges, wanted)
-    assert len(tasks) <= planning.tasks_max
     assert all(piece.count for task in tasks for piece in task)
     assert bool(tasks) == any(one.count for one in ranges)
 
@@ -93,6 +92,19 @@ def test_a_lonely_long_stream_is_cut_for_all_cores() -> None:
     wanted = Sizes(min_partitions=2, max_entries=200_000, max_bytes=1 << 30)
     assert planning.piece_counts([a_range(("g0", "s"), 100_000)], wanted) == {("g0", "s"): 2}
     assert [task[0].count for task in planned([a_range(("g0", "s"), 100_000)], wanted)] == [50_000, 50_000]
+
+
+def test_tasks_are_as_many_as_a_large_cluster_runs() -> None:
+    wanted = Sizes(min_partitions=500, max_entries=200_000, max_bytes=1 << 30)
+    ranges = [a_range(("g0", f"s{n}"), 100_000) for n in range(100)]
+    assert len(planned(ranges, wanted)) == 500
+
+
+def test_a_range_is_cut_into_as_many_pieces_as_the_gateway_answers() -> None:
+    wanted = Sizes(min_partitions=1, max_entries=1_000, max_bytes=1 << 30)
+    (pieces,) = planning.piece_counts([a_range(("g0", "s"), 256_000)], wanted).values()
+    (more,) = planning.piece_counts([a_range(("g0", "s"), 257_000)], wanted).values()
+    assert (pieces, more) == (256, 256)
 
 
 def test_large_entries_are_cut_by_their_bytes() -> None:

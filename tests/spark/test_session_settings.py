@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_weir.errors import OptionError
-from pyspark_weir.session import SessionOptions, prepare, settings
+from pyspark_weir.session import SessionOptions, open_session, prepare, settings
 
 HOMES = [str(Path(__file__).parents[2] / folder) for folder in ("spark", "sdk/python")]
 
@@ -80,3 +80,27 @@ def test_executors_may_have_another_python() -> None:
     prepare(environment, {"spark.pyspark.python": "./env/bin/python"})
     assert environment["PYSPARK_PYTHON"] == "./env/bin/python"
     assert environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
+
+
+@pytest.mark.parametrize(
+    ("options", "remote", "name"),
+    [
+        (SessionOptions(master="sc://head:15002"), None, "--master"),
+        (SessionOptions(conf={"spark.master": "sc://head"}), None, "--conf spark.master"),
+        (SessionOptions(conf={"spark.remote": "local"}), None, "--conf spark.remote"),
+        (SessionOptions(), "local[2]", "SPARK_REMOTE"),
+    ],
+)
+def test_spark_connect_is_refused_in_a_sentence(
+    options: SessionOptions, remote: str | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is started; without it a job would fail with an attribute that a class lacks."""
+    if remote is not None:
+        monkeypatch.setenv("SPARK_REMOTE", remote)
+    with pytest.raises(OptionError, match=f"^WEIR_OPTION: {name} asks for Spark Connect"):
+        open_session(options)
+
+
+def test_spark_waits_for_its_python_on_a_busy_machine() -> None:
+    """Spark's own 15 s end a query where workers start slowly."""
+    assert settings(SessionOptions())["spark.python.authenticate.socketTimeout"] == "180s"
