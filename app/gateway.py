@@ -13,8 +13,8 @@ from app.auth import AccessPolicy, OpenPolicy
 from app.backups import Backups
 from app.dead_letter_log import DeadLetterLog
 from app.errors import RefusalError, to_refusal
-from app.http.entry_bodies import EntryLimits
-from app.http.entry_pages import ReadLimits
+from app.http.entries.entry_bodies import EntryLimits
+from app.http.entries.entry_pages import ReadLimits
 from app.live.feeds import Feeds
 from app.live.leases import ConsumerLeases
 from app.memory_limit import MemoryLog

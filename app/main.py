@@ -14,38 +14,19 @@ from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
 
 from app import logs
-from app.api import (
-    backup,
-    claims,
-    columns,
-    commands,
-    console,
-    consumers,
-    dead_letters,
-    docs,
-    entries,
-    export,
-    future,
-    groups,
-    health,
-    multi_stream,
-    pending,
-    plan,
-    root,
-    socket,
-    streams,
-    tail,
-)
+from app.api import backup, commands, console, docs, future, health, multi_stream, plan, root, socket, streams
+from app.api.entries import columns, entries, export, tail
+from app.api.groups import claims, consumers, dead_letters, groups, pending
 from app.auth import AccessPolicy
 from app.errors import RefusalError
 from app.gateway import Gateway, Receive
 from app.http.calls import Answer, Call, Scope, Send, refused
-from app.http.compression import Codings
-from app.http.operations import Operation
-from app.http.origins import Origins
-from app.http.paths import Paths
-from app.http.request_id import Envelope
-from app.http.routing import RouteTable, answer
+from app.http.middleware.compression import Codings
+from app.http.middleware.origins import Origins
+from app.http.middleware.paths import Paths
+from app.http.middleware.request_id import Envelope
+from app.http.operations.operation import Operation
+from app.http.operations.routing import RouteTable, answer
 from app.lifespan import EngineLife, check_exposure, prepare, serve_lifespan
 from app.openapi import document
 from app.settings import Settings, load

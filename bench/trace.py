@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from app.gateway import Gateway
 from app.main import App
+from app.server import config
 from app.settings import Settings
-from app.transport.server import config
 from engine import Engine, SystemClock
 from engine.storage.memory import MemoryStorage
 

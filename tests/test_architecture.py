@@ -8,7 +8,7 @@ ROOT: Final = Path(__file__).parent.parent
 MAP: Final = re.compile(r"<!-- map: .*? -->\n(.*?)<!-- end of map -->", re.DOTALL)
 LINE: Final = re.compile(r"^ {4}( *)([a-z]+)/ ", re.MULTILINE)
 # Their folders are on the map, one level or two deep; other trees are named as a whole.
-MAPPED: Final = ("app", "app/live", "engine", "sdk")
+MAPPED: Final = ("app", "app/api", "app/http", "app/redis", "engine", "sdk")
 WHOLE: Final = ("bench", "deploy", "docs", "spark", "tests")
 
 

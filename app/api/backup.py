@@ -7,10 +7,10 @@ from pydantic import AfterValidator, Field
 
 from app.auth import Action
 from app.backups import BackupState
-from app.http.binder import CallParameter
 from app.http.calls import Answer
 from app.http.models import Count, Milliseconds, RequestModel, ResponseModel, wrong
-from app.http.operations import Router
+from app.http.operations.binder import CallParameter
+from app.http.operations.operation import Router
 from engine import EngineProtocol
 
 router: Final = Router("gateway")

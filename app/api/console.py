@@ -14,10 +14,10 @@ from typing import Final
 from app.auth import Access
 from app.errors import RefusalError
 from app.http import files as web
-from app.http.binder import CallParameter
 from app.http.calls import Answer
 from app.http.files import File, fresh, is_shown
-from app.http.operations import Router
+from app.http.operations.binder import CallParameter
+from app.http.operations.operation import Router
 
 router: Final = Router("gateway")
 

@@ -13,10 +13,10 @@ from typing import Final
 from app import errors
 from app.auth import Access
 from app.errors import CODES, RefusalError
-from app.http.binder import CallParameter
 from app.http.calls import HTML, Answer
 from app.http.files import File, file, fresh
-from app.http.operations import Router
+from app.http.operations.binder import CallParameter
+from app.http.operations.operation import Router
 
 router: Final = Router("gateway")
 

@@ -4,9 +4,9 @@ from typing import Final
 
 from app.auth import Access
 from app.errors import not_implemented
-from app.http.binder import CallParameter
 from app.http.calls import Answer
-from app.http.operations import Router
+from app.http.operations.binder import CallParameter
+from app.http.operations.operation import Router
 
 router: Final = Router("gateway")
 

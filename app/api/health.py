@@ -8,10 +8,10 @@ from app.api.backup import RewriteState
 from app.auth import Access, Action
 from app.backups import BackupState
 from app.gateway import Gateway, Phase
-from app.http.binder import CallParameter
 from app.http.calls import Answer
 from app.http.models import Count, Milliseconds, ResponseModel, absent
-from app.http.operations import Router
+from app.http.operations.binder import CallParameter
+from app.http.operations.operation import Router
 from app.version import VERSION
 from engine import EngineProtocol
 

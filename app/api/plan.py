@@ -11,9 +11,8 @@ from pydantic import Field
 
 from app.auth import Access, Action
 from app.errors import RefusalError, invalid, step
-from app.http.binder import CallParameter
 from app.http.calls import Answer, Call
-from app.http.entry_pages import preferred_wait_ms
+from app.http.entries.entry_pages import preferred_wait_ms
 from app.http.models import (
     Count,
     IdsByStream,
@@ -23,7 +22,8 @@ from app.http.models import (
     Whole,
     capped,
 )
-from app.http.operations import Router
+from app.http.operations.binder import CallParameter
+from app.http.operations.operation import Router
 from app.redis.glob import Glob
 from engine import ids
 from engine.apportion import apportion

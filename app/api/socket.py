@@ -7,16 +7,16 @@ from app.auth import Access, Action
 from app.errors import RefusalError
 from app.gateway import Gateway, Receive
 from app.http import query
-from app.http.binder import CallParameter
 from app.http.calls import Answer, Call, Scope, Send
-from app.http.operations import Router
-from app.live.websocket import frames
-from app.live.websocket.connection import Connection, Hub
-from app.live.websocket.effects import SessionLimits
-from app.live.websocket.session import Session
+from app.http.operations.binder import CallParameter
+from app.http.operations.operation import Router
 from app.openapi import asyncapi
 from app.transport.asgi_socket import AsgiSocket
 from app.transport.websocket_connection import WebSocketConnection
+from app.websocket import frames
+from app.websocket.connection import Connection, Hub
+from app.websocket.effects import SessionLimits
+from app.websocket.session import Session
 
 router: Final = Router("gateway")
 

@@ -8,13 +8,12 @@ import orjson
 from fastapi import Query
 from pydantic import Field
 
-from app.api.groups import Group
+from app.api.groups.groups import Group
 from app.auth import Action
 from app.errors import RefusalError, invalid
 from app.http import media
-from app.http.binder import CallParameter
 from app.http.calls import Answer, Call
-from app.http.entry_pages import Entry
+from app.http.entries.entry_pages import Entry
 from app.http.models import (
     Count,
     EntryId,
@@ -27,7 +26,8 @@ from app.http.models import (
     absent,
     capped,
 )
-from app.http.operations import Router
+from app.http.operations.binder import CallParameter
+from app.http.operations.operation import Router
 from engine import commands, ids
 from engine.commands import (
     Command,

@@ -47,9 +47,8 @@ def serve(
     settings, _ = _settings(
         {"host": host, "port": port, "data": data, "fsync": fsync, "insecure": insecure}, others, config
     )
-    from app import lifespan, logs
+    from app import lifespan, logs, server
     from app.settings import unknown_variables
-    from app.transport import server
     from engine import SystemClock
 
     logs.configure(settings.log_level, settings.log_format)

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from app.http.media import JSON
-from app.openapi import responses
+from app.http.operations import refusals
 from app.openapi.problems import Place, problem_schema
 from app.settings import Settings
 
@@ -94,7 +94,7 @@ def _describe(api: FastAPI, settings: Settings) -> bytes:
     }
     described["components"] = {
         "schemas": {**components, **modelled, "Problem": problem_schema()},
-        "responses": {name: one for name, one in responses.components().items() if name in used},
+        "responses": {name: one for name, one in refusals.components().items() if name in used},
     }
     _resolve(described, settings)
     described["info"]["description"] = _ABOUT

@@ -17,9 +17,9 @@ from app.redis.bounds import (
     probes,
     within,
 )
+from app.redis.parsers.table import COMMANDS, parse, parse_each, parse_transaction
 from app.redis.request import EXECABORT, Action, CommandRequest, Visible
 from app.redis.resp import Resp, arguments, load, to_json
-from app.redis.table import COMMANDS, parse, parse_each, parse_transaction
 from app.redis.written import text_bytes
 
 __all__ = [

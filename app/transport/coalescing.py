@@ -14,11 +14,11 @@ from urllib.parse import quote
 
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Phase
-from app.http import entry_bodies
 from app.http.calls import Answer, refused
-from app.http.entry_bodies import Published
+from app.http.entries import entry_bodies
+from app.http.entries.entry_bodies import Published
 from app.http.media import NDJSON, MediaType
-from app.http.request_id import as_refusal
+from app.http.middleware.request_id import as_refusal
 from app.transport.inline import Replies
 from app.transport.plain_requests import REMEMBERED_MAX
 from engine import EngineError, ids

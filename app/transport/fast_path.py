@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any, Final
 
 from app.gateway import Gateway, Phase
-from app.http import codings
 from app.http.calls import Answer
-from app.http.origins import Origins
-from app.http.request_id import SAFETY, Envelope
-from app.http.routing import RouteTable, answer
+from app.http.middleware import codings
+from app.http.middleware.origins import Origins
+from app.http.middleware.request_id import SAFETY, Envelope
+from app.http.operations.routing import RouteTable, answer
 from app.transport.coalescing import PublishCoalescer
 from app.transport.http_connection import HttpConnection, Limits, status_line
 from app.transport.inline import InlineCall, InlineHandler

@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from app.errors import RefusalError
-from app.http.operations import Operation
-from app.http.origins import Origins
-from app.http.paths import segments
-from app.http.routing import RouteTable
+from app.http.middleware.origins import Origins
+from app.http.middleware.paths import segments
+from app.http.operations.operation import Operation
+from app.http.operations.routing import RouteTable
 from app.settings import Settings
 from engine import EngineError
 

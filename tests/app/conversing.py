@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from app.auth import Action
 from app.errors import RefusalError
-from app.http.entry_bodies import EntryLimits
+from app.http.entries.entry_bodies import EntryLimits
 from app.live.feeds import FeedPage
-from app.live.websocket.effects import (
+from app.websocket.effects import (
     AcquireLease,
     Close,
     Effect,
@@ -24,7 +24,7 @@ from app.live.websocket.effects import (
     Subscribe,
     Unsubscribe,
 )
-from app.live.websocket.session import Session
+from app.websocket.session import Session
 from engine import EngineError, entries, ids
 from engine.commands import Cursor, XAdd, XRange
 from engine.commands.execution import Blocked, execute, execute_all

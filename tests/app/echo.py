@@ -17,11 +17,11 @@ from websockets.frames import Opcode
 
 from app.gateway import Gateway, Receive
 from app.http.calls import Scope, Send
-from app.live.websocket.frames import on_wire
 from app.main import App
+from app.server import config
 from app.settings import Settings
-from app.transport.server import config
 from app.transport.websocket_connection import SocketLimits, WebSocketConnection, guarded_socket
+from app.websocket.frames import on_wire
 from engine import SystemClock
 
 _patience_s: Final = 20.0

@@ -17,8 +17,8 @@ import uvicorn
 from app.gateway import Gateway, Receive
 from app.http.calls import Scope, Send
 from app.main import App
+from app.server import config
 from app.settings import Settings
-from app.transport.server import config
 from engine import Engine, SystemClock
 from engine.runtime import Fsync
 from engine.storage import Storage

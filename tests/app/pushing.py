@@ -13,13 +13,13 @@ from typing import Any, Final, TypeVar
 import hypothesis.strategies as st
 
 from app.http.calls import Call
-from app.live.websocket.connection import Connection, Hub
-from app.live.websocket.effects import SessionLimits
-from app.live.websocket.frames import HelloFrame, HelloLimits
-from app.live.websocket.session import Session
 from app.main import App, create_app
 from app.settings import Settings
 from app.transport.websocket_connection import NEVER_SENT
+from app.websocket.connection import Connection, Hub
+from app.websocket.effects import SessionLimits
+from app.websocket.frames import HelloFrame, HelloLimits
+from app.websocket.session import Session
 from engine import Engine, Fsync, entries, ids
 from engine.commands import Command, Trim, XAdd, XTrim
 from engine.replies import Reply

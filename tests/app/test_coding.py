@@ -7,9 +7,9 @@ import httpx
 import pytest
 import zstandard
 
-from app.http import codings
 from app.http.calls import GONE_EXTENSION, Answer, Scope
-from app.http.compression import Codings
+from app.http.middleware import codings
+from app.http.middleware.compression import Codings
 from app.main import App
 
 ENTRIES = "/v1/streams/s/entries"

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.api import columns
-from app.api.columns import ColumnsBuilder, ColumnsPage, ColumnsRange
-from app.http.binder import bind_query
+from app.api.entries import columns
+from app.api.entries.columns import ColumnsBuilder, ColumnsPage, ColumnsRange
+from app.http.operations.binder import bind_query
 from app.settings import Settings
 from engine import Engine, EngineError, entries, ids
 from engine.commands import Command, Delete, Trim, XAdd, XTrim

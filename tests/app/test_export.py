@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api import export
+from app.api.entries import export
 from app.main import App
 from engine import Engine
 from tests.server import Server

@@ -10,8 +10,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from app.errors import RefusalError
-from app.http import entry_bodies, strict_json, values
-from app.http.entry_bodies import EntryLimits, Published
+from app.http import strict_json
+from app.http.entries import entry_bodies, values
+from app.http.entries.entry_bodies import EntryLimits, Published
 from app.http.media import MediaType
 from engine import EngineError
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import RefusalError
-from app.http.paths import segments
+from app.http.middleware.paths import segments
 from engine import EngineError
 
 

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from app.live.websocket.session import Session
 from app.settings import Settings
+from app.websocket.session import Session
 from engine import ids
 from engine.commands import XPendingRange
 from engine.replies import PendingList

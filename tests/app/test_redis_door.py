@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from app.redis import Resp, parse
+from app.redis.parsers.scan import _BOOKMARKS_MAX, Bookmarks
 from app.redis.replies import just_ids, resp
-from app.redis.scan import _BOOKMARKS_MAX, Bookmarks
 from engine import EngineError, entries, ids
 from engine.replies import (
     AutoClaimed,

@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from app.api import dead_letters
+from app.api.groups import dead_letters
 from app.auth import Action, Principal
 from app.main import create_app
 from app.settings import Settings

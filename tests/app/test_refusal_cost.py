@@ -10,11 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from app.api import multi_stream
-from app.api.pending import Acknowledgement
+from app.api.groups.pending import Acknowledgement
 from app.errors import RefusalError
-from app.http import binder, entry_bodies
-from app.http.entry_bodies import EntryLimits
+from app.http.entries import entry_bodies
+from app.http.entries.entry_bodies import EntryLimits
 from app.http.media import MediaType
+from app.http.operations import binder
 from app.redis import bodies
 from app.redis.bodies import Encoding
 from app.settings import Settings

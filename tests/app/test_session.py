@@ -9,7 +9,7 @@ import pytest
 
 from app.auth import Action
 from app.live.feeds import FeedGap, FeedPage
-from app.live.websocket.effects import Close, FetchPage, ReadGroup, SendFrame, Submit, Subscribe, Unsubscribe
+from app.websocket.effects import Close, FetchPage, ReadGroup, SendFrame, Submit, Subscribe, Unsubscribe
 from engine import ids
 from engine.commands import Claim as ClaimOptions
 from engine.commands import Cursor, EnsureGroup, Nack, NackMode, Trim, XClaim, XNack, XReadGroup, XTrim

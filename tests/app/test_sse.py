@@ -10,10 +10,10 @@ import pytest
 
 from app.http.calls import GONE_EXTENSION
 from app.live.feeds import Feeds
-from app.live.sse.cursors import TailOptions
-from app.live.sse.tails import STALL_S_MAX, TailSource
 from app.main import App, create_app
 from app.settings import Settings
+from app.sse.cursors import TailOptions
+from app.sse.tails import STALL_S_MAX, TailSource
 from engine import Engine, EngineError, entries
 from engine.commands import XAdd
 from engine.storage.memory import MemoryStorage

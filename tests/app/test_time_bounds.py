@@ -17,8 +17,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from app.main import create_app
+from app.server import SOCKET_STALL_S_MAX, config
 from app.settings import Settings
-from app.transport.server import SOCKET_STALL_S_MAX, config
 from engine import Engine, entries
 from engine.commands import Cursor, EnsureGroup, XAdd
 from tests.engine.clocks import HandClock, let_threads_run, settle

@@ -1,0 +1,1 @@
+"""Entries of a stream: publish, read, tail, export, columns."""

@@ -1,0 +1,361 @@
+"""Publishing, reading and deleting the entries of one stream."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal, Self
+from urllib.parse import quote
+
+import orjson
+from fastapi import Header, Query
+from pydantic import Field, model_validator
+
+from app.api.entries import tail
+from app.api.entries.columns import read_accepted_columns
+from app.api.entries.export import export_entries
+from app.api.streams import change
+from app.auth import Action
+from app.errors import RefusalError, invalid
+from app.http import media
+from app.http.calls import Answer, Call
+from app.http.calls import Header as AnswerHeader
+from app.http.conditional import revalidate
+from app.http.entries import entry_pages
+from app.http.entries.entry_pages import (
+    WHERE,
+    DirectedRange,
+    Entry,
+    Page,
+    gap_refused,
+    preferred_wait_ms,
+    where,
+)
+from app.http.entries.publishing import Added, AddOptions, EntryBody, References, added
+from app.http.media import Preferences
+from app.http.models import (
+    Count,
+    EntryId,
+    IdempotencyKey,
+    IfMatch,
+    LookedUpIds,
+    RequestModel,
+    ResponseModel,
+    StreamName,
+    Whole,
+    absent,
+    wrong,
+)
+from app.http.operations.binder import CallParameter
+from app.http.operations.operation import Router, bound
+from app.sse.tails import end_with
+from engine import entries, ids, replies
+from engine.commands import Cursor, DescribeEdges, Refs, XDelEx, XRange, XRead
+from engine.replies import Deletions, Edges, Entries, Reply, StreamsRead
+
+router: Final = Router("entries")
+
+_STREAM: Final = "/v1/streams/{stream}"
+_ENTRIES: Final = _STREAM + "/entries"
+_ENTRY: Final = _ENTRIES + "/{id}"
+
+_PRODUCER_HEADERS: Final = (b"weir-producer", b"weir-epoch", b"weir-chunk")
+# Projecting means decoding and encoding: this takes about ten milliseconds; `more` says that there is more.
+_PROJECTED_BYTES_MAX: Final = 1 << 20
+_RESULTS: Final = {1: "deleted", -1: "absent", 2: "kept"}
+
+
+# ---- publishing
+
+
+@router.post(
+    _ENTRIES,
+    Action.WRITE,
+    status=201,
+    model=Added,
+    refusals=(
+        "malformed_id", "no_stream", "id_not_increasing", "stream_exhausted", "last_id_mismatch",
+        "entry_too_large", "too_many_entries", "idempotency_mismatch",
+    ),
+    prefer="`return=minimal`: without `ids`",
+    writes=True,
+    fast=True,
+    coalesced=True,
+)  # fmt: skip
+async def add_entries(
+    call: CallParameter,
+    stream: StreamName,
+    options: Annotated[AddOptions, Query()],
+    body: EntryBody,
+    if_match: Annotated[
+        IfMatch | None,
+        Header(
+            alias="If-Match",
+            description='the stream\'s last ID in quotation marks, `"0-0"` for an empty or missing stream; '
+            "`*` for any stream that exists",
+        ),
+    ] = None,
+    idempotency_key: Annotated[
+        IdempotencyKey | None,
+        Header(
+            alias="Idempotency-Key",
+            description="a repeated request with the same key and body answers as the first time",
+        ),
+    ] = None,
+) -> Answer:
+    """Append one entry, or a batch that is stored whole or not at all (XADD)."""
+    preferences = _preferences(call)
+    published = await body.read(digest=idempotency_key is not None)
+    command = options.command(stream, published, if_match, idempotency_key)
+    reply = await call.execute(command, synced=preferences.synced)
+    if not isinstance(reply, replies.Added):
+        if if_match == "*":
+            raise RefusalError(
+                "last_id_mismatch", f"there is no stream {stream!r}, and If-Match asks for one"
+            )
+        raise RefusalError("no_stream", f"there is no stream {stream!r}, and nomkstream forbids to make it")
+    content = added(
+        reply,
+        batch=published.batch,
+        trims=command.trim is not None,
+        ids_wanted=not preferences.minimal,
+    )
+    safe = b"fsync" if preferences.synced else call.engine.durability.encode()
+    headers: list[AnswerHeader] = [(b"weir-durability", safe)]
+    if not published.batch and not options.removes(reply.ids[0]):
+        place = f"/v1/streams/{quote(stream, safe='')}/entries/{ids.text(reply.ids[0])}"
+        headers.append((b"location", place.encode()))
+    if preferences.applied:
+        headers.append((b"preference-applied", preferences.applied))
+    return Answer(201, content, headers)
+
+
+def _preferences(call: Call) -> Preferences:
+    for name in _PRODUCER_HEADERS:
+        if name in call.headers:
+            raise invalid(
+                name.decode().title(), "chunks of a producer are published to /v1/publish, one stream too"
+            )
+    return call.wishes
+
+
+# ---- reading
+
+
+class PageRange(DirectedRange):
+    """A range, what comes after a cursor, or the newest entries."""
+
+    count: Annotated[
+        Annotated[int, Whole(1, "count_max")] | None,
+        Field(description="maximum number of entries, 100 by default"),
+    ] = None
+    max_bytes: Annotated[
+        Annotated[int, Whole(1, "answer_bytes_max")] | None,
+        Field(description="maximum bytes of entries, but one entry"),
+    ] = None
+    wait: Annotated[
+        Annotated[int, Whole(0, "wait_ms_max")] | None,
+        Field(description="milliseconds to wait for entries after the cursor"),
+    ] = None
+    last: Annotated[
+        Annotated[int, Whole(1, "count_max")] | None,
+        Field(description="this many of the newest entries, in order"),
+    ] = None
+
+    @model_validator(mode="after")
+    def _check_cursor(self) -> Self:
+        if self.after is Cursor.LATEST and self.has_end:
+            raise wrong("it does not go with an end where it is `$`: nothing lies between", at="after")
+        if self.wait and self.after is None:
+            raise wrong("only a read with `after` can wait", at="wait")
+        return self
+
+    @property
+    def has_end(self) -> bool:
+        """Whether it ends before the stream does."""
+        return self.end is not None or self.until is not None
+
+
+@router.get(
+    _ENTRIES,
+    Action.READ,
+    model=Page,
+    refusals=("malformed_id", "gap", "too_many_waiters", "not_acceptable"),
+    prefer="`wait=<seconds>`, where the query has no `wait`",
+    headers={**WHERE, "Weir-More": "whether a limit, not the end, ended the page"},
+    end=end_with,
+    forms={
+        media.NDJSON: bound(_STREAM, export_entries),
+        media.EVENTS: tail.events,
+        media.COLUMNS: bound(_STREAM, read_accepted_columns),
+    },
+    fast=True,
+)
+async def read_entries(
+    call: CallParameter, stream: StreamName, asked: Annotated[PageRange, Query()]
+) -> Answer:
+    """Read a range of entries, or those after a cursor, and wait for them if asked to (XRANGE, XREVRANGE,
+    XREAD).
+
+    A range (`start`, `end`, or times), what comes after a cursor (`after`, with `wait` for what is not there
+    yet), or the newest entries (`last`). For whole streams there are `exportEntries` and `readColumns`, to
+    follow one `tailStream`.
+    """
+    commands, following = _commands(call, stream, asked)
+    found, gap, edges = Entries(), None, None
+    for reply in await call.run(commands):
+        if isinstance(reply, StreamsRead):
+            following = reply.cursors[0][1]
+            found, gap = (reply.streams[0].entries, reply.streams[0].gap) if reply.streams else (found, None)
+        elif isinstance(reply, Entries):
+            found = reply
+        elif isinstance(reply, Edges):
+            edges = reply
+    if gap is not None and asked.fails_on_gap:
+        raise gap_refused(gap)
+    if asked.last is not None:
+        found = _forwards(found)
+    if found.count:
+        following = found.last
+    headers = where(following, edges, gap)
+    headers.append((b"weir-more", b"true" if found.more else b"false"))
+    return Answer(200, entry_pages.page(found, following, gap, asked.fields), headers)
+
+
+def _commands(
+    call: Call, stream: str, asked: PageRange
+) -> tuple[Sequence[XRange | XRead | DescribeEdges], int | None]:
+    """What is run, and the answer's `next` where nothing is found. Several commands are one turn: looks for a
+    gap and for the stream's edges beside a range.
+    """
+    limits = call.gateway.read_limits
+    bytes_max = asked.max_bytes or limits.bytes_max
+    if asked.fields is not None:
+        bytes_max = min(bytes_max, _PROJECTED_BYTES_MAX)
+    wait_ms = _wait_ms(call, asked)
+    if asked.last is not None:
+        newest = XRange(
+            stream=stream,
+            start=ids.ID_MIN,
+            end=ids.ID_MAX,
+            count=asked.last,
+            reverse=True,
+            bytes_max=bytes_max,
+        )
+        return [XRead(streams=[(stream, Cursor.LATEST)], count=1), newest], None
+    count = asked.count or limits.count_default
+    if asked.after is not None and not asked.has_end:
+        return [
+            XRead(streams=[(stream, asked.after)], count=count, block_ms=wait_ms, bytes_max=bytes_max)
+        ], None
+    wanted = XRange(
+        stream=stream,
+        start=asked.first(),
+        end=asked.last_id(),
+        reverse=bool(asked.reverse),
+        count=count,
+        bytes_max=bytes_max,
+    )
+    if asked.after is None:
+        return [wanted], None if wanted.reverse else max(wanted.start - 1, ids.ID_MIN)
+    look = XRead(streams=[(stream, asked.after)], count=1)
+    return [look, wanted, DescribeEdges(stream=stream)], wanted.start - 1
+
+
+def _wait_ms(call: Call, asked: PageRange) -> int | None:
+    """How long to wait, None for not at all; the parameter wins over the preference."""
+    if asked.wait is not None:
+        return asked.wait or None
+    wait_ms = preferred_wait_ms(call.wishes.wait_s, call.gateway.read_limits)
+    if wait_ms and asked.after is None:
+        raise invalid("wait", "only a read with `after` can wait")
+    return wait_ms or None
+
+
+def _forwards(found: Entries) -> Entries:
+    """Entries that were read backwards, in the order of the stream; they end where it ends."""
+    texts = entries.texts(found.json()) if found.count else []
+    return Entries(texts[::-1], found.count, found.last, found.first)
+
+
+@router.get(
+    _ENTRY,
+    Action.READ,
+    model=Entry,
+    refusals=("malformed_id", "no_entry", "not_acceptable"),
+    headers={"ETag": "the entry's ID in quotation marks; with it in If-None-Match the answer is 304"},
+)
+async def get_entry(call: CallParameter, stream: StreamName, id: EntryId) -> Answer:  # noqa: A002 - as in the path
+    """Read one entry."""
+    media.check_accepts_json(call.headers.get(b"accept", b""))
+    found = await call.execute(XRange(stream=stream, start=id, end=id))
+    if not isinstance(found, Entries) or not found.count:
+        raise _missing(id)
+    # An entry never changes: its ID is its tag.
+    return revalidate(call, Answer(200, found.json()), b'"%b"' % ids.text(id).encode())
+
+
+# ---- deleting
+
+
+class Deletion(RequestModel):
+    """Entries to delete."""
+
+    ids: LookedUpIds
+    refs: References = "keep"
+
+
+class Deleted(ResponseModel):
+    """How many are gone, and the result for each; `kept`: `refs` is `acked`, and a group still needs it."""
+
+    deleted: Count
+    results: dict[str, Literal["deleted", "absent", "kept"]] = absent()
+
+
+@router.delete(
+    _ENTRY,
+    Action.WRITE,
+    status=204,
+    refusals=("malformed_id", "no_stream", "no_entry", "trim_guarded"),
+    writes=True,
+)
+async def delete_entry(
+    call: CallParameter,
+    stream: StreamName,
+    id: EntryId,  # noqa: A002 - as in the path
+    refs: Annotated[References | None, Query()] = None,
+) -> Answer:
+    """Delete one entry."""
+    reply = await change(call, XDelEx(stream=stream, ids=[id], refs=Refs(refs or "keep")))
+    (result,) = _results(reply)
+    if result == "absent":
+        raise _missing(id)
+    if result == "kept":
+        raise RefusalError(
+            "trim_guarded", "a group has still to read or to acknowledge the entry: it is kept"
+        )
+    return call.written(204)
+
+
+@router.post(
+    _ENTRIES + "/delete",
+    Action.WRITE,
+    model=Deleted,
+    refusals=("malformed_id", "no_stream"),
+    prefer="`return=minimal`: without `results`",
+    writes=True,
+)
+async def delete_entries(call: CallParameter, stream: StreamName, given: Deletion) -> Answer:
+    """Delete entries, with a result for each (XDEL, XDELEX)."""
+    reply = await change(call, XDelEx(stream=stream, ids=given.ids, refs=Refs(given.refs)))
+    results = _results(reply)
+    answer: dict[str, object] = {"deleted": results.count("deleted")}
+    if not call.wishes.minimal:
+        answer["results"] = dict(zip(map(ids.text, given.ids), results, strict=True))
+    return call.written(200, orjson.dumps(answer))
+
+
+def _results(reply: Reply) -> list[str]:
+    assert isinstance(reply, Deletions), "XDELEX answers a result for each ID"
+    return [_RESULTS[one] for one in reply.results]
+
+
+def _missing(entry_id: int) -> RefusalError:
+    return RefusalError("no_entry", f"there is no entry {ids.text(entry_id)} in the stream")

@@ -1,0 +1,224 @@
+"""Live tails: server-sent events of one stream, of several, and of a consumer of a group."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+from fastapi import Header, Query
+
+from app.api.groups import group_calls
+from app.auth import Access, Action
+from app.errors import RefusalError, invalid
+from app.http import media, query
+from app.http.calls import Answer, Call
+from app.http.entries.entry_pages import gap_refused
+from app.http.models import (
+    INTEGER_MAX,
+    ConsumerName,
+    FieldNames,
+    GroupName,
+    Start,
+    StreamName,
+    StreamNames,
+    Whole,
+)
+from app.http.operations.binder import CallParameter
+from app.http.operations.operation import Operation, Router
+from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN, RELEASED_ONLY_MS
+from app.sse.consumers import ConsumerOptions, ConsumerSource
+from app.sse.cursors import TailOptions, mark_for, parse_composite
+from app.sse.tails import EventStream, TailSource, end_with
+from engine.commands import Cursor, DescribeGroup, XRead
+from engine.replies import StreamsRead
+
+_ENTRIES: Final = Router("entries")
+_MANY: Final = Router("many")
+_GROUPS: Final = Router("groups")
+
+IN_FLIGHT_DEFAULT: Final = 100
+# Each entry of several streams carries the cursor of all.
+STREAMS_MAX: Final = 100
+_OFFERS: Final = (media.EVENTS,)
+_ANSWERS: Final = {
+    "content": {
+        "text/event-stream": {
+            "schema": {
+                "type": "string",
+                "description": (
+                    "events: `entry` (the data is the entry, the `id` a cursor), and without an `id` "
+                    "`caught_up`, `gap`, `end` and `error`; a comment when nothing else came for 15 seconds"
+                ),
+            }
+        }
+    }
+}
+_REFUSALS: Final = ("malformed_id", "gap", "too_many_waiters", "not_acceptable")
+
+_Last = Annotated[
+    Annotated[int, Whole(1, "count_max")] | None,
+    Query(description="begin this many entries back; not with `after`"),
+]
+_OnGap = Annotated[
+    Literal["report", "fail"],
+    Query(description="`fail`: 410, or an `error` event, where entries were lost"),
+]
+_Fields = Annotated[FieldNames | None, Query(description="only these fields, names between commas")]
+_LastEventId = Annotated[
+    str | None,
+    Header(
+        alias="Last-Event-ID",
+        description="the last `id` received: goes on after it, and wins over the query",
+    ),
+]
+
+
+@_ENTRIES.get(
+    "/v1/streams/{stream}/tail",
+    Action.READ,
+    offers=_OFFERS,
+    end=end_with,
+    answers=_ANSWERS,
+    refusals=_REFUSALS,
+)
+async def tail_stream(
+    call: CallParameter,
+    stream: StreamName,
+    after: Annotated[
+        Start | None, Query(description="a cursor: an ID, `0` or `$` (what is new, the default)")
+    ] = None,
+    last: _Last = None,
+    on_gap: _OnGap = "report",
+    fields: _Fields = None,
+    last_event_id: _LastEventId = None,
+) -> Answer:
+    """Follow a stream: what comes after a cursor, then what is new, as server-sent events.
+
+    The entries behind the cursor, `caught_up`, then each entry as it comes. The first line is the cursor as
+    an `id`, so that coming back misses nothing. docs/sse.md has whole conversations.
+    """
+    _check(call, last, after)
+    cursor = Cursor.LATEST if after is None else after
+    if last_event_id and last_event_id.strip():
+        cursor, last = query.entry_id(last_event_id.strip(), "Last-Event-ID"), None
+    return await _follow(call, TailOptions((stream,), (cursor,), "", last, on_gap == "fail", fields))
+
+
+@_MANY.get("/v1/tail", Access.PER_STREAM, offers=_OFFERS, end=end_with, answers=_ANSWERS, refusals=_REFUSALS)
+async def tail_streams(
+    call: CallParameter,
+    stream: Annotated[
+        list[str], StreamNames(STREAMS_MAX), Query(description="a stream's name, given once for each")
+    ],
+    after: Annotated[
+        str | None,
+        Query(description="a cursor that a tail of these streams gave; or `0`, `$` or an ID, for each"),
+    ] = None,
+    last: _Last = None,
+    on_gap: _OnGap = "report",
+    fields: _Fields = None,
+    last_event_id: _LastEventId = None,
+) -> Answer:
+    """Follow several streams as server-sent events, with one cursor for all.
+
+    As `tailStream`, of several streams: each entry and each `gap` has a member `stream`, and an `id` is an
+    opaque cursor of all of them.
+    """
+    _check(call, last, after)
+    cursors = _cursors(stream, "$" if after is None else after)
+    if last_event_id and last_event_id.strip():
+        cursors, last = parse_composite(stream, last_event_id.strip(), "Last-Event-ID"), None
+    for name in stream:
+        call.require(Action.READ, name)
+    return await _follow(call, TailOptions(stream, cursors, mark_for(stream), last, on_gap == "fail", fields))
+
+
+def _check(call: Call, last: int | None, after: object) -> None:
+    media.accepted(call.headers.get(b"accept", b""), _OFFERS)
+    if last is not None and after is not None:
+        raise invalid("last", "it does not go with after")
+
+
+def _cursors(streams: Sequence[str], text: str) -> Sequence[int | Cursor]:
+    if "." in text:
+        return parse_composite(streams, text, "after")
+    return [Cursor.LATEST if text == "$" else query.entry_id(text, "after")] * len(streams)
+
+
+async def _follow(call: Call, wanted: TailOptions) -> Answer:
+    gateway = call.gateway
+    if wanted.fail_on_gap and wanted.last is None:
+        look = XRead(streams=list(zip(wanted.streams, wanted.after, strict=True)), count=1)
+        found = await call.execute(look)
+        assert isinstance(found, StreamsRead), "that is what XREAD answers"
+        for one in found.streams:
+            if one.gap is not None:
+                raise gap_refused(one.gap)
+    gateway.follow()
+    try:
+        source = None
+        if call.scope["method"] != "HEAD":
+            source = await TailSource.begin(gateway.feeds, wanted, gateway.clock)
+    except BaseException:
+        gateway.unfollow()
+        raise
+    return EventStream(gateway, source, call.request_id)
+
+
+@_GROUPS.get(
+    "/v1/streams/{stream}/groups/{group}/consumers/{consumer}/stream",
+    Action.CONSUME,
+    offers=_OFFERS,
+    end=end_with,
+    answers=_ANSWERS,
+    refusals=("no_stream", "no_group", "too_many_waiters", "not_acceptable"),
+)
+async def consume_group(
+    call: CallParameter,
+    stream: StreamName,
+    group: GroupName,
+    consumer: ConsumerName,
+    max_in_flight: Annotated[
+        Annotated[int, Whole(1, "count_max")] | None,
+        Query(description="maximum number of entries sent and not acknowledged, 100 by default"),
+    ] = None,
+    claim_min_idle_ms: Annotated[
+        Annotated[int, Whole(CLAIM_MIN_IDLE_MS_MIN, INTEGER_MAX)] | None,
+        Query(
+            description="also take over what others have held for this many milliseconds, more than the work "
+            "on any entry takes"
+        ),
+    ] = None,
+) -> Answer:
+    """Read as a consumer as server-sent events: what it holds, what was given back, what is new.
+
+    First what the consumer holds and has not acknowledged, then what was given back, and new entries as they
+    come. Acknowledge by `ackEntries`, which makes room for more. A second connection of the same consumer
+    ends the first (`end` with the reason `replaced`). It needs `Accept: text/event-stream`, which browsers do
+    not send for images and links.
+    """
+    if not call.asks_for_events(_OFFERS):
+        # It takes entries from the group: nothing that a page embeds, an image for one, may ask for that.
+        raise RefusalError("not_acceptable", f"a consumer's entries need the header Accept: {media.EVENTS}")
+    await group_calls.look(call, DescribeGroup(stream=stream, group=group))
+    asked = ConsumerOptions(
+        stream=stream,
+        group=group,
+        consumer=consumer,
+        in_flight_max=max_in_flight or min(IN_FLIGHT_DEFAULT, call.gateway.settings.count_max),
+        claim_min_idle_ms=RELEASED_ONLY_MS if claim_min_idle_ms is None else claim_min_idle_ms,
+    )
+    gateway = call.gateway
+    gateway.follow()
+    try:
+        source = None if call.scope["method"] == "HEAD" else await ConsumerSource.begin(gateway, asked)
+    except BaseException:
+        gateway.unfollow()
+        raise
+    return EventStream(gateway, source, call.request_id)
+
+
+operations: Final[list[Operation]] = [*_ENTRIES.operations, *_MANY.operations, *_GROUPS.operations]
+
+
+async def events(call: Call) -> Answer:
+    """`tail_stream` for a call of the entries themselves that asks for events."""
+    return await operations[0].handler(call)

@@ -1,0 +1,1 @@
+"""Consumer groups: groups, consumers, pending entries, claims, dead letters."""

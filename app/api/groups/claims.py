@@ -1,0 +1,149 @@
+"""Claims: who takes over which pending entries."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import orjson
+from pydantic import Field
+
+from app.api.groups import group_calls
+from app.auth import Action
+from app.errors import invalid
+from app.http import query
+from app.http.calls import Answer
+from app.http.entries.deliveries import DeliveredEntry, delivered
+from app.http.models import (
+    ID_PATTERN,
+    ConsumerName,
+    Count,
+    EntryId,
+    GroupName,
+    IdText,
+    LookedUpIds,
+    Milliseconds,
+    RequestModel,
+    ResponseModel,
+    StreamName,
+    Whole,
+    absent,
+)
+from app.http.operations.binder import CallParameter
+from app.http.operations.operation import Router
+from engine import commands, ids
+from engine.commands import XAutoClaim, XClaim
+from engine.replies import AutoClaimed, Claimed, Delivered
+
+router: Final = Router("groups")
+
+_GROUP: Final = "/v1/streams/{stream}/groups/{group}"
+_REFUSALS: Final = ("malformed_id", "no_stream", "no_group")
+
+
+class Claim(RequestModel):
+    """Entries to take over, if they have been idle for `min_idle_ms`; what has no owner is always taken.
+
+    `idle_ms` or `time_ms` says since when they count as delivered, `retry_count` how often. `just_ids`
+    answers IDs and counts no delivery. `last_id` moves the group on.
+    """
+
+    consumer: ConsumerName
+    min_idle_ms: Milliseconds
+    ids: LookedUpIds
+    idle_ms: Milliseconds | None = None
+    time_ms: Milliseconds | None = None
+    retry_count: Count | None = None
+    force: bool = False
+    just_ids: bool = False
+    last_id: EntryId | None = None
+
+
+class ClaimedEntries(ResponseModel):
+    """What was taken over: `entries`, or `ids` where only these were asked for. `idle_ms` is from before.
+    `more` tells that the answer was full before the last ID: claim the others again.
+    """
+
+    more: bool
+    entries: list[DeliveredEntry] = absent()
+    ids: list[IdText] = absent()
+
+
+@router.post(_GROUP + "/claim", Action.CONSUME, model=ClaimedEntries, refusals=_REFUSALS, writes=True)
+async def claim_entries(call: CallParameter, stream: StreamName, group: GroupName, given: Claim) -> Answer:
+    """Take over these pending entries, as far as they have been idle for long enough (XCLAIM)."""
+    if given.idle_ms is not None and given.time_ms is not None:
+        raise invalid("/idle_ms", "it does not go with time_ms")
+    claim = commands.Claim(
+        ids=given.ids,
+        min_idle_ms=given.min_idle_ms,
+        idle_ms=given.idle_ms,
+        time_ms=given.time_ms,
+        retry_count=given.retry_count,
+        force=given.force,
+        just_ids=given.just_ids,
+        last_id=given.last_id,
+    )
+    bytes_max = call.gateway.read_limits.bytes_max
+    command = XClaim(stream=stream, group=group, consumer=given.consumer, claim=claim, bytes_max=bytes_max)
+    (reply,) = await group_calls.write(call, command)
+    assert isinstance(reply, Claimed), "XCLAIM answers what was claimed"
+    more = b"true" if reply.more else b"false"
+    return call.written(200, b'{%b,"more":%b}' % (_taken(reply.entries, just_ids=given.just_ids), more))
+
+
+class AutoClaim(RequestModel):
+    """Take over what has been idle for `min_idle_ms`, in order of IDs from `start` on; one answer has at
+    most 500 entries.
+    """
+
+    consumer: ConsumerName
+    min_idle_ms: Milliseconds
+    start: Annotated[
+        str,
+        Field(
+            description="`-` or an ID; an answer's `next_start` goes on",
+            json_schema_extra={"format": "entry-start", "pattern": f"^(-|{ID_PATTERN})$"},
+        ),
+    ] = "-"
+    count: Annotated[int, Whole(1, "count_max")] | None = Field(None, description="100 by default")
+    just_ids: bool = False
+
+
+class AutoClaimedEntries(ResponseModel):
+    """What was taken over, where to go on (`0-0` at the end), and what was pending and is deleted."""
+
+    next_start: IdText
+    deleted_ids: list[IdText]
+    entries: list[DeliveredEntry] = absent()
+    ids: list[IdText] = absent()
+
+
+@router.post(_GROUP + "/autoclaim", Action.CONSUME, model=AutoClaimedEntries, refusals=_REFUSALS, writes=True)
+async def autoclaim_entries(
+    call: CallParameter, stream: StreamName, group: GroupName, given: AutoClaim
+) -> Answer:
+    """Take over what has been idle for long enough, some at a time (XAUTOCLAIM)."""
+    limits = call.gateway.read_limits
+    command = XAutoClaim(
+        stream=stream,
+        group=group,
+        consumer=given.consumer,
+        min_idle_ms=given.min_idle_ms,
+        start=ids.ID_MIN if given.start == "-" else query.entry_id(given.start, "/start"),
+        count=given.count or limits.count_default,
+        just_ids=given.just_ids,
+        bytes_max=limits.bytes_max,
+    )
+    (reply,) = await group_calls.write(call, command)
+    assert isinstance(reply, AutoClaimed), "XAUTOCLAIM answers what was claimed"
+    content = b'{"next_start":"%b",%b,"deleted_ids":%b}' % (
+        ids.text(reply.next_start).encode(),
+        _taken(reply.entries, just_ids=given.just_ids),
+        orjson.dumps(list(map(ids.text, reply.deleted_ids))),
+    )
+    return call.written(200, content)
+
+
+def _taken(entries: Sequence[Delivered], *, just_ids: bool) -> bytes:
+    if just_ids:
+        return b'"ids":' + orjson.dumps([ids.text(one.id) for one in entries])
+    return b'"entries":[%b]' % b",".join(map(delivered, entries))

@@ -1,0 +1,283 @@
+"""Consumers of one group: listing, making, removing them, and reading as one of them."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Final
+from urllib.parse import quote
+
+from fastapi import Query
+from pydantic import Field
+
+from app import names
+from app.api.groups import group_calls
+from app.api.groups.pages import After, Limit, page_of
+from app.auth import Action
+from app.errors import invalid
+from app.http.calls import Answer, Call
+from app.http.entries.deliveries import DeliveredEntry, deliveries, nothing_delivered
+from app.http.entries.entry_pages import preferred_wait_ms
+from app.http.models import (
+    INTEGER_MAX,
+    NAME_CHARACTERS,
+    NOT_DOTS,
+    ConsumerName,
+    Count,
+    EntryId,
+    Gap,
+    GroupName,
+    IdText,
+    Milliseconds,
+    NameText,
+    RequestModel,
+    ResponseModel,
+    StreamName,
+    Whole,
+    absent,
+    capped,
+)
+from app.http.operations.binder import CallParameter
+from app.http.operations.operation import Router
+from engine import errors
+from engine.commands import (
+    Cursor,
+    DescribeGroup,
+    RemoveConsumer,
+    XGroupCreateConsumer,
+    XInfoConsumers,
+    XReadGroup,
+)
+from engine.replies import ConsumerInfo, GroupRead, Reply
+
+router: Final = Router("groups")
+
+_CONSUMERS: Final = "/v1/streams/{stream}/groups/{group}/consumers"
+_CONSUMER: Final = _CONSUMERS + "/{consumer}"
+_NO_GROUP: Final = ("no_stream", "no_group")
+
+
+class Consumer(ResponseModel):
+    """A consumer of a group: what it holds, when it last asked (`idle_ms`) and last got something
+    (`inactive_ms`, null before the first time).
+    """
+
+    name: NameText
+    pending: Count
+    idle_ms: Milliseconds
+    inactive_ms: Milliseconds | None
+
+    @classmethod
+    def of(cls, info: ConsumerInfo) -> "Consumer":
+        """A consumer as every operation shows it."""
+        return cls.model_construct(
+            name=info.name,
+            pending=info.pending,
+            idle_ms=min(info.idle_ms, INTEGER_MAX),
+            inactive_ms=None if info.inactive_ms < 0 else capped(info.inactive_ms),
+        )
+
+
+class ConsumerPage(ResponseModel):
+    """Consumers by name; `next` is the name to go on `after`, null at the end."""
+
+    consumers: list[Consumer]
+    next: NameText | None
+
+
+@router.get(_CONSUMERS, Action.READ, model=ConsumerPage, refusals=_NO_GROUP)
+async def list_consumers(
+    call: CallParameter, stream: StreamName, group: GroupName, after: After = None, limit: Limit = None
+) -> ConsumerPage:
+    """List the consumers of a group by name (XINFO CONSUMERS)."""
+    infos = _infos(await group_calls.look(call, XInfoConsumers(stream=stream, group=group)))
+    page, following = page_of(infos, after, limit or call.gateway.settings.count_max)
+    return ConsumerPage.model_construct(consumers=list(map(Consumer.of, page)), next=following)
+
+
+@router.get(_CONSUMER, Action.READ, model=Consumer, refusals=(*_NO_GROUP, "no_consumer"))
+async def get_consumer(
+    call: CallParameter, stream: StreamName, group: GroupName, consumer: ConsumerName
+) -> Consumer:
+    """Show one consumer: what it holds, when it was last seen, when it last got something."""
+    infos = await group_calls.look(call, XInfoConsumers(stream=stream, group=group))
+    return _find(infos, stream, group, consumer)
+
+
+@router.put(
+    _CONSUMER,
+    Action.CONSUME,
+    also={201: "Made"},
+    model=Consumer,
+    refusals=_NO_GROUP,
+    writes=True,
+    bodiless=True,
+)
+async def create_consumer(
+    call: CallParameter,
+    stream: StreamName,
+    group: GroupName,
+    consumer: ConsumerName,
+) -> Answer:
+    """Make a consumer where it is missing; reading makes it too (XGROUP CREATECONSUMER)."""
+    created, infos = await group_calls.write(
+        call,
+        XGroupCreateConsumer(stream=stream, group=group, consumer=consumer),
+        XInfoConsumers(stream=stream, group=group),
+    )
+    shown = _find(infos, stream, group, consumer)
+    segments = (quote(name, safe="") for name in (stream, group, consumer))
+    place = "/v1/streams/{}/groups/{}/consumers/{}".format(*segments)
+    return call.written(201 if created else 200, shown, [(b"location", place.encode())] if created else [])
+
+
+def _infos(reply: Reply) -> list[ConsumerInfo]:
+    assert isinstance(reply, Sequence), "XINFO CONSUMERS answers a list"
+    return [one for one in reply if isinstance(one, ConsumerInfo)]
+
+
+def _find(reply: Reply, stream: str, group: str, name: str) -> Consumer:
+    for info in _infos(reply):
+        if info.name == name:
+            return Consumer.of(info)
+    raise errors.no_consumer(stream, group, name)
+
+
+# ---- removing
+
+
+class RemovedConsumer(ResponseModel):
+    """How many pending entries the consumer held."""
+
+    pending: Count
+
+
+_TRANSFER: Final = "transfer:"
+_CONSUMER_PATTERN: Final = f"{NOT_DOTS}{NAME_CHARACTERS}{{1,{names.NAME_BYTES_MAX}}}"
+
+
+@router.delete(
+    _CONSUMER,
+    Action.CONSUME,
+    model=RemovedConsumer,
+    refusals=(*_NO_GROUP, "no_consumer", "consumer_has_pending"),
+    writes=True,
+)
+async def delete_consumer(
+    call: CallParameter,
+    stream: StreamName,
+    group: GroupName,
+    consumer: ConsumerName,
+    pending: Annotated[
+        str,
+        Query(
+            description="what happens to the entries it holds: `refuse`, `drop` or `transfer:<consumer>`",
+            json_schema_extra={"pattern": f"^(refuse|drop|{_TRANSFER}{_CONSUMER_PATTERN})$"},
+        ),
+    ] = "refuse",
+) -> Answer:
+    """Remove a consumer; refused while it holds pending entries, unless these may be dropped or go to
+    another (XGROUP DELCONSUMER).
+    """
+    heir = None
+    if pending.startswith(_TRANSFER):
+        heir = names.check_text(pending.removeprefix(_TRANSFER), "consumer name")
+        if heir == consumer:
+            raise invalid("pending", "the entries go to another consumer")
+    elif pending not in ("refuse", "drop"):
+        raise invalid("pending", "it is refuse, drop or transfer:<consumer>")
+    command = RemoveConsumer(
+        stream=stream, group=group, consumer=consumer, drop=pending == "drop", transfer_to=heir
+    )
+    (held,) = await group_calls.write(call, command)
+    assert isinstance(held, int), "removing a consumer answers a number"
+    return call.written(200, RemovedConsumer.model_construct(pending=held))
+
+
+# ---- reading
+
+
+class GroupReading(RequestModel):
+    """What a consumer wants. With `after`, an ID or `0`, it reads again what it has not acknowledged; `wait`,
+    `noack` and `claim_min_idle_ms` are for new entries.
+    """
+
+    count: Annotated[Annotated[int, Whole(1, "count_max")] | None, Field(description="100 by default")] = None
+    wait: Annotated[
+        Annotated[int, Whole(0, "wait_ms_max")] | None, Field(description="milliseconds to wait")
+    ] = None
+    noack: Annotated[bool | None, Field(description="acknowledged as soon as delivered")] = None
+    after: EntryId | None = None
+    claim_min_idle_ms: Milliseconds | None = None
+
+    def command(self, call: Call, stream: str, group: str, consumer: str) -> XReadGroup:
+        """The command. A preference says how long to wait where the body does not."""
+        limits = call.gateway.read_limits
+        wait_ms = self.wait
+        if self.after is not None:
+            # 0 and false ask for nothing: clients that always send them read what was delivered too.
+            asked = {
+                "wait": wait_ms,
+                "noack": self.noack,
+                "claim_min_idle_ms": self.claim_min_idle_ms is not None,
+            }
+            for name in (name for name, wanted in asked.items() if wanted):
+                raise invalid(f"/{name}", "it does not go with `after`, a read of what was delivered already")
+        elif wait_ms is None:
+            wait_ms = preferred_wait_ms(call.wishes.wait_s, limits)
+        return XReadGroup(
+            group=group,
+            consumer=consumer,
+            streams=[(stream, Cursor.NEW if self.after is None else self.after)],
+            count=self.count or limits.count_default,
+            block_ms=wait_ms or None,
+            noack=bool(self.noack),
+            claim_min_idle_ms=self.claim_min_idle_ms,
+            bytes_max=limits.bytes_max,
+        )
+
+
+class Deliveries(ResponseModel):
+    """New entries come with `last_delivered_id`, those of a history read with `next`. `more` tells that a
+    limit ended the read: what it left is not delivered yet.
+    """
+
+    entries: list[DeliveredEntry]
+    more: bool
+    last_delivered_id: IdText = absent()
+    next: IdText = absent()
+    gap: Gap = absent()
+
+
+_ANYTHING: Final = GroupReading()
+
+
+@router.post(
+    _CONSUMER + "/read",
+    Action.CONSUME,
+    model=Deliveries,
+    refusals=("malformed_id", "no_group", "too_many_waiters"),
+    prefer="`wait=<seconds>`",
+    writes=True,
+    fast=True,
+)
+async def read_group(
+    call: CallParameter,
+    stream: StreamName,
+    group: GroupName,
+    consumer: ConsumerName,
+    given: GroupReading = _ANYTHING,
+) -> Answer:
+    """Read as a consumer of a group: new entries, or again what it has not acknowledged (XREADGROUP).
+
+    New entries go to one consumer of the group each, and are pending until they are acknowledged. With
+    `after` the consumer reads again what it holds: begin with `0`, go on with `next`. With
+    `claim_min_idle_ms` it first gets what was given back or held for that long.
+    """
+    command = given.command(call, stream, group, consumer)
+    (reply,) = await call.write(command)
+    assert isinstance(reply, GroupRead), "XREADGROUP answers deliveries"
+    if reply.streams:
+        answer = call.written(200, deliveries(reply.streams[0]))
+        answer.unsent = partial(call.give_back, command, reply)
+        return answer
+    info = await call.execute(DescribeGroup(stream=stream, group=group))
+    return call.written(200, nothing_delivered(info, more=bool(reply.unfinished)))

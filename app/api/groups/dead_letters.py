@@ -1,0 +1,262 @@
+"""Dead letters of a group: back to the stream that they came from."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import Header
+from pydantic import AfterValidator, Field
+
+from app import names
+from app.api.groups import group_calls
+from app.api.groups.pending import REASON_CHARS_MAX
+from app.auth import Action
+from app.errors import invalid
+from app.http import media
+from app.http.calls import Answer, Call
+from app.http.entries.entry_bodies import digest_of
+from app.http.models import (
+    NAME_CHARACTERS,
+    NOT_DOTS,
+    Bound,
+    Count,
+    GroupName,
+    Ids,
+    IdText,
+    NameText,
+    RequestModel,
+    ResponseModel,
+    StreamName,
+    UpperBound,
+    Whole,
+    wrong,
+)
+from app.http.operations.binder import CallParameter
+from app.http.operations.operation import Router
+from engine import EngineError, ids
+from engine.commands import TURN_REDRIVEN_MAX, DescribeGroup, FindDeadLetters, IdempotencyKey, Redrive
+from engine.replies import DeadLettersFound, GroupInfo, Redriven, Reply
+
+router: Final = Router("groups")
+
+# A call looks through so many turns' entries of a dead-letter stream that others share; `next` goes on there.
+_SEARCHES_MAX: Final = 200
+_COUNT_DEFAULT: Final = 100
+_KEY_SCHEMA: Final[dict[str, Any]] = {
+    "minLength": 1,
+    "maxLength": media.IDEMPOTENCY_KEY_BYTES_MAX,
+    "pattern": "^[!-~]([ -~]*[!-~])?$",
+}
+
+
+def _check_owner(value: str) -> str:
+    try:
+        return names.check_text(value, "consumer name") if value else value
+    except EngineError as refusal:
+        raise wrong(refusal.detail, refusal.code) from None
+
+
+class DeadLetterFilter(RequestModel):
+    """Which dead letters of the group are meant: all that each given member fits."""
+
+    start: Annotated[
+        Bound | None,
+        Field(description="first ID in the dead-letter stream; `(` and an answer's `next` goes on"),
+    ] = None
+    end: Annotated[UpperBound | None, Field(description="last ID in the dead-letter stream")] = None
+    consumer: Annotated[
+        Annotated[str, AfterValidator(_check_owner)] | None,
+        Field(
+            description="who held the entry last; empty: it had been given back",
+            json_schema_extra={
+                "maxLength": names.NAME_BYTES_MAX,
+                "pattern": f"^({NOT_DOTS}{NAME_CHARACTERS}+)?$",
+            },
+        ),
+    ] = None
+    reason: Annotated[
+        str | None,
+        Field(
+            max_length=REASON_CHARS_MAX,
+            description="`max_deliveries`, or the reason given when it was moved by hand",
+        ),
+    ] = None
+
+
+class RedriveWanted(RequestModel):
+    """Dead letters to put back: `ids` of entries in the group's dead-letter stream, or at most `count` that a
+    filter fits; without both the first `count` of the group.
+    """
+
+    ids: Ids | None = None
+    filter: DeadLetterFilter | None = None
+    count: Annotated[
+        Annotated[int, Whole(1, "count_max")] | None, Field(description="100 by default; not with `ids`")
+    ] = None
+    dry_run: Annotated[bool | None, Field(description="change nothing, and answer what would be done")] = None
+
+    def selection(self) -> "Selection":
+        """What is meant. Raises the refusal of members that do not go together."""
+        if self.ids is not None:
+            for name in ("filter", "count"):
+                if getattr(self, name) is not None:
+                    raise invalid(f"/{name}", "it does not go with ids")
+            return Selection(self.ids, dry_run=bool(self.dry_run))
+        wanted = self.filter or DeadLetterFilter()
+        return Selection(
+            start=ids.ID_MIN if wanted.start is None else wanted.start,
+            end=ids.ID_MAX if wanted.end is None else wanted.end,
+            consumer=wanted.consumer,
+            reason=wanted.reason,
+            count=self.count or _COUNT_DEFAULT,
+            dry_run=bool(self.dry_run),
+        )
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """Which dead letters of a group are meant: those named, or (None) those that pass the filter."""
+
+    named: Sequence[int] | None = None
+    start: int = ids.ID_MIN
+    end: int = ids.ID_MAX
+    consumer: str | None = None
+    reason: str | None = None
+    count: int = _COUNT_DEFAULT
+    dry_run: bool = False
+
+    def digest(self, group: str) -> bytes:
+        """What tells this request from others under the same idempotency key. Logs hold it: it does not
+        change.
+        """
+        return digest_of(repr(("redrive", group, self)).encode())
+
+
+class RedrivenEntry(ResponseModel):
+    """A dead letter that was, and the entry that it has become; of a dry run null."""
+
+    dead_letter_id: IdText
+    id: IdText | None
+
+
+class RedrivenEntries(ResponseModel):
+    """What was put back from the dead-letter stream `stream`. As much as one turn takes: `next` is the last
+    dead letter that was looked at, null where there are no others.
+    """
+
+    stream: NameText
+    redriven: Count
+    entries: list[RedrivenEntry]
+    next: IdText | None
+    duplicate: Annotated[bool, Field(description="answered as the first time under this key")]
+
+
+_ALL: Final = RedriveWanted()
+
+
+@router.post(
+    "/v1/streams/{stream}/groups/{group}/dead-letters/redrive",
+    Action.WRITE,
+    model=RedrivenEntries,
+    refusals=("malformed_id", "no_stream", "no_group", "stream_exhausted", "idempotency_mismatch"),
+    writes=True,
+)
+async def redrive_dead_letters(
+    call: CallParameter,
+    stream: StreamName,
+    group: GroupName,
+    given: RedriveWanted = _ALL,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            description="a repeated request with the same key and body answers as the first time",
+            json_schema_extra=_KEY_SCHEMA,
+        ),
+    ] = None,
+) -> Answer:
+    """Put dead letters of a group back into its stream, as new entries, and delete the dead letters.
+
+    Each copy is a new entry with the fields of the one that died, and `weir-redriven-from`, the ID of that
+    one; its delivery count begins at 0, and every group of the stream reads it. The copies are appended and
+    the dead letters deleted at once, so that none is lost or doubled. A call takes at most 100 dead letters
+    and 4 MiB: where `next` is not null, call again with `filter.start` `(<next>`. Dead letters of other
+    groups and streams are passed over.
+    """
+    key = None if idempotency_key is None else media.idempotency_key(idempotency_key.encode("latin-1"))
+    if given.dry_run and key is not None:
+        raise invalid("Idempotency-Key", "it does not go with dry_run, which changes nothing")
+    selection = given.selection()
+    letters = _dead_letter_stream(await group_calls.look(call, DescribeGroup(stream=stream, group=group)))
+    call.require(Action.WRITE, letters)
+    found, upto = await _find(call, stream, group, letters, selection)
+    command = Redrive(
+        stream=stream,
+        group=group,
+        letters=letters,
+        ids=found,
+        upto=upto,
+        dry_run=selection.dry_run,
+        idempotency=None if key is None else IdempotencyKey(key, selection.digest(group)),
+    )
+    (reply,) = await group_calls.write(call, command)
+    return call.written(200, _redriven(reply, letters))
+
+
+def _dead_letter_stream(info: Reply) -> str:
+    """The group's dead-letter stream. Raises `invalid` where it has none."""
+    assert isinstance(info, GroupInfo), "describing a group answers the group"
+    if info.dead_letter_stream is None:
+        raise invalid("", "the group has no dead-letter stream: set the group's dead_letter first")
+    return info.dead_letter_stream
+
+
+async def _find(
+    call: Call, stream: str, group: str, letters: str, selection: Selection
+) -> tuple[Sequence[int], int | None]:
+    """The dead letters that are meant, as many as one turn takes, and the last one that was looked at where
+    there are others.
+    """
+    if selection.named is not None:
+        return selection.named, None
+    found: list[int] = []
+    most, start = min(selection.count, TURN_REDRIVEN_MAX), selection.start
+    for _ in range(_SEARCHES_MAX):
+        search = FindDeadLetters(
+            stream=stream,
+            group=group,
+            letters=letters,
+            start=start,
+            end=selection.end,
+            count=most - len(found),
+            consumer=selection.consumer,
+            reason=selection.reason,
+        )
+        page = await call.execute(search)
+        assert isinstance(page, DeadLettersFound), "looking for dead letters answers which there are"
+        found += page.ids
+        if page.upto is None or len(found) == most:
+            return found, page.upto
+        start = page.upto + 1
+        # Others come between two looks.
+        await asyncio.sleep(0)
+    return found, start - 1
+
+
+def _redriven(reply: Reply, letters: str) -> RedrivenEntries:
+    """Which dead letters have become which entries; of a dry run the entries are null."""
+    assert isinstance(reply, Redriven), "redriving answers what was redriven"
+    copies = map(ids.text, reply.copies)
+    rows = [
+        RedrivenEntry.model_construct(
+            dead_letter_id=ids.text(letter), id=next(copies) if reply.copies else None
+        )
+        for letter in reply.letters
+    ]
+    return RedrivenEntries.model_construct(
+        stream=letters,
+        redriven=len(rows),
+        entries=rows,
+        next=None if reply.upto is None else ids.text(reply.upto),
+        duplicate=reply.duplicate,
+    )

@@ -1,0 +1,269 @@
+"""Groups of one stream: listing, making, showing, changing, removing them."""
+
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import quote
+
+from fastapi import Query
+from pydantic import Field
+
+from app.api.groups import group_calls
+from app.api.groups.pages import After, Limit, page_of
+from app.auth import Action
+from app.errors import invalid
+from app.http.calls import Answer
+from app.http.models import (
+    Count,
+    GroupName,
+    IdText,
+    Milliseconds,
+    NameText,
+    RequestModel,
+    ResponseModel,
+    Start,
+    StreamName,
+    Whole,
+    capped,
+)
+from app.http.operations.binder import CallParameter
+from app.http.operations.operation import Router
+from engine import errors, ids
+from engine.commands import Cursor, DescribeGroup, EnsureGroup, RemoveGroup, UpdateGroup, XInfoGroups
+from engine.replies import GroupInfo, Reply
+
+router: Final = Router("groups")
+
+_GROUPS: Final = "/v1/streams/{stream}/groups"
+_GROUP: Final = _GROUPS + "/{group}"
+_NO_GROUP: Final = ("no_stream", "no_group")
+_CREATED: Final = {201: "Made"}
+
+Timeout = Annotated[int, Whole(1)]
+
+
+class DeadLetter(RequestModel):
+    """Where entries go that were delivered too often; without `max_deliveries` they go by hand alone."""
+
+    stream: StreamName
+    max_deliveries: Timeout | None = None
+
+
+class GroupPolicy(RequestModel):
+    """The policy for entries that are not acknowledged."""
+
+    dead_letter: DeadLetter | None = None
+    ack_timeout_ms: Annotated[
+        Timeout | None,
+        Field(description="entries idle for so long are released: the next reader that claims gets them"),
+    ] = None
+    consumer_timeout_ms: Annotated[
+        Timeout | None,
+        Field(
+            description="consumers that have not read or been connected for so long are removed, and what "
+            "they hold is released"
+        ),
+    ] = None
+
+    def changes(self, stream: str) -> dict[str, Any]:
+        """What changes of the engine's policy: the members that are given; null takes a part of it away."""
+        given: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("ack_timeout_ms", "consumer_timeout_ms")
+            if name in self.model_fields_set
+        }
+        if "dead_letter" in self.model_fields_set:
+            target = self.dead_letter
+            if target is not None and target.stream == stream:
+                raise invalid("/dead_letter/stream", "a dead letter in the same stream would be read again")
+            given["dead_letter_stream"] = target and target.stream
+            given["max_deliveries"] = target and target.max_deliveries
+        return given
+
+
+_EntriesRead = Annotated[
+    Annotated[int, Whole()] | None, Field(description="keeps the lag of a new group exact")
+]
+
+
+class EnsuredGroup(GroupPolicy):
+    """A group that is to be there. One that is keeps its position and its policy."""
+
+    start: Start = Field(Cursor.LATEST, json_schema_extra={"default": "$"})
+    mkstream: Annotated[bool, Field(description="make the stream where it is missing")] = True
+    entries_read: _EntriesRead = None
+
+
+class NewGroup(GroupPolicy):
+    """A group to make."""
+
+    name: GroupName
+    start: Start = Field(Cursor.LATEST, json_schema_extra={"default": "$"})
+    mkstream: Annotated[bool, Field(description="make the stream where it is missing")] = False
+    entries_read: _EntriesRead = None
+
+
+class GroupChanges(GroupPolicy):
+    """What is to change; what is not named stays. Null takes a part of the policy away."""
+
+    last_delivered_id: Start | None = None
+    entries_read: Annotated[int, Whole()] | None = None
+
+
+class DeadLetterTarget(ResponseModel):
+    """Where entries go that were delivered too often."""
+
+    stream: NameText
+    max_deliveries: Count | None
+
+
+class Group(ResponseModel):
+    """A group of a stream: where it is, what is pending, how far it is behind (`lag`), and its policy.
+
+    `entries_read` and `lag` are null where they are unknown.
+    """
+
+    name: NameText
+    consumers: Count
+    pending: Count
+    last_delivered_id: IdText
+    entries_read: Count | None
+    lag: Count | None
+    dead_letter: DeadLetterTarget | None
+    ack_timeout_ms: Milliseconds | None
+    consumer_timeout_ms: Milliseconds | None
+
+    @classmethod
+    def of(cls, info: Reply) -> "Group":
+        """A group as every operation shows it."""
+        assert isinstance(info, GroupInfo), "describing a group answers the group"
+        target = None
+        if info.dead_letter_stream is not None:
+            target = DeadLetterTarget.model_construct(
+                stream=info.dead_letter_stream, max_deliveries=info.max_deliveries
+            )
+        return cls.model_construct(
+            name=info.name,
+            consumers=info.consumers,
+            pending=info.pending,
+            last_delivered_id=ids.text(info.last_delivered_id),
+            entries_read=capped(info.entries_read),
+            lag=capped(info.lag),
+            dead_letter=target,
+            ack_timeout_ms=info.ack_timeout_ms,
+            consumer_timeout_ms=info.consumer_timeout_ms,
+        )
+
+
+class GroupPage(ResponseModel):
+    """Groups by name; `next` is the name to go on `after`, null at the end."""
+
+    groups: list[Group]
+    next: NameText | None
+
+
+@router.get(_GROUPS, Action.READ, model=GroupPage, refusals=("no_stream",))
+async def list_groups(
+    call: CallParameter, stream: StreamName, after: After = None, limit: Limit = None
+) -> GroupPage:
+    """List the groups of a stream by name (XINFO GROUPS)."""
+    infos = await call.execute(XInfoGroups(stream=stream))
+    assert isinstance(infos, list), "XINFO GROUPS answers a list"
+    page, following = page_of(infos, after, limit or call.gateway.settings.count_max)
+    return GroupPage.model_construct(groups=[Group.of(one) for one in page], next=following)
+
+
+@router.post(
+    _GROUPS,
+    Action.MANAGE,
+    status=201,
+    model=Group,
+    refusals=("no_stream", "group_exists", "malformed_id"),
+    writes=True,
+)
+async def create_group(call: CallParameter, stream: StreamName, given: NewGroup) -> Answer:
+    """Make a group; refused where there is one of that name (XGROUP CREATE)."""
+    answer = await _ensure(call, stream, given.name, given)
+    if answer.status_code != 201:
+        raise errors.group_exists(given.name)
+    return answer
+
+
+_ENSURED: Final = EnsuredGroup()
+
+
+@router.put(
+    _GROUP,
+    Action.MANAGE,
+    also=_CREATED,
+    model=Group,
+    refusals=("no_stream", "malformed_id"),
+    writes=True,
+)
+async def ensure_group(
+    call: CallParameter, stream: StreamName, group: GroupName, given: EnsuredGroup = _ENSURED
+) -> Answer:
+    """Make a group, and its stream, where they are missing; one that is there keeps position and policy."""
+    return await _ensure(call, stream, group, given)
+
+
+async def _ensure(call: CallParameter, stream: str, group: str, given: NewGroup | EnsuredGroup) -> Answer:
+    command = EnsureGroup(
+        stream=stream,
+        group=group,
+        start=given.start,
+        mkstream=given.mkstream,
+        entries_read=given.entries_read,
+        policy=given.changes(stream),
+    )
+    _check_target(call, command)
+    created, info = await group_calls.write(call, command, DescribeGroup(stream=stream, group=group))
+    place = f"/v1/streams/{quote(stream, safe='')}/groups/{quote(group, safe='')}"
+    where = [(b"location", place.encode())] if created else []
+    return call.written(201 if created else 200, Group.of(info), where)
+
+
+def _check_target(call: CallParameter, command: EnsureGroup | UpdateGroup) -> None:
+    """Setting a dead-letter stream requires write access to that stream."""
+    target = command.policy.get("dead_letter_stream")
+    if target is not None:
+        call.require(Action.WRITE, target)
+
+
+@router.get(_GROUP, Action.READ, model=Group, refusals=_NO_GROUP)
+async def get_group(call: CallParameter, stream: StreamName, group: GroupName) -> Group:
+    """Show one group: its position, its lag, what is pending, its policy."""
+    return Group.of(await group_calls.look(call, DescribeGroup(stream=stream, group=group)))
+
+
+_UNCHANGED: Final = GroupChanges()
+
+
+@router.patch(_GROUP, Action.MANAGE, model=Group, refusals=("malformed_id", *_NO_GROUP), writes=True)
+async def update_group(
+    call: CallParameter, stream: StreamName, group: GroupName, given: GroupChanges = _UNCHANGED
+) -> Answer:
+    """Move a group, or change its policy for entries that are not acknowledged (XGROUP SETID)."""
+    command = UpdateGroup(
+        stream=stream,
+        group=group,
+        start=given.last_delivered_id,
+        entries_read=given.entries_read,
+        policy=given.changes(stream),
+    )
+    _check_target(call, command)
+    _, info = await group_calls.write(call, command, DescribeGroup(stream=stream, group=group))
+    return call.written(200, Group.of(info))
+
+
+@router.delete(_GROUP, Action.MANAGE, status=204, refusals=(*_NO_GROUP, "group_has_pending"), writes=True)
+async def delete_group(
+    call: CallParameter,
+    stream: StreamName,
+    group: GroupName,
+    pending: Annotated[
+        Literal["refuse", "drop"],
+        Query(description="whether pending entries forbid the removal or are dropped"),
+    ] = "refuse",
+) -> Answer:
+    """Remove a group; refused while entries are pending, unless these may be dropped (XGROUP DESTROY)."""
+    await group_calls.write(call, RemoveGroup(stream=stream, group=group, drop=pending == "drop"))
+    return call.written(204)

@@ -1,0 +1,259 @@
+"""What was delivered and is not done: looking at it, acknowledging, giving back, dead-lettering."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+import orjson
+from fastapi import Query
+from pydantic import Field
+
+from app.api.groups import group_calls
+from app.auth import Action
+from app.errors import invalid
+from app.http.calls import Answer
+from app.http.models import (
+    Bound,
+    ConsumerName,
+    Count,
+    GroupName,
+    Ids,
+    IdText,
+    LookedUpIds,
+    Milliseconds,
+    NameText,
+    RequestModel,
+    ResponseModel,
+    StreamName,
+    UpperBound,
+    Whole,
+    absent,
+    capped,
+)
+from app.http.operations.binder import CallParameter
+from app.http.operations.operation import Router
+from engine import ids
+from engine.commands import BuryEntries, Nack, NackMode, Refs, XAck, XAckDel, XNack, XPending, XPendingRange
+from engine.replies import Buried, Deletions, PendingEntry, PendingList, PendingSummary, Reply
+
+router: Final = Router("groups")
+
+_GROUP: Final = "/v1/streams/{stream}/groups/{group}"
+_REFUSALS: Final = ("malformed_id", "no_stream", "no_group")
+_RESULTS: Final = {1: "deleted", -1: "absent", 2: "kept"}
+
+REASON_CHARS_MAX: Final = 1_000
+
+
+# ---- looking
+
+
+class ConsumerPending(ResponseModel):
+    """How many entries are pending with a consumer."""
+
+    name: NameText
+    count: Count
+
+
+class PendingView(ResponseModel):
+    """Without parameters the sum: `count`, `first_id`, `last_id`, `consumers`. With any parameter the list:
+    `pending`, `next` (go on with `start=(<next>`), `more`.
+    """
+
+    count: Count = absent()
+    first_id: IdText | None = None
+    last_id: IdText | None = None
+    consumers: list[ConsumerPending] = absent()
+    pending: "list[PendingRow]" = absent()
+    next: IdText = absent()
+    more: bool = absent()
+
+
+class PendingRow(ResponseModel):
+    """A delivered and not acknowledged entry. One that was given back has no consumer and no idle time."""
+
+    id: IdText
+    consumer: NameText | None
+    idle_ms: Milliseconds | None
+    delivery_count: Count
+
+
+@router.get(_GROUP + "/pending", Action.READ, model=PendingView, refusals=_REFUSALS)
+async def list_pending(
+    call: CallParameter,
+    stream: StreamName,
+    group: GroupName,
+    start: Annotated[
+        Bound | None, Query(description="first ID: `-` (the default), an ID, or `(` and an ID")
+    ] = None,
+    end: Annotated[
+        UpperBound | None, Query(description="last ID: `+` (the default), an ID, or `(` and an ID")
+    ] = None,
+    count: Annotated[
+        Annotated[int, Whole(1, "count_max")] | None, Query(description="100 by default")
+    ] = None,
+    consumer: Annotated[ConsumerName | None, Query(description="those of this consumer alone")] = None,
+    min_idle_ms: Annotated[
+        Milliseconds | None, Query(description="those idle for this many milliseconds")
+    ] = None,
+) -> Answer:
+    """Show what is pending: in sum, or with any parameter entry by entry (XPENDING)."""
+    if not call.query:
+        return Answer(200, _summary(await group_calls.look(call, XPending(stream=stream, group=group))))
+    command = XPendingRange(
+        stream=stream,
+        group=group,
+        start=ids.ID_MIN if start is None else start,
+        end=ids.ID_MAX if end is None else end,
+        count=call.gateway.read_limits.count_default if count is None else count,
+        consumer=consumer,
+        min_idle_ms=min_idle_ms or 0,
+    )
+    return Answer(200, _list(await group_calls.look(call, command), max(command.start - 1, ids.ID_MIN)))
+
+
+def _summary(reply: Reply) -> bytes:
+    assert isinstance(reply, PendingSummary), "XPENDING answers a summary"
+    return orjson.dumps(
+        {
+            "count": reply.count,
+            "first_id": ids.text(reply.first_id) if reply.count else None,
+            "last_id": ids.text(reply.last_id) if reply.count else None,
+            "consumers": [{"name": name, "count": count} for name, count in reply.consumers],
+        }
+    )
+
+
+def _list(reply: Reply, before: int) -> bytes:
+    assert isinstance(reply, PendingList), "XPENDING with a range answers a list"
+    following = reply.entries[-1].id if reply.entries else before
+    rows = list(map(_row, reply.entries))
+    return orjson.dumps({"pending": rows, "next": ids.text(following), "more": reply.more})
+
+
+def _row(one: PendingEntry) -> dict[str, str | int | None]:
+    """An entry without an owner has no consumer, and no time since when it has been delivered."""
+    return {
+        "id": ids.text(one.id),
+        "consumer": one.consumer,
+        "idle_ms": None if one.consumer is None else capped(one.idle_ms),
+        "delivery_count": capped(one.delivery_count),
+    }
+
+
+# ---- acknowledging
+
+
+class Acknowledgement(RequestModel):
+    """Entries that are done. With `delete` they are deleted too, their references kept, deleted or
+    awaited.
+    """
+
+    ids: Ids
+    delete: Annotated[
+        Literal["keep", "delete", "acked"] | None,
+        Field(description="with it `ids` are at most 500"),
+    ] = None
+
+
+class Acknowledged(ResponseModel):
+    """How many were pending, and the result for each: acknowledged, deleted, kept or absent."""
+
+    acknowledged: Count
+    results: dict[str, Literal["acknowledged", "deleted", "kept", "absent"]]
+
+
+@router.post(_GROUP + "/ack", Action.CONSUME, model=Acknowledged, refusals=_REFUSALS, writes=True, fast=True)
+async def ack_entries(
+    call: CallParameter, stream: StreamName, group: GroupName, given: Acknowledgement
+) -> Answer:
+    """Acknowledge entries, and delete them on request (XACK, XACKDEL)."""
+    results = await (_delete if given.delete else _acknowledge)(call, stream, group, given)
+    count = sum(word != "absent" for word in results.values())
+    if not count:
+        # Redis does not tell an unknown group from one with nothing pending; this does.
+        await group_calls.look(call, XPending(stream=stream, group=group))
+    return call.written(200, orjson.dumps({"acknowledged": count, "results": results}))
+
+
+async def _acknowledge(
+    call: CallParameter, stream: str, group: str, given: Acknowledgement
+) -> dict[str, str]:
+    """One command for each ID, so that each has its result."""
+    replies = await call.write(*[XAck(stream=stream, group=group, ids=(one,)) for one in given.ids])
+    words = ["acknowledged" if reply == 1 else "absent" for reply in replies]
+    return dict(zip(map(ids.text, given.ids), words, strict=True))
+
+
+async def _delete(call: CallParameter, stream: str, group: str, given: Acknowledgement) -> dict[str, str]:
+    most = call.gateway.settings.lookups_max
+    if len(given.ids) > most:
+        raise invalid("/ids", f"one request names at most {most} IDs: send several")
+    refs = Refs(given.delete)
+    (reply,) = await call.write(XAckDel(stream=stream, group=group, ids=given.ids, refs=refs))
+    assert isinstance(reply, Deletions), "XACKDEL answers a result for each ID"
+    return dict(zip(map(ids.text, given.ids), map(_RESULTS.__getitem__, reply.results), strict=True))
+
+
+# ---- giving back
+
+
+class Negation(RequestModel):
+    """Entries to give back. The delivery count goes one back (`silent`), stays (`fail`) or becomes the
+    largest number (`fatal`), unless `retry_count` sets it. `force` takes entries that are not pending, too.
+    """
+
+    ids: LookedUpIds
+    mode: Literal["silent", "fail", "fatal"]
+    retry_count: Count | None = None
+    force: bool = False
+
+
+class Released(ResponseModel):
+    """How many were given back, and the result for each."""
+
+    released: Count
+    results: dict[str, Literal["released", "absent"]]
+
+
+@router.post(_GROUP + "/nack", Action.CONSUME, model=Released, refusals=_REFUSALS, writes=True)
+async def nack_entries(call: CallParameter, stream: StreamName, group: GroupName, given: Negation) -> Answer:
+    """Give entries back: they have no owner, and the next reader that claims gets them first (XNACK)."""
+    replies = await group_calls.write(call, *_nacks(stream, group, given))
+    words = ["released" if reply == 1 else "absent" for reply in replies]
+    results = dict(zip(map(ids.text, given.ids), words, strict=True))
+    return call.written(200, orjson.dumps({"released": words.count("released"), "results": results}))
+
+
+def _nacks(stream: str, group: str, given: Negation) -> Sequence[XNack]:
+    """One command for each ID, so that each has its result."""
+    mode = NackMode(given.mode)
+    nacks = (
+        Nack(ids=(one,), mode=mode, retry_count=given.retry_count, force=given.force) for one in given.ids
+    )
+    return [XNack(stream=stream, group=group, nack=nack) for nack in nacks]
+
+
+# ---- dead letters
+
+
+class Burial(RequestModel):
+    """Pending entries to move to the group's dead-letter stream."""
+
+    ids: Ids
+    reason: Annotated[str, Field(max_length=REASON_CHARS_MAX)] = "by hand"
+
+
+class BuriedEntries(ResponseModel):
+    """What was moved, and where. As much as one turn takes: what is still pending goes with the next call."""
+
+    stream: NameText
+    ids: list[IdText]
+
+
+@router.post(_GROUP + "/dead-letter", Action.CONSUME, model=BuriedEntries, refusals=_REFUSALS, writes=True)
+async def bury_entries(call: CallParameter, stream: StreamName, group: GroupName, given: Burial) -> Answer:
+    """Move pending entries to the group's dead-letter stream, as many as one turn takes."""
+    command = BuryEntries(stream=stream, group=group, ids=given.ids, reason=given.reason)
+    (reply,) = await group_calls.write(call, command)
+    assert isinstance(reply, Buried), "dead-lettering answers what was moved"
+    return call.written(200, BuriedEntries(stream=reply.stream, ids=list(map(ids.text, reply.ids))))

@@ -1,0 +1,1 @@
+"""Entries in bodies: published in JSON, NDJSON and forms; read as pages."""

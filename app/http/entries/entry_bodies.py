@@ -1,0 +1,580 @@
+"""Bodies of published entries → their stored forms, by Content-Type.
+
+Knows: the four shapes that a publisher may send, their limits, and what is refused with which words.
+Must never know: streams, query parameters, statuses, sockets.
+
+Two ways in: the plain case is read by typed decoders in a few calls for the whole body; what those cannot
+prove to be
+plain goes to the strict reader, entry by entry, which also finds the words for what is wrong.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from itertools import accumulate, pairwise
+from typing import Final
+
+import msgspec
+
+from app.errors import RefusalError, invalid, locate, step
+from app.http import strict_json
+from app.http.entries.values import INT64_MIN, UINT64_MAX, Value, form_pair, from_base64, named_values
+from app.http.entries.values import fields as fields_of
+from app.http.media import MediaType
+from app.http.strict_json import Json, Number, Object
+from engine import entries, ids
+from engine.commands import AutoSequence, NewId
+
+_ENVELOPE_MEMBERS: Final = {"id", "fields", "encoding"}
+# Where a batch says that it is one, unless its writer is fond of blanks.
+_PEEK_BYTES: Final = 32
+_ALONE: Final = "a batch has no other members"
+_A_LIST: Final = "it is a list of entries"
+_BLANKS: Final = b" \t\r\n"
+# Beyond this a single entry's names are counted before it is read; its own members are no fields.
+_CROWDED_BYTES_MIN: Final = 64 << 10
+_MEMBERS_MAX: Final = 8
+
+
+class EntryLimits(msgspec.Struct, frozen=True):
+    """What one body may hold: entries, bytes an entry (as stored), fields an entry, levels of JSON."""
+
+    entries_max: int
+    entry_bytes_max: int
+    fields_max: int
+    depth_max: int
+
+
+class Published(msgspec.Struct, frozen=True):
+    """Stored forms without IDs. `ids` is empty where all are the engine's; `batch` tells which answer is due.
+
+    `digest` tells the body from others, where that was asked for.
+    """
+
+    bodies: Sequence[bytes]
+    ids: Sequence[NewId] = ()
+    batch: bool = False
+    digest: bytes = b""
+
+
+def read(body: bytes, media: MediaType, limits: EntryLimits, *, digest: bool = False) -> Published:
+    """The entries of a body of any media type. All or nothing: the first bad entry refuses the whole."""
+    reader = _READERS.get(media.name)
+    published = reader(body, limits) if reader else _raw(body, media, limits)
+    if not digest:
+        return published
+    return msgspec.structs.replace(published, digest=digest_of(body))
+
+
+def digest_of(body: bytes) -> bytes:
+    """What tells a body from others, for idempotency keys."""
+    return blake2b(body, digest_size=16).digest()
+
+
+class _One(msgspec.Struct, forbid_unknown_fields=True):
+    fields: dict[str, str]
+    id: str = ""
+
+
+class _Many(msgspec.Struct, forbid_unknown_fields=True):
+    entries: list[_One]
+
+
+class _MixedOne(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    id: str = ""
+    fields: dict[str, str | int | float | bool] = {}
+
+
+class _Mixed(msgspec.Struct, forbid_unknown_fields=True):
+    entries: list[_MixedOne]
+
+
+_decode_one: Final = msgspec.json.Decoder(_One).decode
+_decode_many: Final = msgspec.json.Decoder(_Many).decode
+_decode_mixed: Final = msgspec.json.Decoder(_Mixed).decode
+_decode_rows: Final = msgspec.json.Decoder(dict[str, str]).decode_lines
+_decode_mixed_rows: Final = msgspec.json.Decoder(dict[str, str | int | float | bool]).decode_lines
+_decode_envelopes: Final = msgspec.json.Decoder(_One).decode_lines
+_encode: Final = msgspec.json.Encoder().encode
+_encode_lines: Final = msgspec.json.Encoder().encode_lines
+
+# What stands around the fields in a stored form; so many bodies are made with one `replace`.
+_BEFORE, _, _BEHIND = entries.body_of_fields(b"\n").partition(b"\n")
+_BETWEEN: Final = _BEHIND + b"\n" + _BEFORE
+
+Fields = dict[str, str]
+
+
+class _NotPlainError(Exception):
+    """The fast way cannot prove this body to be plain: the strict reader takes it."""
+
+
+# ---- JSON
+
+
+def _json(body: bytes, limits: EntryLimits) -> Published:
+    if strict_json.has_more_objects(body, _objects_max(limits)) and b'"entries"' in body[:_PEEK_BYTES]:
+        _check_count(limits.entries_max + 1, limits)
+    for attempt in (_plain_json, _mixed_json):
+        try:
+            return attempt(body, limits)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
+            continue
+    return _large_json(body, limits) if len(body) > _CROWDED_BYTES_MIN else _strict_json(body, limits)
+
+
+def _objects_max(limits: EntryLimits) -> int:
+    """Of a body: its entries, their fields, and what stands around them. Values are no objects."""
+    return 2 * limits.entries_max + 2
+
+
+def _plain_json(body: bytes, limits: EntryLimits) -> Published:
+    if b'"entries"' in body[:_PEEK_BYTES]:
+        many = _decode_many(body).entries
+        _check_names_kept(body, many, names_besides=1)
+        return _of_envelopes(many, limits)
+    if len(body) > _CROWDED_BYTES_MIN:
+        _check_crowd(body, limits)
+    one = _decode_one(body)
+    _check_names_kept(body, [one], names_besides=0)
+    bodies = _of_rows([one.fields], limits)
+    return Published(bodies, [_plain_id(one.id)] if one.id else ())
+
+
+def _mixed_json(body: bytes, limits: EntryLimits) -> Published:
+    """A batch with numbers and booleans, in canonical form, as `_mixed_rows` has it."""
+    if b'"entries"' not in body[:_PEEK_BYTES]:
+        raise _NotPlainError
+    batch = _decode_mixed(body)
+    if _encode(batch).translate(None, _BLANKS) != body.translate(None, _BLANKS):
+        raise _NotPlainError
+    plain = [
+        _One({name: _text(value) for name, value in one.fields.items()}, one.id) for one in batch.entries
+    ]
+    return _of_envelopes(plain, limits)
+
+
+def _large_json(body: bytes, limits: EntryLimits) -> Published:
+    """A batch is read entry by entry, so that the first wrong one ends it; and counted before."""
+    members = strict_json.members_of(body, _MEMBERS_MAX)
+    if "entries" not in members:
+        _check_values(body, "/fields", limits)
+        return _strict_json(body, limits)
+    if len(members) > 1:
+        raise invalid("/entries", _ALONE)
+    return _large_batch(members["entries"], "/entries", limits)
+
+
+def _large_batch(text: bytes, place: str, limits: EntryLimits) -> Published:
+    if not text.startswith(b"["):
+        raise invalid(place, _A_LIST)
+    rows = strict_json.items_of(text, _A_LIST)
+    return _batch(
+        (_large_entry(bytes(row), index, limits, place) for index, row in enumerate(rows)), len(rows), limits
+    )
+
+
+def _large_entry(text: bytes, index: int, limits: EntryLimits, place: str) -> tuple[bytes, NewId, bool]:
+    with _Indexed(index):
+        _check_values(text, f"{place}/{index}/fields", limits)
+        row = strict_json.parse(text, depth_max=limits.depth_max, depth=place.count("/") + 1)
+    return _batch_entry(row, index, limits, place)
+
+
+def _check_values(text: bytes, place: str, limits: EntryLimits) -> None:
+    """Refuse an entry of far too many values by counting values of any type: a pair is three."""
+    if len(text) > _CROWDED_BYTES_MIN and strict_json.exceeds(text, 3 * limits.fields_max + 2 * _MEMBERS_MAX):
+        raise invalid(place, f"an entry has at most {limits.fields_max} fields")
+
+
+def _check_crowd(body: bytes, limits: EntryLimits) -> None:
+    """Refuse an entry of far too many fields by counting, before a reader spends most of a second on it.
+
+    Inside a string a quotation mark has a backslash before it, so at least so many names end in this body.
+    """
+    names = body.count(b'":') - body.count(b'\\":')
+    if names > limits.fields_max + _MEMBERS_MAX:
+        raise invalid("/fields", f"an entry has at most {limits.fields_max} fields")
+
+
+def _strict_json(body: bytes, limits: EntryLimits) -> Published:
+    value = strict_json.parse(body, depth_max=limits.depth_max)
+    if not isinstance(value, Object):
+        raise invalid("", 'an entry is an object, {"fields": {…}}, a batch {"entries": [{"fields": {…}}, …]}')
+    members = _members(value, "")
+    if "entries" not in members:
+        entry_body, new_id = _envelope(members, "", limits)
+        return Published([entry_body], [new_id] if "id" in members else ())
+    if len(members) > 1:
+        raise invalid("/entries", _ALONE)
+    rows = members["entries"]
+    if not isinstance(rows, list) or isinstance(rows, Object):
+        raise invalid("/entries", _A_LIST)
+    return _batch((_batch_entry(row, index, limits) for index, row in enumerate(rows)), len(rows), limits)
+
+
+def _batch_entry(
+    row: Json, index: int, limits: EntryLimits, place: str = "/entries"
+) -> tuple[bytes, NewId, bool]:
+    pointer = f"{place}/{index}"
+    with _Indexed(index):
+        if not isinstance(row, Object):
+            raise invalid(pointer, 'an entry is an object, {"fields": {…}}')
+        members = _members(row, pointer)
+        return *_envelope(members, pointer, limits), "id" in members
+
+
+# ---- many streams
+
+
+class _Streams(msgspec.Struct, forbid_unknown_fields=True):
+    streams: dict[str, list[_One]]
+
+
+_STREAMS: Final = 'the body is {"streams": {name: [{"fields": {…}}, …], …}}'
+_SOME: Final = "it is a list of at least one entry"
+# A little beyond a limit is left to who knows its words.
+_SLACK: Final = 2
+_decode_streams: Final = msgspec.json.Decoder(_Streams).decode
+
+
+def read_many(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, Published]:
+    """The entries of `{"streams": {name: [entries]}}`, by name. All or nothing, over all streams."""
+    if strict_json.has_more_objects(body, _objects_max(limits)):
+        _check_count(limits.entries_max + 1, limits)
+    try:
+        return _plain_streams(body, limits, streams_max)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
+        large = len(body) > _CROWDED_BYTES_MIN
+        return _large_streams(body, limits, streams_max) if large else _strict_streams(body, limits)
+
+
+def _plain_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, Published]:
+    streams = _decode_streams(body).streams
+    if len(streams) > streams_max:
+        raise invalid("/streams", f"one request names at most {streams_max} streams")
+    every = [one for rows in streams.values() for one in rows]
+    if not all(streams.values()):
+        raise _NotPlainError
+    _check_names_kept(body, every, names_besides=1 + len(streams))
+    whole = _of_envelopes(every, limits)
+    ends = accumulate(map(len, streams.values()), initial=0)
+    return {
+        name: Published(whole.bodies[start:stop], whole.ids[start:stop], batch=True)
+        for name, (start, stop) in zip(streams, pairwise(ends), strict=True)
+    }
+
+
+def _large_streams(body: bytes, limits: EntryLimits, streams_max: int) -> Mapping[str, Published]:
+    """The same as `_large_json`, over all streams."""
+    members = strict_json.members_of(body, _MEMBERS_MAX)
+    if len(members) != 1 or not members.get("streams", b"").startswith(b"{"):
+        raise invalid("/streams", _STREAMS)
+    try:
+        texts = strict_json.members_of(members["streams"], _SLACK * streams_max)
+    except RefusalError as refusal:
+        refusal.places = [locate(f"/streams{place.name}", place.detail) for place in refusal.places]
+        raise
+    rows_of = {name: _rows(text, f"/streams/{step(name)}") for name, text in texts.items()}
+    _check_count(sum(map(len, rows_of.values())) or 1, limits)
+    return {name: _large_batch(texts[name], f"/streams/{step(name)}", limits) for name in texts}
+
+
+def _rows(text: bytes, place: str) -> Sequence[msgspec.Raw]:
+    rows = strict_json.items_of(text, _SOME) if text.startswith(b"[") else ()
+    if not rows:
+        raise invalid(place, _SOME)
+    return rows
+
+
+def _strict_streams(body: bytes, limits: EntryLimits) -> Mapping[str, Published]:
+    value = strict_json.parse(body, depth_max=limits.depth_max)
+    members = _members(value, "") if isinstance(value, Object) else {}
+    streams = members.get("streams")
+    if len(members) != 1 or not isinstance(streams, Object) or not streams:
+        raise invalid("/streams", _STREAMS)
+    rows_of = _members(streams, "/streams")
+    _check_count(sum(len(rows) for rows in rows_of.values() if isinstance(rows, list)) or 1, limits)
+    return {name: _run(rows, f"/streams/{step(name)}", limits) for name, rows in rows_of.items()}
+
+
+def _run(rows: Json, place: str, limits: EntryLimits) -> Published:
+    if not isinstance(rows, list) or isinstance(rows, Object) or not rows:
+        raise invalid(place, _SOME)
+    return _batch(
+        (_batch_entry(row, index, limits, place) for index, row in enumerate(rows)), len(rows), limits
+    )
+
+
+# ---- NDJSON
+
+
+def _ndjson(body: bytes, limits: EntryLimits) -> Published:
+    # Counted before anything is decoded: a line costs more memory as an object than as text.
+    if body.count(b"\n") >= limits.entries_max:
+        _check_count(_rows_in(body), limits)
+    for attempt in (_plain_rows, _plain_envelopes, _mixed_rows):
+        try:
+            return attempt(body, limits)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, _NotPlainError):
+            continue
+    return _strict_lines(body, limits)
+
+
+def _strict_lines(body: bytes, limits: EntryLimits) -> Published:
+    rows = [(number, line) for number, line in enumerate(body.split(b"\n"), 1) if _is_row(line)]
+    return _batch((_line(*row, index, limits) for index, row in enumerate(rows)), len(rows), limits)
+
+
+def _plain_rows(body: bytes, limits: EntryLimits) -> Published:
+    rows = _decode_rows(body)
+    text = _encode_lines(rows)
+    if text != body:
+        _check_lines(body, len(rows))
+        _check_strings(body, 2 * sum(map(len, rows)))
+    return Published(_of_rows(rows, limits, text), batch=True)
+
+
+def _plain_envelopes(body: bytes, limits: EntryLimits) -> Published:
+    envelopes = _decode_envelopes(body)
+    _check_lines(body, len(envelopes))
+    _check_names_kept(body, envelopes, names_besides=0)
+    return _of_envelopes(envelopes, limits)
+
+
+def _mixed_rows(body: bytes, limits: EntryLimits) -> Published:
+    """Rows with numbers and booleans, in canonical form: then encoding them again gives the same text but
+    for blanks.
+
+    Taking the blanks out of both sides, those inside strings too, cannot make different texts equal: strings
+    are as
+    they were read, and no two other tokens stand side by side in JSON.
+    """
+    rows = _decode_mixed_rows(body)
+    _check_lines(body, len(rows))
+    if _encode_lines(rows).translate(None, _BLANKS) != body.translate(None, _BLANKS):
+        raise _NotPlainError
+    texts = [{name: _text(value) for name, value in row.items()} for row in rows]
+    return Published(_of_rows(texts, limits), batch=True)
+
+
+def _text(value: str | float | bool) -> str:  # noqa: FBT001 - a value of a field, not a switch
+    if isinstance(value, str):
+        return value
+    # Beyond a double the decoder refuses by itself.
+    if not INT64_MIN <= value <= UINT64_MAX and isinstance(value, int):
+        raise _NotPlainError
+    return _encode(value).decode()
+
+
+def _rows_in(body: bytes) -> int:
+    """How many lines have something on them."""
+    text = body.translate(None, b" \t\r\x0b\x0c").strip(b"\n")
+    while b"\n\n" in text:
+        text = text.replace(b"\n\n", b"\n")
+    return text.count(b"\n") + 1 if text else 0
+
+
+def _is_row(line: bytes) -> bool:
+    return bool(line) and not line.isspace()
+
+
+def _line(number: int, line: bytes, index: int, limits: EntryLimits) -> tuple[bytes, NewId, bool]:
+    pointer = f"/{index}"
+    with _Indexed(index, number):
+        _check_values(line, pointer, limits)
+        row = strict_json.parse(line, depth_max=limits.depth_max)
+        if not isinstance(row, Object):
+            raise invalid(pointer, "a line is an object")
+        fields = dict(row).get("fields")
+        if not isinstance(fields, list):
+            _check_fields(len(row), pointer, limits)
+            return _stored(named_values(row, pointer), pointer, limits), None, False
+        members = _members(row, pointer)
+        return *_envelope(members, pointer, limits), "id" in members
+
+
+# ---- form and raw
+
+
+def _form(body: bytes, limits: EntryLimits) -> Published:
+    if body.count(b"&") > limits.fields_max:
+        raise invalid("", f"an entry has at most {limits.fields_max} fields")
+    # Decoded, three bytes become one; stored, none becomes less.
+    _check_size(len(body) - 2 * body.count(b"%"), limits)
+    pairs = [form_pair(piece) for piece in body.split(b"&") if piece]
+    if len(pairs) == 1 and pairs[0][0].lstrip().startswith("{"):
+        hint = "this looks like JSON sent as a form: say Content-Type: application/json (curl has --json)"
+        raise RefusalError("unsupported_media_type", hint)
+    return Published([_stored(pairs, "", limits)])
+
+
+def _raw(body: bytes, media: MediaType, limits: EntryLimits) -> Published:
+    if not body and not media.text:
+        raise invalid("", "there is no entry: the body is empty")
+    _check_size(len(body), limits)
+    kind = [("content-type", media.text)] if media.text else []
+    return Published([_stored([("data", body), *kind], "", limits)])
+
+
+# ---- entries
+
+
+class _Indexed:
+    """Names the entry's place in a refusal that leaves the block, and its line where it has one."""
+
+    def __init__(self, index: int, line: int | None = None) -> None:
+        self._index = index
+        self._line = line
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RefusalError):
+            error.members["index"] = self._index
+            if error.code == "malformed_json" and self._line is None:
+                error.detail = f"entry {self._index}: {error.detail}"
+            if self._line is not None:
+                error.members["line"] = self._line
+                error.detail = f"line {self._line}: {error.detail}"
+
+
+def _batch(rows: Iterable[tuple[bytes, NewId, bool]], count: int, limits: EntryLimits) -> Published:
+    _check_count(count, limits)
+    done = list(rows)
+    bodies = [entry_body for entry_body, _, _ in done]
+    new_ids = [new_id for _, new_id, _ in done] if any(given for _, _, given in done) else ()
+    return Published(bodies, new_ids, batch=True)
+
+
+def _envelope(members: dict[str, Json], pointer: str, limits: EntryLimits) -> tuple[bytes, NewId]:
+    """`{"id"?, "fields", "encoding"?}` → its stored form and its ID."""
+    unknown = members.keys() - _ENVELOPE_MEMBERS
+    if unknown or "fields" not in members:
+        name = min(unknown, default="fields")
+        hint = 'an entry is {"fields": {…}}, beside it only "id" and "encoding"'
+        raise invalid(f"{pointer}/{step(name)}", f"{'unknown member' if unknown else 'missing'}; {hint}")
+    if isinstance(members["fields"], list):
+        # Before each of them is looked at.
+        _check_fields(len(members["fields"]), f"{pointer}/fields", limits)
+    pairs = fields_of(members["fields"], f"{pointer}/fields")
+    encoding = members.get("encoding")
+    if "encoding" in members:
+        if encoding != "base64" or isinstance(encoding, Number):
+            raise invalid(f"{pointer}/encoding", 'the only encoding is "base64"')
+        pairs = [(name, from_base64(value, f"{pointer}/fields/{step(name)}")) for name, value in pairs]
+    new_id = _new_id(members["id"], f"{pointer}/id") if "id" in members else None
+    return _stored(pairs, f"{pointer}/fields", limits), new_id
+
+
+def _new_id(value: Json, pointer: str) -> NewId:
+    if not isinstance(value, str) or isinstance(value, Number):
+        raise invalid(pointer, "an ID is a string")
+    if value == "*":
+        return None
+    ms, auto, rest = value.rpartition("-*")
+    parsed = ids.parse(ms if auto and "-" not in ms else value)
+    if parsed is None or (rest and auto):
+        hint = "an ID is '<ms>-<seq>', '<ms>-*' or '*'"
+        raise RefusalError("malformed_id", f"{pointer}: {hint}", places=[locate(pointer, hint)])
+    return AutoSequence(ids.ms_of(parsed)) if auto else parsed
+
+
+def _members(value: Object, pointer: str) -> dict[str, Json]:
+    twice = strict_json.repeated_name(value)
+    if twice is not None:
+        raise invalid(f"{pointer}/{step(twice)}", "the member stands twice")
+    return dict(value)
+
+
+def _stored(pairs: Sequence[tuple[str, Value]], pointer: str, limits: EntryLimits) -> bytes:
+    _check_fields(len(pairs), pointer, limits)
+    entry_body = entries.body(pairs)
+    _check_size(len(entry_body), limits)
+    return entry_body
+
+
+# ---- the fast way's parts
+
+
+def _of_envelopes(envelopes: Sequence[_One], limits: EntryLimits) -> Published:
+    bodies = _of_rows([envelope.fields for envelope in envelopes], limits)
+    if not any(envelope.id for envelope in envelopes):
+        return Published(bodies, batch=True)
+    return Published(bodies, [_plain_id(envelope.id) for envelope in envelopes], batch=True)
+
+
+def _plain_id(text: str) -> NewId:
+    try:
+        return _new_id(text, "") if text else None
+    except RefusalError:
+        raise _NotPlainError from None
+
+
+def _of_rows(rows: Sequence[Fields], limits: EntryLimits, text: bytes | None = None) -> list[bytes]:
+    """The stored forms of rows of text values; `text` is their encoding, one a line, where it is known.
+
+    What is beyond a limit is left to the strict reader, which knows what is wrong first, and the words for
+    it.
+    """
+    sizes = [len(row) for row in rows]
+    if not 0 < len(rows) <= limits.entries_max or min(sizes) == 0 or max(sizes) > limits.fields_max:
+        raise _NotPlainError
+    lines = _encode_lines(rows) if text is None else text
+    bodies = (_BEFORE + lines[:-1].replace(b"\n", _BETWEEN) + _BEHIND).split(b"\n")
+    if len(max(bodies, key=len)) > limits.entry_bytes_max:
+        raise _NotPlainError
+    return bodies
+
+
+def _check_names_kept(body: bytes, envelopes: Sequence[_One], *, names_besides: int) -> None:
+    given_ids = sum(1 for envelope in envelopes if envelope.id)
+    fields = sum(len(envelope.fields) for envelope in envelopes)
+    _check_strings(body, names_besides + len(envelopes) + 2 * (given_ids + fields))
+
+
+def _check_strings(body: bytes, strings: int) -> None:
+    """A decoder keeps the last of two equal names: then the text has more strings than what came out of
+    it.
+    """
+    if b"\\" in body:
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if body.count(b'"') != 2 * strings:
+        raise _NotPlainError
+
+
+def _check_lines(body: bytes, count: int) -> None:
+    """The decoder takes objects side by side or over several lines; a batch has one a line."""
+    if b"\r" in body:
+        body = body.replace(b"\r\n", b"\n")
+    body = body.strip()
+    if not body.count(b"\n") == body.count(b"}\n{") == count - 1:
+        raise _NotPlainError
+
+
+def _check_count(count: int, limits: EntryLimits) -> None:
+    if count == 0:
+        raise invalid("", "there is no entry: a batch has at least one")
+    if count > limits.entries_max:
+        raise RefusalError("too_many_entries", f"a batch has at most {limits.entries_max} entries")
+
+
+def _check_fields(count: int, pointer: str, limits: EntryLimits) -> None:
+    if count == 0:
+        raise invalid(pointer, "an entry has at least one field")
+    if count > limits.fields_max:
+        raise invalid(pointer, f"an entry has at most {limits.fields_max} fields")
+
+
+def _check_size(size: int, limits: EntryLimits) -> None:
+    if size > limits.entry_bytes_max:
+        raise RefusalError(
+            "entry_too_large", f"an entry has at most {limits.entry_bytes_max} bytes as stored JSON"
+        )
+
+
+_READERS: Final[dict[str, Callable[[bytes, EntryLimits], Published]]] = {
+    "application/json": _json,
+    "application/x-ndjson": _ndjson,
+    "application/x-www-form-urlencoded": _form,
+}

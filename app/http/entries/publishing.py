@@ -1,0 +1,215 @@
+"""Publishing into one stream: its body, XADD's options, and what is answered.
+
+Knows: the models of an entry to publish, how options become a command. Must never know: statuses, sockets,
+the bytes of a body (`entry_bodies` does).
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+from fastapi import Depends
+from pydantic import Field, model_validator
+
+from app.http.entries import entry_bodies
+from app.http.entries.entry_bodies import Published
+from app.http.entries.entry_pages import Base64
+from app.http.media import JSON, NDJSON
+from app.http.models import (
+    Count,
+    EntryId,
+    Flag,
+    IdText,
+    QueryModel,
+    RequestModel,
+    ResponseModel,
+    Whole,
+    absent,
+    wrong,
+)
+from app.http.operations.binder import Body, call_of
+from engine import ids, replies
+from engine.commands import IdempotencyKey, Refs, Trim, XAdd
+
+Json = dict[str, Any]
+References = Annotated[
+    Literal["keep", "delete", "acked"],
+    Field(description="references in pending lists: they stay, go too, or forbid the removal"),
+]
+
+_REF: Final = "#/components/schemas/"
+_INT64_MAX: Final = (1 << 63) - 1
+
+
+# ---- the body
+
+
+class NewEntry(RequestModel):
+    """An entry to publish. Values are strings; numbers and booleans are stored as their JSON text.
+
+    `fields` may also be a list of [name, value] pairs, so that a name can stand twice.
+    """
+
+    fields: dict[str, str] = Field(min_length=1)
+    id: Annotated[
+        str,
+        Field(
+            pattern=r"^(\*|[0-9]{1,20}(-(\*|[0-9]{1,20}))?)$",
+            description="`*` (the default), `<ms>-*` or `<ms>-<seq>`",
+            json_schema_extra={"format": "new-entry-id"},
+        ),
+    ] = "*"
+    encoding: Base64 = absent()
+
+
+class NewEntries(RequestModel):
+    """A batch: stored whole or not at all."""
+
+    entries: list[NewEntry] = Field(
+        min_length=1, json_schema_extra={"maxItems": 10_000, "x-maxItems-setting": "batch_entries_max"}
+    )
+
+
+class _EntryBody(Body):
+    """One entry, or a batch that is stored whole or not at all."""
+
+    models: ClassVar = (NewEntry, NewEntries)
+    content: ClassVar = {
+        JSON: {"schema": {"anyOf": [{"$ref": _REF + "NewEntry"}, {"$ref": _REF + "NewEntries"}]}},
+        NDJSON: {"schema": {"type": "string", "description": "one entry a line"}},
+        "application/x-www-form-urlencoded": {
+            "schema": {
+                "type": "object",
+                "minProperties": 1,
+                # What begins so is taken for JSON that was sent as a form, by mistake.
+                "propertyNames": {"pattern": r"^(?!\s*\{)"},
+                "additionalProperties": {"type": "string"},
+            }
+        },
+        "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+    }
+
+    async def read(self, *, digest: bool) -> Published:
+        """The entries, and the digest for an idempotency key."""
+        call = self.call
+        media, limits = call.media_type, call.gateway.entry_limits
+        return await call.read(partial(entry_bodies.read, media=media, limits=limits, digest=digest))
+
+
+EntryBody = Annotated[_EntryBody, Depends(call_of)]
+"""Entries to publish, kept byte for byte: JSON (one or a batch), NDJSON, a form; any other is one entry."""
+
+
+# ---- options
+
+
+class AddOptions(QueryModel):
+    """XADD's options."""
+
+    nomkstream: Annotated[Flag, Field(description="refuse where the stream is missing")] = False
+    maxlen: Annotated[
+        Annotated[int, Whole(0, _INT64_MAX, format="int64")] | None,
+        Field(description="trim to this many entries"),
+    ] = None
+    minid: Annotated[EntryId | None, Field(description="trim entries with smaller IDs")] = None
+    approx: Annotated[
+        Flag | None, Field(description="trim whole nodes only, which costs less; true by default")
+    ] = None
+    limit: Annotated[
+        Annotated[int, Whole(0, _INT64_MAX, format="int64")] | None,
+        Field(description="trim at most this many; 0 is no limit"),
+    ] = None
+    refs: References | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.maxlen is not None and self.minid is not None:
+            raise wrong("it does not go with minid", at="maxlen")
+        if self.maxlen is None and self.minid is None:
+            for name in ("approx", "limit", "refs"):
+                if name in self.model_fields_set:
+                    raise wrong("it goes with maxlen or minid", at=name)
+        if self.limit is not None and self.approx is False:
+            raise wrong("it goes with approximate trimming", at="limit")
+        return self
+
+    @property
+    def trim(self) -> Trim | None:
+        """The trim behind the publication."""
+        if self.maxlen is None and self.minid is None:
+            return None
+        return Trim(
+            maxlen=self.maxlen,
+            minid=self.minid,
+            approx=self.approx is not False,
+            limit=self.limit,
+            refs=Refs(self.refs or "keep"),
+            count_pending=True,
+        )
+
+    def removes(self, entry_id: int) -> bool:
+        """Whether the trim removes what was just published."""
+        return self.maxlen == 0 or (self.minid is not None and self.minid > entry_id)
+
+    def command(
+        self,
+        stream: str,
+        published: Published,
+        expected: int | Literal["*"] | None = None,
+        key: str | None = None,
+    ) -> XAdd:
+        """The whole command. `expected` is the last ID, `*` any of a stream that exists."""
+        return XAdd(
+            stream=stream,
+            bodies=published.bodies,
+            ids=published.ids,
+            mkstream=not self.nomkstream and expected != "*",
+            trim=self.trim,
+            idempotency=IdempotencyKey(key, published.digest) if key is not None else None,
+            expected_last_id=None if expected == "*" else expected,
+        )
+
+
+# ---- the answer
+
+
+class Added(ResponseModel):
+    """What was stored: `id` for one entry, the others for a batch."""
+
+    duplicate: Annotated[bool, Field(description="the entries were stored already, by an earlier request")]
+    id: IdText = absent()
+    first_id: IdText = absent()
+    last_id: IdText = absent()
+    count: Count = absent()
+    ids: list[IdText] = absent()
+    trimmed: Annotated[Count, Field(description="entries that were trimmed away")] = absent()
+    pending_affected: Annotated[
+        Count, Field(description="trimmed entries that are still pending in a group")
+    ] = absent()
+
+
+def added(reply: replies.Added, *, batch: bool, trims: bool, ids_wanted: bool) -> bytes:
+    """The bytes of `Added`."""
+    if batch:
+        shown = b',"ids":[%b]' % _ids(reply.ids) if ids_wanted else b""
+        first, last, count = reply.ids[0], reply.ids[-1], len(reply.ids)
+        what = b'"first_id":%b,"last_id":%b,"count":%d%b' % (_id(first), _id(last), count, shown)
+    else:
+        what = b'"id":%b' % _id(reply.ids[0])
+    trimmed = b""
+    if trims:
+        trimmed = b',"trimmed":%d,"pending_affected":%d' % (reply.trimmed, reply.pending_affected)
+    return b'{%b,"duplicate":%b%b}' % (what, b"true" if reply.duplicate else b"false", trimmed)
+
+
+def _id(entry_id: int) -> bytes:
+    return b'"%d-%d"' % (ids.ms_of(entry_id), ids.sequence_of(entry_id))
+
+
+def _ids(entry_ids: Sequence[int]) -> bytes:
+    if isinstance(entry_ids, range) and ids.ms_of(entry_ids[0]) == ids.ms_of(entry_ids[-1]):
+        # A batch within one millisecond, as nearly all are: only the sequence differs.
+        between = f'","{ids.ms_of(entry_ids[0])}-'
+        sequences = range(ids.sequence_of(entry_ids[0]), ids.sequence_of(entry_ids[-1]) + 1)
+        return (between[2:] + between.join(map(str, sequences)) + '"').encode()
+    return b",".join(map(_id, entry_ids))

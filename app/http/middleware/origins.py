@@ -1,0 +1,176 @@
+"""Who may call from a browser: the Origin, Host and Sec-Fetch-Site checks, before anything else, and CORS for
+those on the list.
+
+Knows: this host, the allow lists, which paths are pages and probes. Must never know: routes, tokens.
+
+Without it any web page could post to an open local gateway, take entries from a group with an image, or read
+everything by letting its own name resolve to 127.0.0.1.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any, Final
+
+from app.errors import RefusalError
+from app.gateway import Receive
+from app.http.calls import STRANGER, Answer, Header, Scope, Send
+from app.http.middleware.request_id import ASGI
+from app.settings import Settings, host_is_loopback
+
+_DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
+# What a page's script may read of an answer, beside what browsers always show.
+EXPOSED: Final = (
+    b"Location, Retry-After, WWW-Authenticate, Weir-Request-Id, Weir-Durability, Weir-Next-Id, Weir-More, "
+    b"Weir-First-Available, Weir-Generation, Weir-Removed-Upto, Preference-Applied, ETag, "
+    b"Accept-Patch"
+)
+_METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
+_HEADERS: Final = (
+    b"Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, Prefer, "
+    b"Upstash-Encoding, Weir-Chunk, Weir-Encoding, Weir-Epoch, Weir-Producer, Weir-Request-Id"
+)
+_PREFLIGHT_S: Final = 600
+_HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/?#,]+)(?::[0-9]{0,5})?")
+_SITE: Final = b"sec-fetch-site"
+_CHECKED: Final = frozenset({b"host", b"origin", _SITE, b"sec-fetch-mode", b"sec-fetch-dest"})
+_PASSED_MAX: Final = 1_024
+# What a link on any page may lead to: these paths take and change nothing.
+_PAGES: Final = frozenset({b"/", b"/console", b"/docs"})
+_ERROR_PAGES: Final = b"/errors/"
+# Probes address a machine, not a name: they come with any Host, and HTTP/1.0 has none.
+_PROBES: Final = b"/healthz/"
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+
+Found = Mapping[bytes, Sequence[bytes]]
+
+
+class Origins:
+    """Refuses foreign origins and sites and, on loopback or with a list, foreign hosts."""
+
+    def __init__(self, app: ASGI, settings: Settings) -> None:
+        self._app = app
+        self._hosts = frozenset(settings.allowed_hosts)
+        self._origins = frozenset(settings.allowed_origins)
+        self._loopback = settings.is_loopback
+        self._passed: set[Header] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = [header for header in scope["headers"] if header[0] in _CHECKED]
+        if len(found) == 1 and found[0] in self._passed:
+            # As from every client that is no browser: its Host, which is known already.
+            await self._app(scope, receive, send)
+            return
+        by_name: dict[bytes, list[bytes]] = defaultdict(list)
+        for name, value in found:
+            by_name[name].append(value)
+        host = self._host(scope, by_name[b"host"])
+        origins = by_name[b"origin"]
+        if len(origins) > 1:
+            raise RefusalError("origin_refused", "a request has at most one Origin")
+        if not origins:
+            _check_site(scope, by_name)
+            if len(self._passed) < _PASSED_MAX and STRANGER not in scope["state"]:
+                self._passed.add((b"host", by_name[b"host"][0]))
+            await self._app(scope, receive, send)
+            return
+        origin = origins[0].decode("latin-1").lower()
+        if _is_own(origin, host):
+            await self._app(scope, receive, send)
+            return
+        if "*" not in self._origins and origin not in self._origins:
+            raise RefusalError(
+                "origin_refused", "pages from this origin may not call: see the setting allowed_origins"
+            )
+        await self._cross(scope, receive, _exposing(send, origins[0]))
+
+    def knows(self, host: bytes) -> bool:
+        """Whether a request with this Host, and no Origin, has passed before."""
+        return (b"host", host) in self._passed
+
+    def _host(self, scope: Scope, hosts: Sequence[bytes]) -> str:
+        """The Host of a request, if it may be meant for this gateway. Raises `malformed_request`."""
+        probes = scope["raw_path"].startswith(_PROBES) and scope["method"] in _SAFE_METHODS
+        if probes and not hosts and scope.get("http_version") == "1.0":
+            scope["state"][STRANGER] = True
+            return ""
+        if len(hosts) != 1:
+            raise RefusalError("malformed_request", "a request has one header Host")
+        host = hosts[0].decode("latin-1").lower()
+        if not self._is_served(host):
+            if not probes:
+                raise RefusalError(
+                    "origin_refused", "this Host is not served here: see the setting allowed_hosts"
+                )
+            scope["state"][STRANGER] = True
+        return host
+
+    def _is_served(self, host: str) -> bool:
+        """Whether a Host is loopback's or on the list. No attacker's name resolves to one of these."""
+        name = _host_name(host)
+        if host_is_loopback(name) or name in self._hosts or host in self._hosts:
+            return True
+        return not self._loopback and not self._hosts
+
+    async def _cross(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = any(name == b"access-control-request-method" for name, _ in scope["headers"])
+        if scope["method"] == "OPTIONS" and asked:
+            headers = [
+                (b"access-control-allow-methods", _METHODS),
+                (b"access-control-allow-headers", _HEADERS),
+                (b"access-control-max-age", b"%d" % _PREFLIGHT_S),
+            ]
+            await Answer(204, headers=headers)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def _host_name(host: str) -> str:
+    """A Host header without its port; empty if it is none."""
+    match = _HOST.fullmatch(host)
+    return match[1] if match else ""
+
+
+def _check_site(scope: Scope, found: Found) -> None:
+    """Refuse what a page elsewhere makes a browser send without an Origin: images, scripts, frames, forms.
+
+    A link may lead to a page. Browsers do not say where a request comes from over plain http to other
+    machines: there only a token helps.
+    """
+    if all(site in (b"same-origin", b"none") for site in found[_SITE]):
+        return
+    path, navigates = scope["raw_path"], found[b"sec-fetch-mode"] == [b"navigate"]
+    is_page = path in _PAGES or path.startswith(_ERROR_PAGES)
+    if (
+        is_page
+        and navigates
+        and found[b"sec-fetch-dest"] == [b"document"]
+        and scope["method"] in _SAFE_METHODS
+    ):
+        return
+    raise RefusalError(
+        "origin_refused", "pages elsewhere may not call or embed this: see the setting allowed_origins"
+    )
+
+
+def _is_own(origin: str, host: str) -> bool:
+    """Whether an origin is this host: the same name and port, under either scheme (TLS may end before us)."""
+    scheme, _, rest = origin.partition("://")
+    default = _DEFAULT_PORTS.get(scheme)
+    if default is None or not rest:
+        return False
+    return rest.removesuffix(f":{default}") == host.removesuffix(f":{default}")
+
+
+def _exposing(send: Send, origin: bytes) -> Send:
+    async def exposing(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [
+                *message["headers"],
+                (b"access-control-allow-origin", origin),
+                (b"access-control-expose-headers", EXPOSED),
+                (b"vary", b"Origin"),
+            ]
+        await send(message)
+
+    return exposing

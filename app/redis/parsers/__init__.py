@@ -1,0 +1,1 @@
+"""From words to requests: the table of commands and a parser for each."""

@@ -1,0 +1,296 @@
+"""Parses XINFO, commands on the whole keyspace, CONFIG, and commands that need no engine.
+
+Knows: the words and error texts of DEL, EXISTS, TYPE, KEYS, SCAN, CONFIG, PING, TIME and their like.
+Must never know: the bounds of a setting, what is in a stream.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from app.redis import replies
+from app.redis.glob import Glob
+from app.redis.parsers import help as help_texts
+from app.redis.parsers.scan import Bookmarks
+from app.redis.parsers.words import (
+    INTEGER_MAX,
+    Words,
+    echo,
+    group_name,
+    integer,
+    integer_from,
+    stream_name,
+    stream_names,
+    subcommand_syntax,
+    timeout_ms,
+    wrong_arity,
+)
+from app.redis.request import CommandRequest, Visible, at_once, for_engine, for_names
+from app.redis.resp import Resp
+from engine import EngineError, errors
+from engine.commands import (
+    ConfigGet,
+    ConfigSet,
+    DbSize,
+    Delete,
+    Exists,
+    FlushAll,
+    ListStreams,
+    Type,
+    XInfoConsumers,
+    XInfoGroups,
+    XInfoStream,
+    XInfoStreamFull,
+)
+from engine.replies import Listing, Reply, Settings
+
+_SETTINGS: Final = frozenset(
+    {"stream-node-max-bytes", "stream-node-max-entries", "stream-idmp-duration", "stream-idmp-maxsize"}
+)
+_MEMORY_SETTING: Final = "stream-node-max-bytes"
+_MEMORY: Final = re.compile(r"([0-9]{1,20})(b|k|kb|m|mb|g|gb)?", re.IGNORECASE)
+_MEMORY_UNITS: Final = {
+    "": 1, "b": 1, "k": 1_000, "kb": 1 << 10, "m": 1_000_000, "mb": 1 << 20, "g": 1_000_000_000, "gb": 1 << 30
+}  # fmt: skip
+_CURSOR: Final = re.compile(rb"[0-9]{1,20}")
+_CURSOR_MAX: Final = (1 << 64) - 1
+_SCAN_COUNT_DEFAULT: Final = 10
+# A page costs its names.
+_SCAN_COUNT_MAX: Final = 10_000
+# As long as the longest name: a pattern is held against every name, at the cost of both their lengths.
+PATTERN_BYTES_MAX: Final = 512
+
+_BOOKMARKS: Final = Bookmarks()
+
+
+def xinfo_stream(words: Words) -> CommandRequest:
+    """XINFO STREAM key [FULL [COUNT n]]; the options are looked at after the key."""
+    written, stream = words.take(), stream_name(words.take())
+    if not words.left:
+        return for_engine(XInfoStream(stream=stream))
+    try:
+        count = _full_count(words, written)
+    except EngineError as caught:
+        refusal = caught
+
+        def refuse(_: Reply) -> Resp:
+            raise refusal
+
+        return for_engine(XInfoStream(stream=stream), refuse)
+    return for_engine(XInfoStreamFull(stream=stream, count=count))
+
+
+def _full_count(words: Words, written: bytes) -> int | None:
+    """How many entries FULL shows, None for all."""
+    if words.left not in {1, 3} or words.option() != b"FULL":
+        raise subcommand_syntax("xinfo", written)
+    if not words.left:
+        return 10
+    if words.option() != b"COUNT":
+        raise subcommand_syntax("xinfo", written)
+    count = integer(words.take())
+    if count < 0:
+        return 10
+    return count or None
+
+
+def xinfo_groups(words: Words) -> CommandRequest:
+    """XINFO GROUPS key."""
+    _, key = words.rest()
+    return for_engine(XInfoGroups(stream=stream_name(key)))
+
+
+def xinfo_consumers(words: Words) -> CommandRequest:
+    """XINFO CONSUMERS key group."""
+    _, key, group = words.rest()
+    return for_engine(XInfoConsumers(stream=stream_name(key), group=group_name(group)))
+
+
+def xgroup_help(_: Words) -> CommandRequest:
+    """XGROUP HELP."""
+    return at_once(lambda _: list(help_texts.lines("xgroup")))
+
+
+def xinfo_help(_: Words) -> CommandRequest:
+    """XINFO HELP."""
+    return at_once(lambda _: list(help_texts.lines("xinfo")))
+
+
+def config_help(_: Words) -> CommandRequest:
+    """CONFIG HELP."""
+    return at_once(lambda _: list(help_texts.lines("config")))
+
+
+def command_help(_: Words) -> CommandRequest:
+    """COMMAND HELP."""
+    return at_once(lambda _: list(help_texts.lines("command")))
+
+
+def delete(words: Words) -> CommandRequest:
+    """DEL key [key …]; UNLINK is the same."""
+    return for_engine(Delete(streams=stream_names(words.rest())), replies.count)
+
+
+def exists(words: Words) -> CommandRequest:
+    """EXISTS key [key …]; a key that is named twice counts twice."""
+    return for_engine(Exists(streams=stream_names(words.rest())), replies.count)
+
+
+def type_of(words: Words) -> CommandRequest:
+    """TYPE key."""
+    return for_engine(Type(stream=stream_name(words.take())))
+
+
+def dbsize(_: Words) -> CommandRequest:
+    """DBSIZE."""
+    return for_engine(DbSize(), replies.count)
+
+
+def flushall(words: Words) -> CommandRequest:
+    """FLUSHALL [ASYNC|SYNC]."""
+    if words.left > 1 or (words.left and words.option() not in {b"ASYNC", b"SYNC"}):
+        raise errors.syntax_error()
+    return for_engine(FlushAll())
+
+
+def keys(words: Words) -> CommandRequest:
+    """KEYS pattern."""
+    glob = _glob(words.take())
+
+    def shape(reply: Reply, visible: Visible) -> Resp:
+        assert isinstance(reply, Listing), "ListStreams lists"
+        return _matching(reply.names, glob, visible)
+
+    return for_names(ListStreams(prefix=_prefix(glob)), shape)
+
+
+def scan(words: Words) -> CommandRequest:
+    """SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]."""
+    after = _BOOKMARKS.find(_cursor(words.take()))
+    glob, count, streams_too = Glob(b"*"), _SCAN_COUNT_DEFAULT, True
+    while words.left:
+        if words.took(b"COUNT", values=1):
+            count = integer(words.take())
+            if count < 1:
+                raise errors.syntax_error()
+        elif words.took(b"MATCH", values=1):
+            glob = _glob(words.take())
+        elif words.took(b"TYPE", values=1):
+            # There is nothing but streams; any other type is a type that nothing has.
+            streams_too = words.take().lower() == b"stream"
+        else:
+            raise errors.syntax_error()
+
+    def shape(reply: Reply, visible: Visible) -> Resp:
+        assert isinstance(reply, Listing), "ListStreams lists"
+        cursor = 0 if reply.next is None else _BOOKMARKS.put(reply.next)
+        found = _matching(reply.names, glob, visible) if streams_too else []
+        return [b"%d" % cursor, found]
+
+    command = ListStreams(prefix=_prefix(glob), after=after, limit=min(count, _SCAN_COUNT_MAX))
+    return for_names(command, shape)
+
+
+def _cursor(word: bytes) -> int:
+    if not _CURSOR.fullmatch(word) or int(word) > _CURSOR_MAX:
+        raise errors.invalid("ERR invalid cursor")
+    return int(word)
+
+
+def _glob(pattern: bytes) -> Glob:
+    if len(pattern) > PATTERN_BYTES_MAX:
+        raise errors.invalid(f"ERR pattern too long: a pattern has at most {PATTERN_BYTES_MAX} bytes")
+    return Glob(pattern)
+
+
+def _prefix(glob: Glob) -> str:
+    """What the names must begin with, as far as it is whole characters."""
+    return glob.prefix.decode(errors="ignore")
+
+
+def _matching(names: Sequence[str], glob: Glob, visible: Visible) -> list[Resp]:
+    raw = ((name, name.encode()) for name in names)
+    return [word for name, word in raw if glob.matches(word) and visible(name)]
+
+
+def config_get(words: Words) -> CommandRequest:
+    """CONFIG GET pattern [pattern …]: the settings of streams; other names give nothing."""
+    words.take()
+    globs = [_glob(pattern.lower()) for pattern in words.rest()]
+
+    def shape(reply: Reply) -> Resp:
+        assert isinstance(reply, Settings), "ConfigGet gives the settings"
+        named = [(name.encode(), b"%d" % value) for name, value in reply.values]
+        shown = [pair for pair in named if any(glob.matches(pair[0]) for glob in globs)]
+        return [part for pair in shown for part in pair]
+
+    return for_engine(ConfigGet(), shape)
+
+
+def config_set(words: Words) -> CommandRequest:
+    """CONFIG SET name value [name value …]: settings of streams alone; all of them or none."""
+    words.take()
+    if words.left % 2:
+        raise errors.syntax_error()
+    values: dict[str, str] = {}
+    given = words.rest()
+    for raw_name, raw_value in zip(given[::2], given[1::2], strict=True):
+        name = raw_name.decode(errors="replace").lower()
+        if name not in _SETTINGS:
+            raise errors.invalid(
+                f"ERR Unknown option or number of arguments for CONFIG SET - '{echo(raw_name)}'"
+            )
+        if name in values:
+            raise _config_failed(name, "duplicate parameter")
+        value = raw_value.decode(errors="replace")
+        values[name] = _memory(value) if name == _MEMORY_SETTING else value
+    return for_engine(ConfigSet(values=tuple(values.items())))
+
+
+def _memory(value: str) -> str:
+    """Bytes in decimal, of a number with or without a unit."""
+    match = _MEMORY.fullmatch(value)
+    if match is None:
+        raise _config_failed(_MEMORY_SETTING, "argument must be a memory value")
+    return str(int(match[1]) * _MEMORY_UNITS[(match[2] or "").lower()])
+
+
+def _config_failed(name: str, reason: str) -> EngineError:
+    return errors.invalid(f"ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}")
+
+
+def ping(words: Words) -> CommandRequest:
+    """PING [message]."""
+    if words.left > 1:
+        raise wrong_arity("ping")
+    answer: Resp = words.take() if words.left else "PONG"
+    return at_once(lambda _: answer)
+
+
+def echo_back(words: Words) -> CommandRequest:
+    """ECHO message."""
+    message = words.take()
+    return at_once(lambda _: message)
+
+
+def time(_: Words) -> CommandRequest:
+    """TIME: seconds and microseconds of the wall clock."""
+    return at_once(lambda now_us: [b"%d" % part for part in divmod(now_us, 1_000_000)])
+
+
+def wait(words: Words) -> CommandRequest:
+    """WAIT numreplicas timeout: there are no replicas, so nothing is waited for."""
+    integer(words.take())
+    timeout_ms(words.take())
+    return at_once(lambda _: 0)
+
+
+def waitaof(words: Words) -> CommandRequest:
+    """WAITAOF numlocal numreplicas timeout: what was answered before is on this disk, and on no replica."""
+    refusal = "ERR value is out of range, must be between 0 and 1"
+    local = integer_from(words.take(), 0, 1, refusal)
+    integer_from(words.take(), 0, INTEGER_MAX, "ERR value is out of range, must be positive")
+    timeout_ms(words.take())
+    if not local:
+        return at_once(lambda _: [0, 0])
+    return CommandRequest("", (), (), DbSize(), lambda _, __: [1, 0], synced=True)

@@ -1,0 +1,103 @@
+"""Effects: what a session asks its connection to do, in order. Also the limits of a session.
+
+Knows: each effect and the session method that gets its result. Must never know: how an effect is performed.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import UnsetType
+
+from app.http.entries.entry_bodies import EntryLimits
+from app.live.in_flight import ConsumerKey
+from engine.commands import Command, Cursor, XReadGroup
+
+Ref = str | int | UnsetType
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """The base class of effects."""
+
+
+class SendFrame(Effect, frozen=True):
+    """Write these bytes; they deliver `entry_ids` to the consumer of subscription `key`."""
+
+    data: bytes
+    key: int = 0
+    entry_ids: Sequence[int] = ()
+
+
+class Submit(Effect, frozen=True):
+    """Run commands in one turn, then call `done(token, replies)`; if `synced`, once they are on disk."""
+
+    token: int
+    commands: Sequence[Command]
+    synced: bool = False
+
+
+class RunCommand(Effect, frozen=True):
+    """Run this Redis command before any further frame, then call `asked`."""
+
+    ref: Ref
+    command: bytes
+
+
+class Subscribe(Effect, frozen=True):
+    """Follow these streams from their cursors, then call `opened` or `not_opened`."""
+
+    key: int
+    streams: Mapping[str, int | Cursor]
+    last: int | None
+
+
+class FetchPage(Effect, frozen=True):
+    """Take the next page of a stream that is ready, then call `took`."""
+
+    key: int
+    stream: str
+    count_max: int
+    bytes_max: int
+
+
+class AcquireLease(Effect, frozen=True):
+    """Lease a consumer; call `owned` when its previous reader has ended."""
+
+    key: int
+    consumer: ConsumerKey
+
+
+class ReadGroup(Effect, frozen=True):
+    """Read, which may block, then call `delivered`. `going_on`: the previous read delivered entries."""
+
+    key: int
+    command: XReadGroup
+    going_on: bool = False
+
+
+class Unsubscribe(Effect, frozen=True):
+    """End a subscription: its reads, and following its streams."""
+
+    key: int
+
+
+class Close(Effect, frozen=True):
+    """Close the connection."""
+
+    code: int
+    reason: str
+
+
+Effects = list[Effect]
+
+
+class SessionLimits(msgspec.Struct, frozen=True):
+    """Limits of one session: subscriptions, followed streams of all subscriptions, IDs in a frame, IDs in
+    a frame that looks entries up, entries in a frame.
+    """
+
+    subscriptions_max: int
+    streams_max: int
+    ids_max: int
+    lookups_max: int
+    batch_max: int
+    entries: EntryLimits

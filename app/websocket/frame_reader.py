@@ -1,0 +1,132 @@
+"""Parses a client's text messages into frames.
+
+Knows: strict JSON, which text is not a frame, where to find the `ref` of a refused frame.
+Must never know: what a frame does.
+
+Text that is not a JSON object closes the connection. A JSON object with an invalid value (half a surrogate
+pair, a number out of range, too deep nesting) is a refused frame: the client gets an `error` with its `ref`,
+and the connection stays open.
+"""
+
+import json
+import re
+from typing import Final, NoReturn
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from app.errors import RefusalError, invalid, step
+from app.http import strict_json
+from app.http.strict_json import Object
+from app.websocket.effects import Ref
+from app.websocket.frames import CLIENT_FRAMES, Sent
+from app.websocket.frames import Ref as KnownRef
+
+_decode: Final = msgspec.json.Decoder(Sent).decode
+# Names and JSON pointers of the members of each frame.
+_NAMES: Final = {kind: [(field, f"/{field}") for field in kind.__struct_fields__] for kind in CLIENT_FRAMES}
+
+_TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{\]}]', re.DOTALL)
+# A `ref` has at most 128 characters, each of up to 12 bytes if escaped.
+_REF_VALUE: Final = re.compile(r'\s*:\s*("(?:[^"\\]|\\.){0,1536}"|-?[0-9]{1,16})(?=\s*[,}])')
+
+
+class MalformedFrameError(Exception):
+    """The message is not a frame: the connection must close."""
+
+    def __init__(self, refusal: RefusalError) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+
+
+class RefusedFrameError(Exception):
+    """A refused frame; the connection stays open."""
+
+    def __init__(self, refusal: RefusalError, ref: Ref) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+        self.ref = ref
+
+
+def read(text: bytes, depth_max: int) -> Sent:
+    """The frame that `text` is. Raises Malformed for what is no JSON object, Refused for one that is no
+    frame.
+    """
+    try:
+        frame: Sent = _decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        _refuse(text, error, depth_max)
+    if text.count(b'"') != 2 * _strings(frame):
+        _check_members(text, frame, depth_max)
+    return frame
+
+
+def _strings(frame: Sent) -> int:
+    """The number of strings in the frame's text, if no member is repeated and nothing is escaped."""
+    count = 2
+    for name, _ in _NAMES[type(frame)]:
+        value = getattr(frame, name)
+        if value is UNSET:
+            continue
+        count += 1
+        if isinstance(value, str):
+            count += 1
+        elif isinstance(value, Raw):
+            count += bytes(value).count(b'"') // 2
+        elif isinstance(value, list):
+            # Lists of a frame are of IDs alone.
+            count += len(value)
+        elif isinstance(value, dict):
+            count += 2 * len(value)
+    return count
+
+
+def _check_members(text: bytes, frame: Sent, depth_max: int) -> None:
+    """Refuse repeated members and invalid values."""
+    try:
+        value = strict_json.parse(text, depth_max=depth_max)
+    except RefusalError as refusal:
+        raise RefusedFrameError(refusal, frame.ref) from None
+    assert isinstance(value, Object), "it was parsed as a frame"
+    inner = dict(value).get("streams")
+    for where, members in (("", value), ("/streams", inner)):
+        twice = strict_json.repeated_name(members) if isinstance(members, Object) else None
+        if twice is not None:
+            raise RefusedFrameError(invalid(f"{where}/{step(twice)}", "the member stands twice"), frame.ref)
+
+
+def _refuse(text: bytes, error: Exception, depth_max: int) -> NoReturn:
+    """Raise the error for text that could not be parsed as a frame."""
+    try:
+        value = strict_json.parse(text, depth_max=depth_max)
+    except strict_json.ContentRefusalError as refusal:
+        raise RefusedFrameError(refusal, _ref_in(text)) from None
+    except RefusalError as refusal:
+        raise MalformedFrameError(refusal) from None
+    if not isinstance(value, Object):
+        raise MalformedFrameError(strict_json.malformed("a frame is a JSON object"))
+    what, _, place = str(error).partition(" - at `$")
+    pointer = place.rstrip("`").replace("[...]", "").replace("[", "/").replace("]", "").replace(".", "/")
+    raise RefusedFrameError(invalid(pointer, what.replace("`", "")), _ref_in(text)) from None
+
+
+def _ref_in(text: bytes) -> Ref:
+    """The `ref` of a frame that could not be parsed; UNSET if it has no valid one."""
+    chars, depth = text.decode(), 0
+    for match in _TOKEN.finditer(chars):
+        token = match[0]
+        if token in ("[", "{"):
+            depth += 1
+        elif token in ("]", "}"):
+            depth -= 1
+        elif depth == 1 and (value := _REF_VALUE.match(chars, match.end())) and json.loads(token) == "ref":
+            return _usable(value[1])
+    return UNSET
+
+
+def _usable(text: str) -> Ref:
+    try:
+        known: str | int = msgspec.json.decode(text, type=KnownRef)
+    except msgspec.MsgspecError:
+        return UNSET
+    return known
