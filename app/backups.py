@@ -6,53 +6,36 @@ Knows: the directory of backups, the result of the last one. Must never know: ro
 import asyncio
 import threading
 from pathlib import Path
-from typing import Final, Literal
-
-from pydantic import ConfigDict
+from typing import Literal, NamedTuple
 
 from app import logs
 from app.errors import RefusalError, invalid
-from app.http.models import Count, Milliseconds, ResponseModel
 from app.settings import Settings
 from engine import Clock, LogRefusedError, StorageLockedError, StorageRefusedError, back_up
 
 
-class BackupState(ResponseModel):
+class LastBackup(NamedTuple):
     """The last backup since the gateway started, or the one under way. Counts are null until it is done."""
 
-    model_config = ConfigDict(frozen=True)
-
-    state: Literal["none", "running", "done", "failed"]
-    name: str | None
-    started_ms: Milliseconds | None
-    ended_ms: Milliseconds | None
-    files: Count | None
-    frames: Count | None
-    bytes: Count | None
-    error: str | None
-
-
-_NONE: Final = BackupState.model_construct(
-    state="none",
-    name=None,
-    started_ms=None,
-    ended_ms=None,
-    files=None,
-    frames=None,
-    bytes=None,
-    error=None,
-)
+    state: Literal["none", "running", "done", "failed"] = "none"
+    name: str | None = None
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    files: int | None = None
+    frames: int | None = None
+    bytes: int | None = None
+    error: str | None = None
 
 
 class Backups:
     """`last` is changed by the thread of a backup when it ends, as a whole."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        self.last = _NONE
+        self.last = LastBackup()
         self._settings = settings
         self._clock = clock
 
-    async def start(self, name: str) -> BackupState:
+    async def start(self, name: str) -> LastBackup:
         """Begin a backup of this name, a plain one, below `backup_dir`, and do not wait for it.
 
         Raises `not_configured`, `invalid`, `busy`.
@@ -65,23 +48,20 @@ class Backups:
             raise invalid("/name", "there is a backup of this name already")
         if self.last.state == "running":
             raise RefusalError("busy", f"the backup {self.last.name} is under way: GET tells when it is done")
-        begun = _NONE.model_copy(
-            update={"state": "running", "name": name, "started_ms": self._clock.wall_ms()}
-        )
-        self.last = begun
+        self.last = begun = LastBackup("running", name, self._clock.wall_ms())
         # A daemon thread: a shutdown does not wait. An unfinished backup is not valid.
         threading.Thread(target=self._run, args=(begun, place), name="weir-backup", daemon=True).start()
         return begun
 
-    def _run(self, begun: BackupState, place: Path) -> None:
+    def _run(self, begun: LastBackup, place: Path) -> None:
         log = logs.get()
         try:
             copied = back_up(self._settings.data, place)
         except (LogRefusedError, StorageLockedError, StorageRefusedError, OSError) as error:
-            reason = str(error)  # a sentence for people: no trace would tell them more
+            reason = str(error)  # a sentence for people: no trace would say more
             log.critical("backup failed", name=begun.name, reason=reason)
-            end: dict[str, object] = {"state": "failed", "error": reason}
+            end = begun._replace(state="failed", error=reason)
         else:
             log.info("backup done", name=begun.name, frames=copied.frames, bytes=copied.bytes)
-            end = {"state": "done", "files": copied.files, "frames": copied.frames, "bytes": copied.bytes}
-        self.last = begun.model_copy(update={"ended_ms": self._clock.wall_ms(), **end})
+            end = begun._replace(state="done", files=copied.files, frames=copied.frames, bytes=copied.bytes)
+        self.last = end._replace(ended_ms=self._clock.wall_ms())

@@ -13,12 +13,10 @@ from app.auth import AccessPolicy, OpenPolicy
 from app.backups import Backups
 from app.dead_letter_log import DeadLetterLog
 from app.errors import RefusalError, to_refusal
-from app.http.entries.entry_bodies import EntryLimits
-from app.http.entries.entry_pages import ReadLimits
+from app.limits import CommandLimits, EntryLimits, ReadLimits
 from app.live.feeds import Feeds
 from app.live.leases import ConsumerLeases
 from app.memory_limit import MemoryLog
-from app.redis import CommandLimits
 from app.settings import Settings
 from engine import Clock, EngineError, EngineProtocol, errors
 
@@ -56,27 +54,9 @@ class Gateway:
         self.policy = policy or OpenPolicy()
         self.phase = Phase.STARTING
         self.progress: RecoveryProgress | None = None
-        self.entry_limits = EntryLimits(
-            entries_max=settings.batch_entries_max,
-            entry_bytes_max=settings.entry_bytes_max,
-            fields_max=settings.entry_fields_max,
-            depth_max=settings.json_depth_max,
-        )
-        self.read_limits = ReadLimits(
-            count_default=min(settings.count_default, settings.count_max),
-            count_max=settings.count_max,
-            bytes_max=settings.answer_bytes_max,
-            wait_ms_max=settings.wait_ms_max,
-        )
-        self.command_limits = CommandLimits(
-            entry_bytes_max=settings.entry_bytes_max,
-            entry_fields_max=settings.entry_fields_max,
-            ids_max=settings.ids_max,
-            lookups_max=settings.lookups_max,
-            request_streams_max=settings.request_streams_max,
-            rows_max=settings.count_max,
-            answer_bytes_max=settings.answer_bytes_max,
-        )
+        self.entry_limits = EntryLimits.of(settings)
+        self.read_limits = ReadLimits.of(settings)
+        self.command_limits = CommandLimits.of(settings)
         self.dead_letters = DeadLetterLog()
         self.backups = Backups(settings, clock)
         self._engine: EngineProtocol | None = None

@@ -26,7 +26,7 @@ from app.http.middleware.origins import Origins
 from app.http.middleware.paths import Paths
 from app.http.middleware.request_id import Envelope
 from app.http.operations.operation import Operation
-from app.http.operations.routing import RouteTable, answer
+from app.http.operations.table import RouteTable
 from app.lifespan import EngineLife, check_exposure, prepare, serve_lifespan
 from app.openapi import document
 from app.settings import Settings, load
@@ -111,7 +111,7 @@ class App:
             return
         route, names = found
         called = partial(Call, self.gateway, scope, receive, names)
-        ready = await answer(route, called, scope["state"]["request_id"])
+        ready = await route.respond(called, scope["state"]["request_id"])
         await ready(scope, receive, send)
 
 

@@ -39,6 +39,14 @@ def test_the_map_is_the_tree() -> None:
     assert _on_the_map() == _in_the_tree()
 
 
+def test_packages_of_the_gateway_hold_few_modules() -> None:
+    """More than sixteen are not taken in at a glance; fewer than four need no folder."""
+    folders = {file.parent for file in (ROOT / "app").rglob("__init__.py")}
+    counts = {str(folder.relative_to(ROOT)): len(list(folder.glob("*.py"))) for folder in folders}
+    assert len(counts) > 10
+    assert {name: count for name, count in counts.items() if not 4 <= count <= 16} == {}
+
+
 def test_every_file_that_the_page_names_exists() -> None:
     """A newcomer follows them."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

@@ -6,11 +6,11 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field
 
 from app.auth import Action
-from app.backups import BackupState
+from app.backups import LastBackup
 from app.http.calls import Answer
 from app.http.models import Count, Milliseconds, RequestModel, ResponseModel, wrong
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 from engine import EngineProtocol
 
 router: Final = Router("gateway")
@@ -34,6 +34,24 @@ class NewBackup(RequestModel):
     """A backup to begin, in a new directory of this name below the setting `backup_dir`."""
 
     name: Annotated[str, AfterValidator(_check_name), Field(json_schema_extra={"pattern": f"^{_NAME}$"})]
+
+
+class BackupState(ResponseModel):
+    """The last backup since the gateway started, or the one under way. Counts are null until it is done."""
+
+    state: Literal["none", "running", "done", "failed"]
+    name: str | None
+    started_ms: Milliseconds | None
+    ended_ms: Milliseconds | None
+    files: Count | None
+    frames: Count | None
+    bytes: Count | None
+    error: str | None
+
+    @classmethod
+    def of(cls, last: LastBackup) -> "BackupState":
+        """As the gateway has it."""
+        return cls.model_construct(**last._asdict())
 
 
 class RewriteState(ResponseModel):
@@ -87,10 +105,10 @@ async def get_rewrite(call: CallParameter) -> RewriteState:
 )
 async def start_backup(call: CallParameter, given: NewBackup) -> Answer:
     """Begin a backup; it holds everything that was acknowledged before."""
-    return call.accepted(await call.gateway.backups.start(given.name), _BACKUP)
+    return call.accepted(BackupState.of(await call.gateway.backups.start(given.name)), _BACKUP)
 
 
 @router.get(_BACKUP, Action.ADMIN, model=BackupState)
 async def get_backup(call: CallParameter) -> BackupState:
     """Show the last backup, or the one under way."""
-    return call.gateway.backups.last
+    return BackupState.of(call.gateway.backups.last)

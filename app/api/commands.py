@@ -10,7 +10,7 @@ from app.http.calls import Answer
 from app.http.media import JSON
 from app.http.models import Base64Flag, ResponseModel, absent
 from app.http.operations.binder import Body, CallParameter, call_of
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 from app.redis import CommandRequest, bodies, executor
 from app.redis.bodies import Encoding
 from app.redis.executor import Parsed

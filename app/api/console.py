@@ -17,7 +17,7 @@ from app.http import files as web
 from app.http.calls import Answer
 from app.http.files import File, fresh, is_shown
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 
 router: Final = Router("gateway")
 

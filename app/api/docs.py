@@ -16,7 +16,7 @@ from app.errors import CODES, RefusalError
 from app.http.calls import HTML, Answer
 from app.http.files import File, file, fresh
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 
 router: Final = Router("gateway")
 

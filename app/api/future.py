@@ -6,7 +6,7 @@ from app.auth import Access
 from app.errors import not_implemented
 from app.http.calls import Answer
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 
 router: Final = Router("gateway")
 

@@ -4,14 +4,13 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from app.api.backup import RewriteState
+from app.api.backup import BackupState, RewriteState
 from app.auth import Access, Action
-from app.backups import BackupState
 from app.gateway import Gateway, Phase
 from app.http.calls import Answer
 from app.http.models import Count, Milliseconds, ResponseModel, absent
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 from app.version import VERSION
 from engine import EngineProtocol
 
@@ -146,7 +145,7 @@ async def get_status(call: CallParameter) -> GatewayStatus:
             failed=gateway.failed_conversations,
         ),
         rewrite=RewriteState.of(engine),
-        backup=gateway.backups.last,
+        backup=BackupState.of(gateway.backups.last),
     )
 
 

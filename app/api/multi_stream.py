@@ -15,8 +15,7 @@ from app.http import media, query
 from app.http.calls import Answer
 from app.http.entries import entry_bodies
 from app.http.entries.deliveries import DeliveredEntry, deliveries, no_history, nothing_delivered
-from app.http.entries.entry_bodies import EntryLimits
-from app.http.entries.entry_pages import ReadLimits, gap_refused, page, preferred_wait_ms
+from app.http.entries.entry_pages import gap_refused, page, preferred_wait_ms
 from app.http.entries.publishing import NewEntry
 from app.http.models import (
     NAME_SCHEMA,
@@ -35,7 +34,8 @@ from app.http.models import (
 )
 from app.http.models import IdempotencyKey as KeyText
 from app.http.operations.binder import Body, CallParameter, call_of
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
+from app.limits import EntryLimits, ReadLimits
 from engine import ids
 from engine.commands import Chunk, Cursor, DescribeGroup, IdempotencyKey, Publish, XAdd, XRead, XReadGroup
 from engine.replies import Entries, GroupRead, Published, Reply, Republished, StreamsRead

@@ -23,7 +23,7 @@ from app.http.models import (
     capped,
 )
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 from app.redis.glob import Glob
 from engine import ids
 from engine.apportion import apportion

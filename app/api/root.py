@@ -4,7 +4,7 @@ from typing import Final
 
 from app.auth import Access
 from app.http.models import ResponseModel
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 from app.version import VERSION
 
 router: Final = Router("gateway")

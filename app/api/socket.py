@@ -9,7 +9,7 @@ from app.gateway import Gateway, Receive
 from app.http import query
 from app.http.calls import Answer, Call, Scope, Send
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 from app.openapi import asyncapi
 from app.transport.asgi_socket import AsgiSocket
 from app.transport.websocket_connection import WebSocketConnection

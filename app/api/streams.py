@@ -27,7 +27,7 @@ from app.http.models import (
     capped,
 )
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 from engine import commands, ids
 from engine.commands import (
     Command,

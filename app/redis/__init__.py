@@ -9,7 +9,6 @@ Must never know: HTTP, tokens, the clock, how the engine runs a command.
 """
 
 from app.redis.bounds import (
-    CommandLimits,
     check_probed,
     check_written,
     checked,
@@ -26,7 +25,6 @@ __all__ = [
     "COMMANDS",
     "EXECABORT",
     "Action",
-    "CommandLimits",
     "CommandRequest",
     "Resp",
     "Visible",

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from app.limits import CommandLimits
 from app.redis.request import CommandRequest
 from engine import EngineError, entries, errors, ids
 from engine.commands import (
@@ -40,8 +41,6 @@ _FIELD_BYTES_MIN: Final = 6
 _PRODUCTION_BYTES_MAX: Final = 512
 # Consumers and pending entries that XINFO STREAM FULL shows: each takes up to 15 µs of one turn.
 _FULL_ROWS_MAX: Final = 1_000
-# Maximum words of a command besides fields, streams and IDs.
-_OPTIONS_MAX: Final = 64
 
 _GO_ON: Final = "use COUNT, and go on behind the last ID"
 _COUNT_LESS: Final = "use a smaller COUNT"
@@ -52,23 +51,6 @@ _WAYS_ROUND: Final[dict[type[object], str]] = {
     XInfoConsumers: "GET /v1/streams/{stream}/groups/{group}/consumers gives them in pages",
     ListStreams: "use SCAN, with a smaller COUNT",
 }
-
-
-class CommandLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one command and its reply, named like the settings; `rows_max` is `count_max`."""
-
-    entry_bytes_max: int
-    entry_fields_max: int
-    ids_max: int
-    lookups_max: int
-    request_streams_max: int
-    rows_max: int
-    answer_bytes_max: int
-
-    @property
-    def words_max(self) -> int:
-        """Maximum words of a command, which follows from the other limits."""
-        return 2 * max(self.entry_fields_max, self.request_streams_max) + self.ids_max + _OPTIONS_MAX
 
 
 # ---- what a command carries

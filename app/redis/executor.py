@@ -15,7 +15,8 @@ import msgspec
 from app import redis
 from app.auth import Action
 from app.http.calls import Call
-from app.redis import CommandLimits, CommandRequest, bodies
+from app.limits import CommandLimits
+from app.redis import CommandRequest, bodies
 from app.redis.bodies import Encoding, Words
 from engine import EngineError, errors
 from engine.commands import Command

@@ -20,7 +20,7 @@ from app.http.calls import Answer
 from app.http.middleware import codings
 from app.http.middleware.origins import Origins
 from app.http.middleware.request_id import SAFETY, Envelope
-from app.http.operations.routing import RouteTable, answer
+from app.http.operations.table import RouteTable
 from app.transport.coalescing import PublishCoalescer
 from app.transport.http_connection import HttpConnection, Limits, status_line
 from app.transport.inline import InlineCall, InlineHandler
@@ -96,7 +96,7 @@ class PendingRequest:
         target, query, head, *_ = self.request
         scope = {"headers": head.headers, "query_string": query, "state": {"request_id": self.request_id}}
         called = partial(InlineCall, gateway, scope, target.names, self.body)
-        handler = answer(target.route, called, self.request_id)
+        handler = target.route.respond(called, self.request_id)
         return InlineHandler(gateway.engine, handler, self.finish).begin()
 
     def serve(self) -> None:

@@ -16,7 +16,7 @@ from app.errors import RefusalError
 from app.http.middleware.origins import Origins
 from app.http.middleware.paths import segments
 from app.http.operations.operation import Operation
-from app.http.operations.routing import RouteTable
+from app.http.operations.table import RouteTable
 from app.settings import Settings
 from engine import EngineError
 

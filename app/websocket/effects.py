@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import UnsetType
 
-from app.http.entries.entry_bodies import EntryLimits
+from app.limits import EntryLimits
 from app.live.in_flight import ConsumerKey
 from engine.commands import Command, Cursor, XReadGroup
 

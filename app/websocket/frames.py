@@ -17,9 +17,10 @@ from app import errors, names
 from app.errors import RefusalError, invalid
 from app.http import media, query
 from app.http.entries import deliveries, entry_bodies
-from app.http.entries.entry_bodies import EntryLimits, Published
+from app.http.entries.entry_bodies import Published
 from app.http.entries.publishing import AddOptions
 from app.http.operations.binder import bind_query
+from app.limits import EntryLimits
 from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN
 from app.settings import Settings
 from engine import ids

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from app.auth import Action
 from app.errors import RefusalError
-from app.http.entries.entry_bodies import EntryLimits
+from app.limits import EntryLimits
 from app.live.feeds import FeedPage
 from app.websocket.effects import (
     AcquireLease,

@@ -10,7 +10,8 @@ from app.api import future
 from app.auth import Access, Action, Principal
 from app.errors import CODES, slug
 from app.http.calls import Answer
-from app.http.operations.operation import Operation, Router
+from app.http.operations.operation import Operation
+from app.http.operations.router import Router
 from app.main import ROUTES, create_app
 from app.settings import Settings
 from engine import Engine, SystemClock

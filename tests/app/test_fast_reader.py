@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from app.errors import RefusalError
 from app.http import strict_json
 from app.http.entries import entry_bodies, values
-from app.http.entries.entry_bodies import EntryLimits, Published
+from app.http.entries.entry_bodies import Published
 from app.http.media import MediaType
+from app.limits import EntryLimits
 from engine import EngineError
 
 LIMITS = EntryLimits(entries_max=20, entry_bytes_max=200, fields_max=4, depth_max=8)

@@ -13,9 +13,9 @@ from app.api import multi_stream
 from app.api.groups.pending import Acknowledgement
 from app.errors import RefusalError
 from app.http.entries import entry_bodies
-from app.http.entries.entry_bodies import EntryLimits
 from app.http.media import MediaType
 from app.http.operations import binder
+from app.limits import EntryLimits
 from app.redis import bodies
 from app.redis.bodies import Encoding
 from app.settings import Settings

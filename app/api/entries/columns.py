@@ -24,7 +24,7 @@ from app.http.calls import Answer
 from app.http.entries.entry_pages import WHERE, EntryRange, gap_refused, where
 from app.http.models import Count, EntryId, Flag, ResponseModel, StreamName, Whole, absent, wrong
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 from app.settings import Settings
 from engine import ids
 from engine.commands import Command, DescribeEdges, XRange

@@ -44,7 +44,8 @@ from app.http.models import (
     wrong,
 )
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router, bound
+from app.http.operations.operation import bound
+from app.http.operations.router import Router
 from app.sse.tails import end_with
 from engine import entries, ids, replies
 from engine.commands import Cursor, DescribeEdges, Refs, XDelEx, XRange, XRead

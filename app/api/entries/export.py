@@ -20,7 +20,7 @@ from app.http.calls import Answer, Pieces
 from app.http.entries.entry_pages import WHERE, DirectedRange, gap_refused, gap_text, where
 from app.http.models import INTEGER_MAX, EntryId, StreamName, Whole
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 from engine import ids
 from engine.commands import Command, DescribeEdges, XRange, XRead
 from engine.replies import Edges, Entries, Gap, Reply, StreamsRead

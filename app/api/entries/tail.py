@@ -22,7 +22,8 @@ from app.http.models import (
     Whole,
 )
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Operation, Router
+from app.http.operations.operation import Operation
+from app.http.operations.router import Router
 from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN, RELEASED_ONLY_MS
 from app.sse.consumers import ConsumerOptions, ConsumerSource
 from app.sse.cursors import TailOptions, mark_for, parse_composite

@@ -28,7 +28,7 @@ from app.http.models import (
     absent,
 )
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 from engine import commands, ids
 from engine.commands import XAutoClaim, XClaim
 from engine.replies import AutoClaimed, Claimed, Delivered

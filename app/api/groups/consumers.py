@@ -36,7 +36,7 @@ from app.http.models import (
     capped,
 )
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 from engine import errors
 from engine.commands import (
     Cursor,

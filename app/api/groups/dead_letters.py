@@ -33,7 +33,7 @@ from app.http.models import (
     wrong,
 )
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 from engine import EngineError, ids
 from engine.commands import TURN_REDRIVEN_MAX, DescribeGroup, FindDeadLetters, IdempotencyKey, Redrive
 from engine.replies import DeadLettersFound, GroupInfo, Redriven, Reply

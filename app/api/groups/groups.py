@@ -25,7 +25,7 @@ from app.http.models import (
     capped,
 )
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 from engine import errors, ids
 from engine.commands import Cursor, DescribeGroup, EnsureGroup, RemoveGroup, UpdateGroup, XInfoGroups
 from engine.replies import GroupInfo, Reply

@@ -30,7 +30,7 @@ from app.http.models import (
     capped,
 )
 from app.http.operations.binder import CallParameter
-from app.http.operations.operation import Router
+from app.http.operations.router import Router
 from engine import ids
 from engine.commands import BuryEntries, Nack, NackMode, Refs, XAck, XAckDel, XNack, XPending, XPendingRange
 from engine.replies import Buried, Deletions, PendingEntry, PendingList, PendingSummary, Reply

@@ -21,6 +21,7 @@ from app.http.entries.values import INT64_MIN, UINT64_MAX, Value, form_pair, fro
 from app.http.entries.values import fields as fields_of
 from app.http.media import MediaType
 from app.http.strict_json import Json, Number, Object
+from app.limits import EntryLimits
 from engine import entries, ids
 from engine.commands import AutoSequence, NewId
 
@@ -33,15 +34,6 @@ _BLANKS: Final = b" \t\r\n"
 # Beyond this a single entry's names are counted before it is read; its own members are no fields.
 _CROWDED_BYTES_MIN: Final = 64 << 10
 _MEMBERS_MAX: Final = 8
-
-
-class EntryLimits(msgspec.Struct, frozen=True):
-    """What one body may hold: entries, bytes an entry (as stored), fields an entry, levels of JSON."""
-
-    entries_max: int
-    entry_bytes_max: int
-    fields_max: int
-    depth_max: int
 
 
 class Published(msgspec.Struct, frozen=True):

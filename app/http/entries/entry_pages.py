@@ -7,7 +7,6 @@ kept.
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal, Self
 
-import msgspec
 import orjson
 from pydantic import Field, model_validator
 
@@ -28,6 +27,7 @@ from app.http.models import (
     absent,
     wrong,
 )
+from app.limits import ReadLimits
 from engine import ids, replies
 from engine.commands import Cursor
 from engine.replies import Edges, Entries
@@ -46,15 +46,6 @@ _EXCLUSIVE: Final = (
     ("wait", "until"),
     *(("last", other) for other in ("start", "end", "since", "until", "after", "reverse", "count", "wait")),
 )
-
-
-class ReadLimits(msgspec.Struct, frozen=True):
-    """What one answer may hold and how long it may be waited for."""
-
-    count_default: int
-    count_max: int
-    bytes_max: int
-    wait_ms_max: int
 
 
 # ---- what is asked for
