@@ -167,7 +167,7 @@ class Keyspace:
         self._names: list[str] = []
         self._gone: list[str] = []
         # Shared by all streams.
-        self._views = DecodedNodeCache()
+        self._node_cache = DecodedNodeCache()
 
     def find(self, name: str) -> Key | None:
         """The stream of that name."""
@@ -179,7 +179,7 @@ class Keyspace:
         self._drop_gone()
         self.keys[name] = key
         key.footprint.join(self.memory.streams)
-        key.stream.views = self._views
+        key.stream.node_cache = self._node_cache
         insort(self._names, name)
 
     def remove(self, name: str) -> None:

@@ -7,13 +7,13 @@ The bytes are those of the stored texts; of a node with deleted entries they are
 left, for its text is not taken apart. Sums are weights as `SealedNode` has them, `count << 64 | bytes`.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from engine import entries, ids
+from engine import ids
+from engine.live_entries import LiveEntries
 from engine.nodes import Node, OpenNode, SealedNode, live_place, weight_of
-from engine.stream import Stream
 
 _BYTES: Final = (1 << 64) - 1
 
@@ -25,26 +25,26 @@ class Amount(NamedTuple):
     size: int
 
 
-def amount_below(stream: Stream, bound: int) -> Amount:
+def amount_below(stream: LiveEntries, bound: int) -> Amount:
     """What lies below `bound`."""
     if bound > stream.last_live_id:
         total = _below_open(stream)
         if stream.open is not None:
             total += stream.open.live << 64 | _node_bytes(stream.open, stream.open.live, len(stream.open.ids))
         return _amount(total)
-    node = _node_of(stream, bound)
+    node = stream.node_of(bound)
     if node is None:
         return Amount(0, 0)
     before = _amount(stream.nodes.weight_below(node.first, weight_of))
     if isinstance(node, SealedNode) and bound > node.last:
         return _amount((before.live << 64 | before.size) + node.weight)
-    place = _place(stream, node, bound)
+    place = stream.place_of(node, stream.texts_of(node), bound)
     live = place - (node.deleted & (1 << place) - 1).bit_count()
     inside = _bytes_before(stream, node, place, live)
     return Amount(before.live + live, before.size + inside)
 
 
-def count_within(stream: Stream, bytes_max: int) -> int:
+def count_within(stream: LiveEntries, bytes_max: int) -> int:
     """How many entries from the first one on take at most `bytes_max` together."""
     found = stream.nodes.seek(weight_of, _bytes_of, bytes_max)
     if found is None:
@@ -55,7 +55,7 @@ def count_within(stream: Stream, bytes_max: int) -> int:
     return (found[0] >> 64) + _count_within(stream, found[1], bytes_max - (found[0] & _BYTES))
 
 
-def id_at(stream: Stream, number: int, *, roughly: bool = False) -> int:
+def id_at(stream: LiveEntries, number: int, *, roughly: bool = False) -> int:
     """The ID of the entry that `number` others stand before; `roughly`: of the last one of its node, which
     takes no look inside.
     """
@@ -67,11 +67,9 @@ def id_at(stream: Stream, number: int, *, roughly: bool = False) -> int:
         before = _below_open(stream) >> 64
     else:
         before, node = found[0] >> 64, found[1]
-    if isinstance(node, OpenNode):
-        return node.ids[live_place(node.deleted, number - before)]
-    if roughly:
+    if roughly and isinstance(node, SealedNode):
         return node.last
-    return entries.id_of(stream.views.of(node.text)[live_place(node.deleted, number - before)])
+    return stream.id_at(node, live_place(node.deleted, number - before))
 
 
 def _amount(total: int) -> Amount:
@@ -86,26 +84,9 @@ def _bytes_of(total: int) -> int:
     return total & _BYTES
 
 
-def _below_open(stream: Stream) -> int:
+def _below_open(stream: LiveEntries) -> int:
     """The sum over all sealed nodes."""
     return stream.nodes.weight_below(ids.ID_MAX + 1, weight_of)
-
-
-def _node_of(stream: Stream, bound: int) -> Node | None:
-    if stream.open is not None and bound >= stream.open.first:
-        return stream.open
-    floor = stream.nodes.floor(bound)
-    return floor[1] if floor else None
-
-
-def _texts(stream: Stream, node: Node) -> list[bytes]:
-    return node.stored if isinstance(node, OpenNode) else stream.views.of(node.text)
-
-
-def _place(stream: Stream, node: Node, bound: int) -> int:
-    if isinstance(node, OpenNode):
-        return bisect_left(node.ids, bound)
-    return bisect_left(_texts(stream, node), bound, key=entries.id_of)
 
 
 def _node_bytes(node: Node, live: int, held: int) -> int:
@@ -113,17 +94,17 @@ def _node_bytes(node: Node, live: int, held: int) -> int:
     return size if live == held else size * live // held
 
 
-def _bytes_before(stream: Stream, node: Node, place: int, live: int) -> int:
+def _bytes_before(stream: LiveEntries, node: Node, place: int, live: int) -> int:
     """The bytes of the `live` entries before a place."""
     if not node.deleted:
-        return sum(map(len, _texts(stream, node)[:place]))
-    held = len(_texts(stream, node))
+        return sum(map(len, stream.texts_of(node)[:place]))
+    held = len(stream.texts_of(node))
     return _node_bytes(node, live, held)
 
 
-def _count_within(stream: Stream, node: Node, bytes_max: int) -> int:
+def _count_within(stream: LiveEntries, node: Node, bytes_max: int) -> int:
     """How many live entries of the node take at most `bytes_max` together."""
-    texts = _texts(stream, node)
+    texts = stream.texts_of(node)
     if not node.deleted:
         return bisect_right(list(accumulate(map(len, texts))), bytes_max)
     sums = [_node_bytes(node, live, len(texts)) for live in range(1, node.live + 1)]

@@ -16,8 +16,8 @@ from engine.nodes import SealedNode, Tally, Text
 # Nodes a block of the list: small, since counting between two IDs walks part of one.
 _BLOCK_NODES_MAX: Final = 64
 # Texts taken apart are kept for walks entry by entry. So many at most, so many bytes, at least one.
-VIEWS_MAX: Final = 64
-VIEWS_BYTES_MAX: Final = 4 << 20
+DECODED_NODES_MAX: Final = 64
+DECODED_BYTES_MAX: Final = 4 << 20
 
 
 class SealedNodes(SortedMap[SealedNode]):
@@ -78,36 +78,36 @@ class DecodedNodeCache:
     once.
     """
 
-    __slots__ = ("_views",)
+    __slots__ = ("_decoded",)
 
     def __init__(self) -> None:
         # The one that was used longest ago first.
-        self._views: dict[Text, list[bytes]] = {}
+        self._decoded: dict[Text, list[bytes]] = {}
 
     def __len__(self) -> int:
-        return len(self._views)
+        return len(self._decoded)
 
     def __contains__(self, text: Text) -> bool:
-        return text in self._views
+        return text in self._decoded
 
     def of(self, text: Text) -> list[bytes]:
         """The single entries of a text."""
-        found = self._views.pop(text, None)
+        found = self._decoded.pop(text, None)
         if found is None:
             found = entries.texts(text.plain())
             self._make_room(text.size)
-        self._views[text] = found
+        self._decoded[text] = found
         return found
 
-    def exchange(self, gone: Text, text: Text, single: list[bytes]) -> None:
+    def replace(self, gone: Text, text: Text, single: list[bytes]) -> None:
         """Keep what is at hand of a new text that takes the place of another."""
-        self._views.pop(gone, None)
+        self._decoded.pop(gone, None)
         self._make_room(text.size)
-        self._views[text] = single
+        self._decoded[text] = single
 
     def _make_room(self, size: int) -> None:
-        left = VIEWS_BYTES_MAX - size - sum(text.size for text in self._views)
-        while self._views and (left < 0 or len(self._views) >= VIEWS_MAX):
-            oldest = next(iter(self._views))
+        left = DECODED_BYTES_MAX - size - sum(text.size for text in self._decoded)
+        while self._decoded and (left < 0 or len(self._decoded) >= DECODED_NODES_MAX):
+            oldest = next(iter(self._decoded))
             left += oldest.size
-            del self._views[oldest]
+            del self._decoded[oldest]

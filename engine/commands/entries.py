@@ -183,7 +183,7 @@ def xdel(turn: Turn, command: types.XDel) -> int:
     key = turn.keyspace.find(command.stream)
     if key is None:
         return 0
-    gone = list(key.stream.find_each(command.ids, removing=True))
+    gone = list(key.stream.find_to_remove(command.ids))
     if gone:
         turn.emit(Remove(command.stream, gone, tombstone=True))
     return len(gone)
@@ -210,7 +210,7 @@ def delete_each(turn: Turn, stream: str, key: Key, wanted: Sequence[int], refs: 
     ordered = sorted(set(wanted))
     staying = referenced(key, ordered) if refs is types.Refs.ACKED else set[int]()
     going = (entry_id for entry_id in ordered if entry_id not in staying)
-    gone = list(key.stream.find_each(going, removing=True))
+    gone = list(key.stream.find_to_remove(going))
     if refs is types.Refs.DELETE:
         # Those of entries that are not there too.
         remove_references(turn, stream, ordered)

@@ -123,7 +123,8 @@ def _found(turn: Turn, command: weir_commands.Redrive) -> tuple[list[tuple[int, 
     if key is None:
         return [], command.upto
     wanted = sorted(set(command.ids))
-    texts = key.stream.find_each(wanted[:TURN_REDRIVEN_MAX], removing=not command.dry_run)
+    find = key.stream.find_each if command.dry_run else key.stream.find_to_remove
+    texts = find(wanted[:TURN_REDRIVEN_MAX])
     found: list[tuple[int, bytes]] = []
     size = 0
     for place, letter_id in enumerate(wanted[:TURN_REDRIVEN_MAX]):

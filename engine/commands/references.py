@@ -15,7 +15,7 @@ from engine.groups import Group
 from engine.keyspace import Key
 from engine.records import Cut, Remove
 from engine.replies import Trimmed
-from engine.stream import TrimPlan
+from engine.trim_plans import RemovalLimits, TrimPlan, plan_cut, plan_removal
 
 # Redis's bounds for the entries that one approximate trim without LIMIT may remove.
 _limit_entries_default = 10_000
@@ -124,7 +124,7 @@ def plan_trim(turn: Turn, key: Key, asked: Trim) -> TrimPlan:
     if asked.older_than_ms is not None:
         minid = ids.make(max(0, turn.now_ms - asked.older_than_ms), 0)
     if asked.refs is Refs.KEEP:
-        return key.stream.plan_cut(maxlen=asked.maxlen, minid=minid, approx=asked.approx, limit=limit)
+        return plan_cut(key.stream, maxlen=asked.maxlen, minid=minid, approx=asked.approx, limit=limit)
     needed = _Referenced(key) if asked.refs is Refs.ACKED else None
     maxlen = asked.maxlen
     if maxlen is not None:
@@ -132,13 +132,13 @@ def plan_trim(turn: Turn, key: Key, asked: Trim) -> TrimPlan:
         maxlen = max(maxlen, key.stream.length - min(turn.ids_left(), TURN_REMOVALS_MAX))
     # An entry is compared with the pending ones of each group.
     compared = 1 if needed is None else 1 + len(needed.groups)
-    plan = key.stream.plan_removal(
+    plan = plan_removal(
+        key.stream,
         maxlen=maxlen,
         minid=minid,
         limit=limit,
         within=(turn.so_far or 0, ids.ID_MAX if needed is None else needed.read_upto),
-        most=TURN_REMOVALS_MAX,
-        scanned_max=turn.scans_left // compared,
+        limits=RemovalLimits(TURN_REMOVALS_MAX, turn.scans_left // compared),
         kept=(lambda _: set()) if needed is None else needed.of,
     )
     turn.scans_left -= plan.scanned * compared

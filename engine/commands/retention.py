@@ -10,7 +10,7 @@ from engine import ids
 from engine.commands.turn import Turn
 from engine.keyspace import Key
 from engine.records import Cut
-from engine.stream import TrimPlan
+from engine.trim_plans import TrimPlan, plan_bytes, plan_cut
 
 # What one turn removes at most: a stream that turns old all at once goes in several.
 TURN_ENTRIES_MAX: Final = 10_000
@@ -41,14 +41,14 @@ def _plans(turn: Turn, key: Key, *, exact: bool, limit: int) -> list[TrimPlan]:
     stream, kept = key.stream, key.retention
     plans: list[TrimPlan] = []
     if kept.max_len is not None:
-        plans.append(stream.plan_cut(maxlen=kept.max_len, minid=None, approx=not exact, limit=limit))
+        plans.append(plan_cut(stream, maxlen=kept.max_len, minid=None, approx=not exact, limit=limit))
     if kept.max_age_ms is not None:
         oldest = ids.make(max(0, turn.now_ms - kept.max_age_ms), 0)
         # Looking into the first node may unpack it: not each second for nothing.
         if stream.first_id < oldest:
-            plans.append(stream.plan_cut(maxlen=None, minid=oldest, approx=not exact, limit=limit))
+            plans.append(plan_cut(stream, maxlen=None, minid=oldest, approx=not exact, limit=limit))
     if kept.max_bytes is not None:
-        plans.append(stream.plan_bytes(kept.max_bytes, approx=not exact, limit=limit))
+        plans.append(plan_bytes(stream, kept.max_bytes, approx=not exact, limit=limit))
     return plans
 
 

@@ -24,7 +24,8 @@ DERIVED: Final = frozenset(
         "_own_first",
         "_names",
         "_serial",
-        "_views",
+        "_decoded",
+        "_node_cache",
         "caps",
         "edition",
         "cold",
@@ -38,7 +39,7 @@ DERIVED: Final = frozenset(
         "before_change",
         "held",
         "text_bytes",
-        "views",
+        "node_cache",
         "unsynced_from",
     }
 )

@@ -28,7 +28,7 @@ from engine.commands import (
 from engine.commands.base import Command
 from engine.commands.execution import Blocked, is_ready
 from engine.replies import Trimmed
-from engine.sealed import VIEWS_BYTES_MAX, VIEWS_MAX
+from engine.sealed import DECODED_BYTES_MAX, DECODED_NODES_MAX
 from tests.engine.house import House
 
 BODY = entries.body([("a", "1")])
@@ -174,13 +174,13 @@ def test_nodes_taken_apart_are_held_for_few_streams() -> None:
     for number in range(20):
         house.run(XAdd(stream=f"s{number}", bodies=[large] * 3, ids=[id_at(one) for one in (1, 2, 3)]))
         house.run(XInfoStream(stream=f"s{number}"))
-    views = house.key("s0").stream.views
-    assert views is house.key("s19").stream.views
-    assert 1 <= len(views) <= VIEWS_BYTES_MAX / 1_000_000
+    cache = house.key("s0").stream.node_cache
+    assert cache is house.key("s19").stream.node_cache
+    assert 1 <= len(cache) <= DECODED_BYTES_MAX / 1_000_000
     for number in range(200):
         house.run(XAdd(stream=f"t{number}", bodies=[BODY] * 101, ids=[id_at(n) for n in range(1, 102)]))
         house.run(XInfoStream(stream=f"t{number}"))
-    assert len(views) == VIEWS_MAX
+    assert len(cache) == DECODED_NODES_MAX
 
 
 def test_a_walk_entry_by_entry_over_cold_nodes_unpacks_each_once() -> None:

@@ -13,7 +13,7 @@ from zstandard import ZstdDecompressor
 
 from engine import entries, ids
 from engine.nodes import Text
-from engine.stream import HOT_NODES, NodeLimits, Stream
+from engine.stream import UNPACKED_NODES, NodeLimits, Stream
 
 some_ids = st.integers(0, 80)
 bounds = st.tuples(some_ids, some_ids)
@@ -182,7 +182,7 @@ def test_the_newest_nodes_stay_warm() -> None:
     """Texts are given out for compression once so many newer nodes are sealed, each once."""
     stream, cold = filled(100, NodeLimits(5, 0))
     sealed = [node.text for node in stream.nodes.values()]
-    assert cold == sealed[: len(sealed) - HOT_NODES]
+    assert cold == sealed[: len(sealed) - UNPACKED_NODES]
 
 
 def test_a_range_of_whole_nodes_is_their_texts() -> None:

@@ -1,0 +1,329 @@
+"""The live entries of one stream, in nodes: how they are found, read by range and counted.
+
+Knows: the sealed nodes, the open one, and the first and last live ID.
+Must never know: how entries are added or removed, who asks, what time it is, consumer groups.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+from engine import entries, ids
+from engine.memory import NODE_BYTES, Footprint
+from engine.nodes import Node, OpenNode, SealedNode, last_live_place, live_places, weight_of
+from engine.range_builder import RangeBuilder
+from engine.replies import Entries
+from engine.sealed import DecodedNodeCache, SealedNodes
+
+# Up to this many entries of a cold node are searched for in its text; for more, the text is split.
+_SEARCHED_IN_TEXT_MAX: Final = 4
+# From this many entries on, an index of the whole node is cheaper than one bisection for each.
+_INDEXED_MIN: Final = 12
+
+# Live entries of one node: by ID, the place in the node and the stored text.
+Found: TypeAlias = tuple[Node, dict[int, tuple[int, bytes]]]
+
+
+class LiveEntries:
+    """The live entries of one stream. IDs are integers; `0` stands for "none" among them."""
+
+    __slots__ = ("first_id", "last_live_id", "length", "node_cache", "nodes", "open")
+
+    def __init__(self) -> None:
+        self.nodes = SealedNodes()
+        self.open: OpenNode | None = None
+        # The number of live entries, and the IDs of the first and the last one.
+        self.length = 0
+        self.first_id = 0
+        self.last_live_id = 0
+        # A keyspace gives all its streams the same cache, so that memory has one limit.
+        self.node_cache = DecodedNodeCache()
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes there are (Redis's radix-tree-keys)."""
+        return len(self.nodes) + (self.open is not None)
+
+    def live_below(self, bound: int) -> int:
+        """The highest live ID below `bound`, or 0."""
+        return next((run_ids[-1] for run_ids, _ in self._runs_down(0, bound - 1)), 0) if bound else 0
+
+    def live_from(self, bound: int) -> int:
+        """The lowest live ID from `bound` on, or 0."""
+        return next((run_ids[0] for run_ids, _ in self._runs(bound, ids.ID_MAX)), 0)
+
+    def live_ids(self) -> Iterator[int]:
+        """All live IDs upwards. The stream must not change meanwhile."""
+        return (entry_id for run_ids, _ in self._runs(0, ids.ID_MAX) for entry_id in run_ids)
+
+    def live_runs(self, low: int, high: int) -> Iterator[Sequence[int]]:
+        """The live IDs in `[low, high]` upwards, run by run. The stream must not change meanwhile."""
+        return (run_ids for run_ids, _ in self._runs(low, high))
+
+    def get(self, entry_id: int) -> bytes | None:
+        """The stored text of a live entry."""
+        found = self._locate(entry_id)
+        return None if found is None else self.texts_of(found[0])[found[1]]
+
+    def find_each(self, wanted: Iterable[int]) -> dict[int, bytes]:
+        """The stored texts of the wanted IDs that are live, ascending. Looks into each node once."""
+        return {
+            entry_id: text for _, found in self.find_by_node(wanted) for entry_id, (_, text) in found.items()
+        }
+
+    def find_by_node(self, wanted: Iterable[int]) -> list[Found]:
+        """The wanted IDs that are live, ascending, grouped by node."""
+        return list(
+            self._find_each(
+                sorted({entry_id for entry_id in wanted if self.first_id <= entry_id <= self.last_live_id})
+            )
+        )
+
+    def __contains__(self, entry_id: int) -> bool:
+        return self._locate(entry_id) is not None
+
+    def range(
+        self,
+        low: int,
+        high: int,
+        *,
+        count: int | None = None,
+        reverse: bool = False,
+        bytes_max: int | None = None,
+    ) -> Entries:
+        """The live entries with IDs in `[low, high]`, as slices of stored text. At least one, whatever
+        `bytes_max`.
+        """
+        if low > high or not self.length:
+            return Entries()
+        run = RangeBuilder(self.length if count is None else count, bytes_max)
+        if reverse:
+            for run_ids, texts in self._runs_down(low, high):
+                run.add(run_ids[::-1], texts[::-1])
+                if run.full:
+                    break
+        else:
+            for node in self.nodes_from(low):
+                if node.first > high or run.full:
+                    break
+                if not (
+                    isinstance(node, SealedNode)
+                    and low <= node.first
+                    and node.last <= high
+                    and run.add_node(node)
+                ):
+                    run.add(*self._window(node, low, high))
+        return run.entries(more=self._more(run.last, low, high, reverse=reverse))
+
+    def _more(self, last: int, low: int, high: int, *, reverse: bool) -> bool:
+        """Whether the range goes on behind `last`."""
+        if not last:
+            return False
+        if reverse:
+            return (
+                self.first_id < last and low < last and next(self._runs_down(low, last - 1), None) is not None
+            )
+        if last >= self.last_live_id or last >= high:
+            return False
+        return high >= self.last_live_id or next(self._runs(last + 1, high), None) is not None
+
+    def after(self, cursor: int, count: int | None, bytes_max: int | None = None) -> list[tuple[int, bytes]]:
+        """IDs and texts of the live entries above `cursor`, at least one of them where there is one."""
+        found: list[tuple[int, bytes]] = []
+        if self.last_live_id <= cursor:
+            return found
+        left = self.length if count is None else count
+        size = 0
+        for run_ids, texts in self._runs(cursor + 1, ids.ID_MAX):
+            for entry_id, text in zip(run_ids[:left], texts, strict=False):
+                size += len(text)
+                if bytes_max is not None and size > bytes_max and found:
+                    return found
+                found.append((entry_id, text))
+            left -= min(left, len(run_ids))
+            if not left:
+                break
+        return found
+
+    def count_between(self, low: int, high: int) -> int:
+        """How many live entries have IDs in `[low, high]`; logarithmic, holes included."""
+        return self._count_below(high + 1) - self._count_below(low)
+
+    def _count_below(self, bound: int) -> int:
+        node = self.node_of(bound)
+        if node is None:
+            return 0
+        before = self.nodes.weight_below(node.first, weight_of) >> 64
+        if bound > node.last:
+            return before + node.live
+        return before + self.live_before(node, bound)
+
+    # --- memory ---------------------------------------------------------------------------------------------
+
+    @property
+    def footprint(self) -> Footprint:
+        """How much memory it takes, with all that its key adds."""
+        return self.nodes.tally.footprint
+
+    @property
+    def footprint_bytes(self) -> int:
+        """How much memory its nodes take, counted anew."""
+        opened = self.open.footprint_bytes if self.open else 0
+        return self.nodes.tally.held_bytes + len(self.nodes) * NODE_BYTES + opened
+
+    @property
+    def text_bytes(self) -> int:
+        """The bytes of all texts, unpacked."""
+        return self.nodes.tally.plain_bytes + (self.open.size if self.open else 0)
+
+    def held_bytes(self) -> int:
+        """How much memory the texts take, compressed ones as they are."""
+        return self.nodes.tally.held_bytes + (self.open.size if self.open else 0)
+
+    # --- finding --------------------------------------------------------------------------------------------
+
+    def nodes_from(self, low: int = 0) -> Iterator[Node]:
+        """The nodes upwards, from the one that may hold `low`."""
+        floor = self.nodes.floor(low)
+        for _, node in self.nodes.items(floor[0] if floor else 0):
+            if node.last >= low:
+                yield node
+        if self.open is not None:
+            yield self.open
+
+    def _head(self) -> Node | None:
+        first = self.nodes.first()
+        return first[1] if first else self.open
+
+    def node_of(self, entry_id: int) -> Node | None:
+        """The node that may hold `entry_id`."""
+        if self.open is not None and entry_id >= self.open.first:
+            return self.open
+        floor = self.nodes.floor(entry_id)
+        return floor[1] if floor else None
+
+    def _find_each(self, ordered: Sequence[int]) -> Iterator[Found]:
+        """Of ascending IDs those that are live, node by node, each with its place and its text."""
+        start = 0
+        while start < len(ordered):
+            node = self.node_of(ordered[start])
+            stop = start if node is None else bisect_right(ordered, node.last, start)
+            if node is not None and stop > start:
+                found = self._find_in(node, ordered[start:stop])
+                if found:
+                    yield node, found
+            # An ID between two nodes is passed over.
+            start = max(stop, start + 1)
+
+    def _find_in(self, node: Node, ordered: Sequence[int]) -> dict[int, tuple[int, bytes]]:
+        found: dict[int, tuple[int, bytes]] = {}
+        if (
+            isinstance(node, SealedNode)
+            and len(ordered) <= _SEARCHED_IN_TEXT_MAX
+            and node.text not in self.node_cache
+        ):
+            # Taking a cold node apart costs more than looking for a few.
+            plain = node.text.plain()
+            rows = ((entry_id, entries.find(plain, entry_id)) for entry_id in ordered)
+            found = {entry_id: row for entry_id, row in rows if row is not None}
+        else:
+            texts = self.texts_of(node)
+            places = _places_of(node, texts, ordered)
+            found = {entry_id: (place, texts[place]) for entry_id, place in places}
+        if not node.deleted:
+            return found
+        return {entry_id: row for entry_id, row in found.items() if not node.deleted >> row[0] & 1}
+
+    def _locate(self, entry_id: int) -> tuple[Node, int] | None:
+        """The node of a live entry and its place there."""
+        node = self.node_of(entry_id)
+        if node is None or entry_id > node.last:
+            return None
+        texts = self.texts_of(node)
+        place = self.place_of(node, texts, entry_id)
+        if place == len(texts) or node.deleted >> place & 1:
+            return None
+        return (node, place) if self.id_at(node, place) == entry_id else None
+
+    def id_at(self, node: Node, place: int) -> int:
+        return node.ids[place] if isinstance(node, OpenNode) else entries.id_of(self.texts_of(node)[place])
+
+    def live_before(self, node: Node, bound: int) -> int:
+        """How many live entries of the node lie below `bound`."""
+        place = self.place_of(node, self.texts_of(node), bound)
+        return place - (node.deleted & (1 << place) - 1).bit_count()
+
+    def _last_live(self, node: Node) -> int:
+        """The node's highest live ID; known without a look inside where nothing was ever deleted."""
+        if not node.deleted and (isinstance(node, OpenNode) or node.held == node.count):
+            return node.last
+        return self.id_at(node, last_live_place(node.deleted, len(self.texts_of(node))))
+
+    @staticmethod
+    def place_of(node: Node, texts: list[bytes], entry_id: int) -> int:
+        """The place of the first held entry at or above `entry_id`."""
+        if isinstance(node, OpenNode):
+            return bisect_left(node.ids, entry_id)
+        return bisect_left(texts, entry_id, key=entries.id_of)
+
+    def texts_of(self, node: Node) -> list[bytes]:
+        if isinstance(node, OpenNode):
+            return node.stored
+        return self.node_cache.of(node.text)
+
+    def live_ids_of(self, node: Node) -> list[int]:
+        return self._window(node, 0, ids.ID_MAX)[0]
+
+    def _window(self, node: Node, low: int, high: int) -> tuple[list[int], list[bytes]]:
+        """IDs and texts of the node's live entries in `[low, high]`."""
+        texts = self.texts_of(node)
+        if isinstance(node, OpenNode):
+            start, stop = bisect_left(node.ids, low), bisect_right(node.ids, high)
+            run_ids = node.ids[start:stop]
+        else:
+            start = 0 if low <= node.first else bisect_left(texts, low, key=entries.id_of)
+            stop = len(texts) if node.last <= high else bisect_right(texts, high, key=entries.id_of)
+            run_ids = list(entries.ids_of(texts[start:stop]))
+        run_texts = texts[start:stop]
+        if not node.deleted:
+            return run_ids, run_texts
+        places = [place - start for place in live_places(node, len(texts)) if start <= place < stop]
+        return [run_ids[place] for place in places], [run_texts[place] for place in places]
+
+    def _runs(self, low: int, high: int) -> Iterator[tuple[list[int], list[bytes]]]:
+        """The live entries in `[low, high]` upwards, node by node, none empty: the one iterator."""
+        for node in self.nodes_from(low):
+            if node.first > high:
+                return
+            run = self._window(node, low, high)
+            if run[0]:
+                yield run
+
+    def _runs_down(self, low: int, high: int) -> Iterator[tuple[list[int], list[bytes]]]:
+        """The same downwards; within a node upwards still."""
+        if self.open is not None and self.open.first <= high:
+            run = self._window(self.open, low, high)
+            if run[0]:
+                yield run
+        for _, node in self.nodes.items_down(high):
+            if node.last < low:
+                return
+            run = self._window(node, low, high)
+            if run[0]:
+                yield run
+
+
+def _places_of(node: Node, texts: list[bytes], ordered: Sequence[int]) -> list[tuple[int, int]]:
+    """Those of ascending IDs that the node holds, deleted ones too, each with its place."""
+    if len(ordered) >= _INDEXED_MIN:
+        held = node.ids if isinstance(node, OpenNode) else entries.ids_of(texts)
+        index = dict(zip(held, range(len(texts)), strict=True))
+        return [(entry_id, index[entry_id]) for entry_id in ordered if entry_id in index]
+    found: list[tuple[int, int]] = []
+    for entry_id in ordered:
+        place = LiveEntries.place_of(node, texts, entry_id)
+        if place < len(texts) and entries.id_of(texts[place]) == entry_id:
+            found.append((entry_id, place))
+    return found

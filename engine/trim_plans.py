@@ -1,0 +1,126 @@
+"""What a trim would remove, by Redis's rules: plans that change nothing.
+
+Knows: the live entries of a stream, node by node.
+Must never know: which entries are pending, who asks, what time it is.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from engine.live_entries import LiveEntries
+from engine.nodes import Node, live_place
+
+
+class TrimPlan(NamedTuple):
+    """What a trim removes: everything below `cut`, or (where references matter) exactly `ids`.
+
+    `removed` is the number of entries, `scanned` how many were looked at. With `resume_at`, everything below
+    that ID stays, and the rest has not been looked at.
+    """
+
+    cut: int
+    ids: Sequence[int]
+    removed: int
+    scanned: int = 0
+    resume_at: int | None = None
+
+
+class RemovalLimits(NamedTuple):
+    """Limits of one planned removal: entries removed, exactly, and entries looked at, about."""
+
+    removed_max: int
+    scanned_max: int
+
+
+def plan_cut(
+    stream: LiveEntries, *, maxlen: int | None, minid: int | None, approx: bool, limit: int
+) -> TrimPlan:
+    """What a trim that keeps references removes. Walks over whole nodes from the head, as Redis does.
+
+    `limit` 0 is none. With `approx` no node is split, not even for the limit; without, the limit is met
+    exactly.
+    """
+    length, removed, cut = stream.length, 0, 0
+    if maxlen == length - 1 and not approx:
+        # One entry too many: the common case, each append to a stream with MAXLEN.
+        return TrimPlan(stream.first_id + 1, (), 1)
+    for node in stream.nodes_from():
+        live = node.live
+        if maxlen is not None and length <= maxlen:
+            break
+        whole = length - live >= maxlen if maxlen is not None else node.last < (minid or 0)
+        if whole and not (limit and removed + live > limit):
+            length, removed, cut = length - live, removed + live, node.last + 1
+            continue
+        if not approx:
+            count = stream.live_before(node, minid or 0) if maxlen is None else length - maxlen
+            return _cut_inside(stream, node, min(count, limit - removed) if limit else count, removed, cut)
+        break
+    return TrimPlan(cut, (), removed)
+
+
+def plan_bytes(stream: LiveEntries, bytes_max: int, *, approx: bool, limit: int) -> TrimPlan:
+    """What to remove, in whole nodes, so that the remaining texts take about `bytes_max`, never less.
+
+    A node is split only where `limit` requires it, and never with `approx`.
+    """
+    size, removed, cut = stream.text_bytes, 0, 0
+    for node in stream.nodes_from():
+        if size - node.size < bytes_max:
+            break
+        if limit and removed + node.live > limit:
+            return (
+                TrimPlan(cut, (), removed)
+                if approx
+                else _cut_inside(stream, node, limit - removed, removed, cut)
+            )
+        size, removed, cut = size - node.size, removed + node.live, node.last + 1
+    return TrimPlan(cut, (), removed)
+
+
+def _cut_inside(stream: LiveEntries, node: Node, count: int, removed: int, cut: int) -> TrimPlan:
+    """The plan so far (`removed`, `cut`) extended by the first `count` live entries of `node`."""
+    if count <= 0:
+        return TrimPlan(cut, (), removed)
+    return TrimPlan(stream.id_at(node, live_place(node.deleted, count - 1)) + 1, (), removed + count)
+
+
+def plan_removal(
+    stream: LiveEntries,
+    *,
+    maxlen: int | None,
+    minid: int | None,
+    limit: int,
+    within: tuple[int, int],
+    limits: RemovalLimits,
+    kept: Callable[[Sequence[int]], Collection[int]],
+) -> TrimPlan:
+    """What a trim that respects references removes, entry by entry, from the nodes with IDs in `within`.
+
+    `kept` returns those of a node's IDs that must stay. `limit` 0 is none.
+    """
+    start, upto = within
+    length, gone, scanned = stream.length, list[int](), 0
+    for node in stream.nodes_from(start):
+        live = node.live
+        if node.first > upto or (maxlen is not None and length <= maxlen):
+            break
+        if limit and len(gone) + live > limit:
+            break
+        if scanned >= limits.scanned_max:
+            return TrimPlan(0, gone, len(gone), scanned, None if gone else node.first)
+        scanned += live
+        eligible = length - live >= maxlen if maxlen is not None else node.last < (minid or 0)
+        run_ids = stream.live_ids_of(node)
+        staying = kept(run_ids)
+        for entry_id in run_ids:
+            if length <= maxlen if maxlen is not None else entry_id >= (minid or 0):
+                break
+            if len(gone) == limits.removed_max:
+                return TrimPlan(0, gone, len(gone), scanned)
+            if entry_id not in staying:
+                gone.append(entry_id)
+                length -= 1
+        if not eligible:
+            break
+    return TrimPlan(0, gone, len(gone), scanned)
