@@ -41,7 +41,7 @@ VOLUME /archive
 STOPSIGNAL SIGTERM
 # A job that ends is done, or says why it is not: there is nothing to ask it meanwhile.
 HEALTHCHECK NONE
-ENTRYPOINT ["/opt/weir/bin/weir", "pipeline"]
+ENTRYPOINT ["/opt/weir/bin/weir-spark"]
 CMD ["--help"]
 
 

@@ -28,7 +28,7 @@ run: $(VENV)/.project  ## start the gateway on 127.0.0.1:8080; more options with
 
 install: $(VENV)/.project  ## make .venv with what running needs
 
-spark: $(VENV)/.spark  ## the same, and what `weir pipeline` needs: Spark, Arrow, a Java; half a gigabyte
+spark: $(VENV)/.spark  ## the same, and what `weir-spark` needs: Spark, Arrow, a Java; half a gigabyte
 
 dev: $(VENV)/.dev  ## make .venv with what the gate needs as well
 

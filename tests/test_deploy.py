@@ -35,20 +35,17 @@ def test_the_compose_file_is_one() -> None:
 
 
 @pytest.mark.parametrize("line", ["ExecStart=", "DynamicUser=yes", "NoNewPrivileges", "ProtectSystem=strict"])
-def test_the_unit_is_hardened(line: str) -> None:
-    """The unit keeps the gateway to its own data; where systemd is at hand it says that the unit is sound."""
-    unit = ROOT / "deploy" / "weir.service"
+@pytest.mark.parametrize("name", ["weir.service", "weir-archive.service"])
+def test_the_unit_is_hardened(name: str, line: str) -> None:
+    """A unit keeps the process to its own data; where systemd is at hand it says that the unit is sound."""
+    unit = ROOT / "deploy" / name
     assert line in unit.read_text()
     if shutil.which("systemd-analyze"):
         ran = subprocess.run(
             ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False
         )
         # The program is not installed at its place here; nothing else may be said.
-        said = [
-            text
-            for text in ran.stderr.splitlines()
-            if "weir.service" in text and "not executable" not in text
-        ]
+        said = [text for text in ran.stderr.splitlines() if name in text and "not executable" not in text]
         assert said == []
 
 
@@ -61,13 +58,16 @@ def _jobs() -> dict[str, list[str]]:
     (compose,) = _documents("compose.yaml")
     _, cron = _documents("archive-cronjob.yaml")
     pod = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    unit = (ROOT / "deploy" / "weir-archive.service").read_text()
+    (started,) = re.findall(r"^ExecStart=\S+ (.+)$", unit, re.MULTILINE)
     return {
+        "systemd": started.split(),
         "compose": compose["services"]["archive"]["command"],
         "cron": pod["containers"][0]["args"],
     }
 
 
-@pytest.mark.parametrize("file", ["compose", "cron"])
+@pytest.mark.parametrize("file", ["systemd", "compose", "cron"])
 def test_jobs_are_started_with_options_that_exist(file: str) -> None:
     """And with those that the job insists on: the help names them all."""
     job, *words = _jobs()[file]
@@ -87,13 +87,22 @@ def test_jobs_are_started_with_options_that_exist(file: str) -> None:
 
 def test_jobs_keep_archive_and_checkpoint_in_the_volume() -> None:
     """Everything else is read-only, or gone with the container."""
-    for words in _jobs().values():
+    for file, words in _jobs().items():
+        folder = "/var/lib/weir-archive/" if file == "systemd" else "/archive/"
         places = [words[1], next(word.split("=")[1] for word in words if word.startswith("--checkpoint="))]
-        assert all(place.startswith("/archive/") for place in places)
+        assert all(place.startswith(folder) for place in places)
         assert len(set(places)) == len(places)
     (compose,) = _documents("compose.yaml")
     assert compose["services"]["archive"]["volumes"] == ["archive:/archive"]
     assert set(compose["volumes"]) == {"archive", "data"}
+
+
+def test_a_supervisor_starts_a_failed_job_again() -> None:
+    """A gateway that is away ends it with 1; wrong usage, lost entries and a second run need a person."""
+    unit = (ROOT / "deploy" / "weir-archive.service").read_text().splitlines()
+    assert {"Restart=on-failure", "RestartPreventExitStatus=2 3 4", "StartLimitIntervalSec=0"} <= set(unit)
+    (compose,) = _documents("compose.yaml")
+    assert compose["services"]["archive"]["restart"] == "on-failure"
 
 
 def test_the_cron_job_is_hardened_and_comes_one_at_a_time() -> None:

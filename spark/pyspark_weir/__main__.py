@@ -1,4 +1,4 @@
-"""`python -m pyspark_weir` is `weir pipeline`, for machines that have the pipeline without the gateway.
+"""`python -m pyspark_weir` is `weir-spark`, where scripts are not on PATH.
 
 Knows: where the command line is. Must never know: anything else.
 """

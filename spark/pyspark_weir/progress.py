@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from pyspark_weir import clock, offsets
+from pyspark_weir import offsets
 from pyspark_weir.errors import PipelineError
 from pyspark_weir.offsets import Offsets
 
@@ -98,17 +98,6 @@ class Told:
                 return
             # What an earlier run told late is told all the same: its batch is done.
             yield event
-
-    def stopped_within(self, seconds: float) -> bool:
-        """Wait; whether an end was asked for by then."""
-        until_s = clock.monotonic_s() + seconds
-        while not self.stopped:
-            rest_s = until_s - clock.monotonic_s()
-            if rest_s <= 0:
-                return False
-            with contextlib.suppress(queue.Empty):
-                self._events.get(timeout=rest_s)
-        return True
 
 
 @contextlib.contextmanager

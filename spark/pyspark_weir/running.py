@@ -1,12 +1,12 @@
-"""How a streaming query is run: alone on its checkpoint, once or on and on, started again when that may help.
+"""How a streaming query is run: alone on its checkpoint, once or until a signal.
 
 Knows: the lock of a checkpoint, triggers, signals, what a finished batch tells.
-Must never know: what a query does, how anything is shown.
+Must never know: what a query does, how anything is shown, when a failed run is started again: supervisors
+(systemd, Kubernetes) know that.
 """
 
 import fcntl
 import os
-import random
 import re
 import signal
 import threading
@@ -20,11 +20,10 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyspark_weir import clock
-from pyspark_weir.errors import UNAVAILABLE, OptionError, PipelineError
+from pyspark_weir.errors import OptionError, PipelineError
 from pyspark_weir.gateway import Access
 from pyspark_weir.left import Left
 from pyspark_weir.progress import Progress, Told, listening
@@ -32,12 +31,6 @@ from pyspark_weir.session import CHECKPOINT_FILES, CHECKPOINT_FILES_LOCAL, Sessi
 
 LOCKED: Final = "WEIR_LOCKED"
 FAILED: Final = "WEIR_FAILED"
-# Failures in a row, with no batch between them, that are not the gateway's being away.
-failures_max_default: Final = 5
-# The same for a gateway that is away, where a query is to end some day.
-_away_max_once: Final = 5
-_pause_s_min: Final = 1.0
-_pause_s_max: Final = 60.0
 # How long a query that has ended is waited for to tell of its last batch.
 _last_word_s_max: Final = 10.0
 _WEIR: Final = re.compile(r"(WEIR_[A-Z_]+): ([^\n]*)")
@@ -73,16 +66,14 @@ class Run:
     session: SessionOptions = field(default_factory=SessionOptions)
     gateways: tuple[Access, ...] = ()
     mirror_group: str | None = None
-    failures_max: int = failures_max_default
 
 
 @dataclass
 class Summary:
-    """What became of a run. `stopped`: a signal ended it."""
+    """What a run did. `stopped`: a signal ended it."""
 
     batches: int = 0
     rows: int = 0
-    restarts: int = 0
     duration_ms: int = 0
     stopped: bool = False
 
@@ -92,34 +83,35 @@ class Summary:
             "done": True,
             "batches": self.batches,
             "rows": self.rows,
-            "restarts": self.restarts,
             "duration_ms": self.duration_ms,
             "stopped": self.stopped,
         }
 
 
-# Makes the query, with all but trigger and checkpoint; called again after a failure.
+# Makes the query, with all but trigger and checkpoint.
 Build = Callable[[SparkSession], DataStreamWriter]
 Tell = Callable[[Progress], None]
 
 
-def run(what: Run, build: Build, tell: Tell, warn: Callable[[str], None] = lambda _line: None) -> Summary:
-    """Run a job's query until it ends, a signal comes, or trying again does not help.
+def run(what: Run, build: Build, tell: Tell) -> Summary:
+    """Run a job's query until it ends, fails, or a signal comes. `tell` is called after each batch.
 
-    `tell` is called after each batch, `warn` with a line before it is started again. Raises PipelineError:
-    WEIR_LOCKED where another run has the checkpoint; the data source's own codes; WEIR_FAILED for all else
-    that Spark says.
+    Raises PipelineError: WEIR_LOCKED where another run has the checkpoint; the data source's own codes;
+    WEIR_FAILED for any other failure. The caller's supervisor may run it again: nothing is lost or repeated.
     """
     with locked(what.checkpoint):
         spark = open_session(what.session)
         _choose_checkpoint_files(spark, what.checkpoint)
         with Left(what.gateways, what.mirror_group) as left, listening(spark) as told, _signals(told):
-
-            def start() -> StreamingQuery:
+            begun_s = clock.monotonic_s()
+            try:
                 writer = what.pace.trigger(build(spark))
-                return writer.option("checkpointLocation", _address(what.checkpoint)).start()
-
-            return Supervisor(what, start, told, left.of, tell, warn).run()
+                query = writer.option("checkpointLocation", _address(what.checkpoint)).start()
+            except StreamingQueryException as error:
+                raise told_by_spark(str(error)) from None
+            summary = follow(query, told, lambda progress: tell(left.of(progress)))
+            summary.duration_ms = round((clock.monotonic_s() - begun_s) * 1_000)
+            return summary
 
 
 class Query(Protocol):
@@ -136,81 +128,30 @@ class Query(Protocol):
     def exception(self) -> Any: ...  # noqa: ANN401 - Spark's exception
 
 
-@dataclass
-class Supervisor:
-    """Starts a query, follows it, and decides after each of its ends. `left` adds what is left."""
-
-    what: Run
-    start: Callable[[], Query]
-    told: Told
-    left: Callable[[Progress], Progress]
-    tell: Tell
-    warn: Callable[[str], None]
-    now_s: Callable[[], float] = clock.monotonic_s
-    dice: random.Random = field(default_factory=random.SystemRandom)
-
-    def run(self) -> Summary:
-        """Until it has ended for good. Raises PipelineError, why."""
-        summary = Summary()
-        begun_s = self.now_s()
-        failures = 0
-        while True:
-            before = summary.batches
-            failure = self._attempt(summary)
-            summary.duration_ms = round((self.now_s() - begun_s) * 1_000)
-            if failure is None or summary.stopped:
-                return summary
-            failures = 1 if summary.batches > before else failures + 1
-            if not self._may_help(failure, failures):
-                raise failure
-            pause_s = self.pause_s(failures)
-            self.warn(f"{failure}; starting again in {pause_s:.0f} s")
-            if self.told.stopped_within(pause_s):
-                summary.stopped = True
-                return summary
-            summary.restarts += 1
-
-    def _attempt(self, summary: Summary) -> PipelineError | None:
-        """One life of the query; why it failed, None where it ended."""
-        try:
-            query = self.start()
-        except StreamingQueryException as error:
-            return told_by_spark(str(error))
-        except PipelineError as error:
-            return error
-        try:
-            self._follow(query, summary)
-        finally:
-            query.stop()
-        failed = query.exception()
-        return None if failed is None else told_by_spark(str(failed))
-
-    def _follow(self, query: Query, summary: Summary) -> None:
-        """Tell of its batches until it has ended, or is to end."""
-        over_s: float | None = None
-        for event in self.told.of(str(query.runId)):
+def follow(query: Query, told: Told, tell: Tell, now_s: Callable[[], float] = clock.monotonic_s) -> Summary:
+    """Report a query's batches until it ends or a signal stops it. Raises PipelineError where it failed."""
+    summary = Summary()
+    over_s: float | None = None
+    try:
+        for event in told.of(str(query.runId)):
             if isinstance(event, Progress):
                 summary.batches += event.rows > 0
                 summary.rows += event.rows
-                self.tell(self.left(event))
-            elif self.told.stopped and not summary.stopped:
+                tell(event)
+            elif told.stopped and not summary.stopped:
                 summary.stopped = True
                 query.stop()
             if not query.isActive:
-                # What it still has to tell is on its way; the end comes after that.
-                over_s = over_s or self.now_s() + _last_word_s_max
-                if self.now_s() > over_s:
-                    return
-
-    def _may_help(self, failure: PipelineError, failures: int) -> bool:
-        if failure.code == UNAVAILABLE:
-            return not self.what.pace.is_once or failures <= _away_max_once
-        return failure.code == FAILED and failures <= self.what.failures_max
-
-    def pause_s(self, failures: int) -> float:
-        """How long to wait after so many failures in a row; never the same for all that failed together."""
-        whole_s: float = min(_pause_s_max, _pause_s_min * 2 ** min(failures - 1, 10))
-        return self.dice.uniform(whole_s / 2, whole_s)
+                # The progress of its last batch may still come; its end comes after that.
+                over_s = over_s or now_s() + _last_word_s_max
+                if now_s() > over_s:
+                    break
+    finally:
+        query.stop()
+    failed = query.exception()
+    if failed is not None and not summary.stopped:
+        raise told_by_spark(str(failed))
+    return summary
 
 
 def told_by_spark(text: str) -> PipelineError:

@@ -47,15 +47,14 @@ def test_clients_work_beside_a_user_s_own_modules(clients: Path, users_folder: P
         assert done.stdout.splitlines() == ["pear", "weir", "[]"], done.stderr
         read = run(clients / "bin/weir", "read", "orders", cwd=users_folder, WEIR_URL=server.url)
         assert read.stdout.endswith("item=pear\n"), read.stderr
-        looked = ["-m", "pyspark_weir", "doctor", "--no-spark", "--json", "--gateway", server.url]
-        found = run(clients / "bin/python", *looked, cwd=users_folder)
-        assert f'"said": "{server.url}: weir ' in found.stdout, found.stderr
+        found = run(clients / "bin/weir-spark", "--help", cwd=users_folder)
+        assert "archive" in found.stdout, found.stderr
 
 
 def test_a_client_has_the_commands_of_what_is_installed(clients: Path, gateway: Path, tmp_path: Path) -> None:
-    """`weir serve` comes with the gateway, `weir pipeline` with Spark, `weir publish` with both."""
+    """`weir serve` comes with the gateway, `weir publish` with the client, which both have."""
     shown = {one: run(one / "bin/weir", "--help", cwd=tmp_path).stdout for one in (clients, gateway)}
-    for command, there in {"publish": {clients, gateway}, "serve": {gateway}, "pipeline": {clients}}.items():
+    for command, there in {"publish": {clients, gateway}, "serve": {gateway}}.items():
         assert {one for one, text in shown.items() if f" {command} " in text} == there, command
 
 

@@ -78,6 +78,7 @@ def _placed(text: str, port: int, redis_port: int) -> str:
     moved = moved.replace("6379", str(redis_port))
     # In this order: where Python is, `.venv/bin/` may stand in the path.
     moved = moved.replace(".venv/bin/python", sys.executable)
+    moved = moved.replace(".venv/bin/weir-spark", f"{sys.executable} -m pyspark_weir")
     return moved.replace(".venv/bin/weir", f"{sys.executable} -m weir")
 
 

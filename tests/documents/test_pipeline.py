@@ -15,7 +15,7 @@ from pyspark_weir.sink.options import SINK, SinkOptions
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "pipeline.md").read_text()
-_COMMAND = re.compile(r"^weir pipeline ([a-z]+) (.*)$", re.MULTILINE)
+_COMMAND = re.compile(r"^weir-spark ([a-z]+) (.*)$", re.MULTILINE)
 
 
 def _section(title: str) -> str:

@@ -1,4 +1,4 @@
-"""What `weir pipeline trim`, `verify` and `compact` say and answer, and what `archive` refuses before Spark.
+"""What `weir-spark trim`, `verify` and `compact` say and answer, and what `archive` refuses before Spark.
 
 Knows: the commands as they are typed. Must never know: how an archive is read.
 """

@@ -1,4 +1,4 @@
-"""What `weir pipeline replay`, `mirror` and `dlq --requeue` say before they start Spark.
+"""What `weir-spark replay` says before it starts Spark.
 
 Knows: the commands as they are typed. Must never know: how anything is sent.
 """
@@ -107,11 +107,3 @@ def test_a_replay_that_was_begun_goes_nowhere_else(root: str) -> None:
         refused = weir(*command, *words)
         assert "begun with another" in refused.stderr.replace("\n", " ")
         assert refused.exit_code == 2
-
-
-def test_letters_go_back_only_when_it_is_meant() -> None:
-    """--yes alone would be a typing error; without streams there are no letters."""
-    alone = weir("dlq", "--streams", "dead", "--yes")
-    assert "go with --requeue" in alone.stderr
-    assert alone.exit_code == 2
-    assert weir("dlq", "--pattern", "dead.*", "--requeue").exit_code == 2

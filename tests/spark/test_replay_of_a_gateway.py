@@ -5,10 +5,9 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_weir.errors import DataLoss
 from pyspark_weir.gateway.client import of_stream
-from pyspark_weir.jobs import replay, requeue
+from pyspark_weir.jobs import replay
 from pyspark_weir.jobs.replay_plan import Span, Targets, Wanted
 from pyspark_weir.jobs.replay_read import Entries, FromGateway, Piece, Work, encoded
-from pyspark_weir.jobs.requeue import Requeue
 from tests.spark.weir import Weir
 
 
@@ -44,7 +43,7 @@ def test_what_was_planned_is_sent_and_what_was_sent_may_go(weir: Weir) -> None:
 
 
 def test_more_streams_than_a_call_may_name_are_planned(weir: Weir) -> None:
-    """And looked for letters in."""
+    """The gateway is asked in several calls."""
     names = [weir.name(f"n{number:04}") for number in range(1_200)]
     for part in (names[:600], names[600:]):
         entries = [{"fields": {"n": str(number)}} for number in range(3)]
@@ -53,7 +52,6 @@ def test_more_streams_than_a_call_may_name_are_planned(weir: Weir) -> None:
     spans = list(replay.gateway_spans(weir.gateway.access, wanted, Targets(), 100))
     assert {span.stream for span in spans} == set(names)
     assert sum(span.rows for span in spans) == 3_600
-    assert requeue.ends(Requeue(weir.gateway.access, tuple(names))).keys() == set(names)
 
 
 def test_a_stream_that_was_deleted_is_not_told_as_sent(weir: Weir) -> None:

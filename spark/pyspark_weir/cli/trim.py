@@ -1,16 +1,16 @@
-"""`weir pipeline trim`: what is archived, out of the gateway.
+"""`weir-spark trim`: what is archived, out of the gateway.
 
-Knows: its options, how a plan looks. Must never know: which bounds there are.
+Knows: its parameters, how a plan looks. Must never know: which bounds there are.
 """
 
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pyspark_weir.cli import options, output
-from pyspark_weir.cli.archive import Root
+from pyspark_weir.cli import arguments, output
+from weir.cli.options import duration_ms
 
 if TYPE_CHECKING:
     from pyspark_weir.jobs.trim import Planned
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
 _COLUMNS = ("stream", "entries", "upto", "because", "outcome")
 
 
-def trim(  # noqa: PLR0913 - a command's options are its parameters
-    root: Root,
-    *,
-    gateways: options.Gateways = None,
-    keep: Annotated[
+@dataclass(frozen=True, kw_only=True)
+class TrimArguments(arguments.GatewayArguments):
+    """What is kept, and whether anything is removed."""
+
+    root: arguments.Root
+    keep_ms: Annotated[
         int,
         typer.Option(
             "--keep",
-            parser=options.duration_ms,
+            parser=duration_ms,
             metavar="DURATION",
             show_default="0",
             help="keep what is younger, by the time in its ID",
         ),
-    ] = 0,
-    keep_last: Annotated[int, typer.Option("--keep-last", min=0, help="keep so many of each stream")] = 0,
-    ignored: Annotated[
+    ] = 0
+    keep_last: Annotated[int, typer.Option(min=0, help="keep this many entries of each stream")] = 0
+    ignored_groups: Annotated[
         list[str] | None,
         typer.Option(
             "--ignore-group",
             metavar="GROUP",
             help="plan without this group; the gateway still refuses what it has not finished",
         ),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="do it; without it nothing is removed")] = False,
-    token_file: options.TokenFile = None,
-    token_env: options.TokenEnv = None,
-    as_json: options.Json = False,
-) -> None:
+    ] = None
+    yes: Annotated[bool, typer.Option("--yes", help="do it; without it nothing is removed")] = False
+
+
+def trim(options: TrimArguments) -> None:
     """Show what may be trimmed: what an archive surely holds, and every group has finished. Do it with --yes.
 
     Before a stream is trimmed, rows in files, manifests and the gateway's own count are compared. Exit code 1
@@ -57,19 +57,20 @@ def trim(  # noqa: PLR0913 - a command's options are its parameters
     from pyspark_weir.manifest import Archive
     from pyspark_weir.place import Place
 
-    place = Place.of(root)
-    rules = Rules(keep_ms=keep, keep_last=keep_last, ignored_groups=frozenset(ignored or ()))
+    place = Place.of(options.root)
+    ignored = frozenset(options.ignored_groups or ())
+    rules = Rules(keep_ms=options.keep_ms, keep_last=options.keep_last, ignored_groups=ignored)
     with ExitStack() as stack:
-        accesses = options.accesses(options.connection(gateways, token_file, token_env))
-        opened = {access.name: stack.enter_context(Gateway(access)) for access in accesses}
+        opened = {access.name: stack.enter_context(Gateway(access)) for access in options.accesses()}
         planned = plan(place, Archive.read(place), opened, rules, clock.wall_ms())
         outcomes: dict[Any, str | int] = {}
-        if yes:
+        if options.yes:
             for done in run(opened, planned):
                 outcomes[done.planned.key] = done.deleted if done.refused is None else done.refused
-    rows = [_row(one, outcomes.get(one.key), done=yes) for one in planned]
-    output.rows(rows, _COLUMNS, as_json=as_json)
-    if not yes and any(one.entries and one.refused is None for one in planned) and not as_json:
+    rows = [_row(one, outcomes.get(one.key), done=options.yes) for one in planned]
+    output.rows(rows, _COLUMNS, as_json=options.as_json)
+    pending = any(one.entries and one.refused is None for one in planned)
+    if pending and not options.yes and not options.as_json:
         output.say("nothing was removed; --yes does it")
     refused = [one for one in planned if one.refused is not None]
     if refused or any(isinstance(outcome, str) for outcome in outcomes.values()):

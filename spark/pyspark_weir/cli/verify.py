@@ -1,29 +1,28 @@
-"""`weir pipeline verify`: whether an archive is whole.
+"""`weir-spark verify`: whether an archive is whole.
 
-Knows: its options, how findings look. Must never know: what is compared.
+Knows: its parameters, how findings look. Must never know: what is compared.
 """
 
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
 
-from pyspark_weir.cli import options, output
-from pyspark_weir.cli.archive import Root
+from pyspark_weir.cli import arguments, output
 
 
-def verify(
-    root: Root,
-    *,
-    gateways: options.Gateways = None,
+@dataclass(frozen=True, kw_only=True)
+class VerifyArguments(arguments.GatewayArguments):
+    """What is compared."""
+
+    root: arguments.Root
     deep: Annotated[
         bool, typer.Option("--deep", help="compare every entry that the gateway still has, byte by byte")
-    ] = False,
-    token_file: options.TokenFile = None,
-    token_env: options.TokenEnv = None,
-    as_json: options.Json = False,
-) -> None:
+    ] = False
+
+
+def verify(options: VerifyArguments) -> None:
     """Compare manifests with files and with the gateway: what is missing, double, damaged or out of order.
 
     Exit code 1 where anything is found. Nothing is changed.
@@ -33,18 +32,17 @@ def verify(
     from pyspark_weir.manifest import Archive
     from pyspark_weir.place import Place
 
-    place = Place.of(root)
+    place = Place.of(options.root)
     with ExitStack() as stack:
-        accesses = options.accesses(options.connection(gateways, token_file, token_env))
-        opened = {access.name: stack.enter_context(Gateway(access)) for access in accesses}
-        report = compared(place, Archive.read(place), opened, deep=deep)
-    if as_json:
+        opened = {access.name: stack.enter_context(Gateway(access)) for access in options.accesses()}
+        report = compared(place, Archive.read(place), opened, deep=options.deep)
+    if options.as_json:
         output.line(asdict(report))
     else:
         if report.findings:
             output.rows([asdict(one) for one in report.findings], ("about", "what"), as_json=False)
         summary = f"{report.rows:,} entries in {report.files:,} files of {report.batches:,} batches"
-        if deep:
+        if options.deep:
             summary += f", {report.compared:,} compared with the gateway's"
         if report.deleted:
             summary += f"; {report.deleted:,} were deleted in the gateway since"

@@ -29,7 +29,6 @@ from pyspark_weir.errors import OptionError
 from pyspark_weir.gateway import Access
 from pyspark_weir.jobs.batches import reported
 from pyspark_weir.jobs.replay_plan import PLACEHOLDER, Targets
-from pyspark_weir.jobs.requeue import as_map
 from pyspark_weir.jobs.sinking import written
 from pyspark_weir.options import SourceOptions, source_options
 from pyspark_weir.place import Place
@@ -224,7 +223,7 @@ def changed(rows: DataFrame, asked: Mirror) -> DataFrame:
     OptionError for an expression that Spark does not understand.
     """
     try:
-        seen = rows.withColumnRenamed("fields", _ENTRY).withColumn("fields", as_map(sf.col(_ENTRY)))
+        seen = rows.withColumnRenamed("fields", _ENTRY).withColumn("fields", text_map(sf.col(_ENTRY)))
         if asked.where is not None:
             seen = seen.where(asked.where)
         target = _target(asked.targets) if asked.route is None else sf.expr(asked.route).cast("string")
@@ -237,6 +236,16 @@ def changed(rows: DataFrame, asked: Mirror) -> DataFrame:
         )
     except (AnalysisException, ParseException) as error:
         raise OptionError(f"Spark does not understand an expression: {str(error).splitlines()[0]}") from None
+
+
+def text_map(pairs: Column) -> Column:
+    """Pairs of a name and bytes as a map of text; of a name that repeats, the first."""
+    names = sf.array_distinct(sf.transform(pairs, lambda one: one["name"]))
+
+    def first(name: Column) -> Column:
+        return sf.element_at(sf.filter(pairs, lambda one: one["name"] == name), 1)["value"].cast("string")
+
+    return sf.map_from_arrays(names, sf.transform(names, first))
 
 
 def shared(rows: DataFrame, tasks: int, *, keep_ids: bool) -> DataFrame:
