@@ -16,7 +16,7 @@ from typing import Final
 
 from app import logs
 from app.gateway import Gateway, Receive, RecoveryProgress
-from app.http.calls import Send
+from app.http.responses import Send
 from app.memory_limit import default_bytes
 from app.settings import Settings
 from engine import (

@@ -8,8 +8,8 @@ from functools import lru_cache, partial
 from typing import Final
 
 from fastapi import FastAPI
+from starlette import requests
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
 
@@ -20,13 +20,14 @@ from app.api.groups import claims, consumers, dead_letters, groups, pending
 from app.auth import AccessPolicy
 from app.errors import RefusalError
 from app.gateway import Gateway, Receive
-from app.http.calls import Answer, Call, Scope, Send, refused
 from app.http.middleware.compression import Codings
 from app.http.middleware.origins import Origins
 from app.http.middleware.paths import Paths
-from app.http.middleware.request_id import Envelope
+from app.http.middleware.request_id import RequestIds
 from app.http.operations.operation import Operation
 from app.http.operations.table import RouteTable
+from app.http.requests import Request
+from app.http.responses import Response, Scope, Send, refuse
 from app.lifespan import EngineLife, check_exposure, prepare, serve_lifespan
 from app.openapi import document
 from app.settings import Settings, load
@@ -74,7 +75,7 @@ class App:
         self._sockets = socket.Sockets(gateway)
         self._hot = RouteTable(ROUTES if fast_path else ())
         origins = Origins(Codings(Paths(self._inside)), gateway.settings)
-        self._outermost = Envelope(origins, gateway)
+        self._outermost = RequestIds(origins, gateway)
         # For the server's connections; None where FastAPI serves every request.
         self.fast_path = FastPath(gateway, self._hot, origins, self._outermost) if fast_path else None
 
@@ -89,7 +90,7 @@ class App:
             await serve_lifespan(EngineLife(self.gateway, self.flush_logs), receive, send)
             self.flush_logs()
 
-    def refuse(self, refusal: RefusalError) -> Answer:
+    def refuse(self, refusal: RefusalError) -> Response:
         """The answer to what the server could not read as a request."""
         return self._outermost.refuse(refusal)
 
@@ -102,7 +103,7 @@ class App:
             await self._sockets(scope, receive, send)
             return
         if scope["method"] == "OPTIONS" and scope["raw_path"] == b"*":
-            await Answer(204, headers=[_ALLOW])(scope, receive, send)
+            await Response(204, headers=[_ALLOW])(scope, receive, send)
             return
         found = self._hot.find(scope["method"], scope["state"]["segments"])
         if found is None:
@@ -110,7 +111,7 @@ class App:
             await self.api(scope, receive, send)
             return
         route, names = found
-        called = partial(Call, self.gateway, scope, receive, names)
+        called = partial(Request, self.gateway, scope, receive, names)
         ready = await route.respond(called, scope["state"]["request_id"])
         await ready(scope, receive, send)
 
@@ -157,19 +158,19 @@ def _api(settings: Settings) -> FastAPI:
     return api
 
 
-async def _refuse_path(request: Request, error: Exception) -> Answer:
+async def _refuse_path(request: requests.Request, error: Exception) -> Response:
     """404 and 405, which the router itself finds."""
     request_id: str = request.scope["state"]["request_id"]
     methods = _methods(request)
     if not methods:
-        return refused(RefusalError("no_route", "there is nothing at this path; /v1 has links"), request_id)
+        return refuse(RefusalError("no_route", "there is nothing at this path; /v1 has links"), request_id)
     allowed = ", ".join(sorted(methods))
-    answer = refused(RefusalError("method_not_allowed", f"here there is {allowed}"), request_id)
-    answer.raw_headers.append((b"allow", allowed.encode()))
-    return answer
+    response = refuse(RefusalError("method_not_allowed", f"here there is {allowed}"), request_id)
+    response.raw_headers.append((b"allow", allowed.encode()))
+    return response
 
 
-def _methods(request: Request) -> set[str]:
+def _methods(request: requests.Request) -> set[str]:
     """Every method that the path has, over all of its routes."""
     routes = [route for route in request.app.router.routes if isinstance(route, StarletteRoute)]
     matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]

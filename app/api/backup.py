@@ -7,10 +7,10 @@ from pydantic import AfterValidator, Field
 
 from app.auth import Action
 from app.backups import LastBackup
-from app.http.calls import Answer
 from app.http.models import Count, Milliseconds, RequestModel, ResponseModel, wrong
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.responses import Response
 from engine import EngineProtocol
 
 router: Final = Router("gateway")
@@ -83,16 +83,16 @@ class RewriteState(ResponseModel):
 
 
 @router.post(_REWRITE, Action.ADMIN, status=202, model=RewriteState, headers=_WHERE, bodiless=True)
-async def start_rewrite(call: CallParameter) -> Answer:
+async def start_rewrite(request: RequestParameter) -> Response:
     """Begin to make the log as short as what is in memory; the rewrite that is under way, if there is one."""
-    call.engine.rewriting.begin()
-    return call.accepted(RewriteState.of(call.engine), _REWRITE)
+    request.engine.rewriting.begin()
+    return request.respond_accepted(RewriteState.of(request.engine), _REWRITE)
 
 
 @router.get(_REWRITE, Action.ADMIN, model=RewriteState)
-async def get_rewrite(call: CallParameter) -> RewriteState:
+async def get_rewrite(request: RequestParameter) -> RewriteState:
     """Show the last rewrite, or the one under way."""
-    return RewriteState.of(call.engine)
+    return RewriteState.of(request.engine)
 
 
 @router.post(
@@ -103,12 +103,12 @@ async def get_rewrite(call: CallParameter) -> RewriteState:
     headers=_WHERE,
     refusals=("busy", "not_configured"),
 )
-async def start_backup(call: CallParameter, given: NewBackup) -> Answer:
+async def start_backup(request: RequestParameter, given: NewBackup) -> Response:
     """Begin a backup; it holds everything that was acknowledged before."""
-    return call.accepted(BackupState.of(await call.gateway.backups.start(given.name)), _BACKUP)
+    return request.respond_accepted(BackupState.of(await request.gateway.backups.start(given.name)), _BACKUP)
 
 
 @router.get(_BACKUP, Action.ADMIN, model=BackupState)
-async def get_backup(call: CallParameter) -> BackupState:
+async def get_backup(request: RequestParameter) -> BackupState:
     """Show the last backup, or the one under way."""
-    return BackupState.of(call.gateway.backups.last)
+    return BackupState.of(request.gateway.backups.last)

@@ -6,11 +6,11 @@ from fastapi import Depends, Header
 
 from app.auth import Access
 from app.errors import CODES
-from app.http.calls import Answer
 from app.http.media import JSON
 from app.http.models import Base64Flag, ResponseModel, absent
-from app.http.operations.binder import Body, CallParameter, call_of
+from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
+from app.http.responses import Response
 from app.redis import CommandRequest, bodies, executor
 from app.redis.bodies import Encoding
 from app.redis.executor import Parsed
@@ -52,12 +52,12 @@ class _CommandBody(Body):
 
     async def read(self, encoded: Encoding) -> CommandRequest:
         """The command. Raises `malformed_json`, EngineError."""
-        limits = self.call.gateway.command_limits
+        limits = self.request.gateway.command_limits
 
         def parse(body: bytes) -> CommandRequest:
-            return executor.parsed(bodies.one(body, encoded, limits.words_max), limits)
+            return executor.parse_one(bodies.one(body, encoded, limits.words_max), limits)
 
-        return await self.call.read(parse, _INLINE_BYTES_MAX)
+        return await self.request.read(parse, _INLINE_BYTES_MAX)
 
 
 class _CommandsBody(Body):
@@ -72,82 +72,85 @@ class _CommandsBody(Body):
 
     async def read_each(self, encoded: Encoding) -> list[tuple[Parsed, int]]:
         """The commands, each with its number of words. Raises `malformed_json`, `too_many_entries`."""
-        limits, most = self.call.gateway.command_limits, self.call.gateway.settings.pipeline_commands_max
+        limits, most = (
+            self.request.gateway.command_limits,
+            self.request.gateway.settings.pipeline_commands_max,
+        )
 
         def parse(body: bytes) -> list[tuple[Parsed, int]]:
-            return executor.each_parsed(bodies.many(body, encoded, most, limits.words_max), limits)
+            return executor.parse_each(bodies.many(body, encoded, most, limits.words_max), limits)
 
-        return await self.call.read(parse, _INLINE_BYTES_MAX)
+        return await self.request.read(parse, _INLINE_BYTES_MAX)
 
     async def read_together(self, encoded: Encoding) -> list[Parsed]:
         """The commands of a transaction. Raises the same, and EXECABORT."""
-        limits, settings = self.call.gateway.command_limits, self.call.gateway.settings
+        limits, settings = self.request.gateway.command_limits, self.request.gateway.settings
 
         def parse(body: bytes) -> list[Parsed]:
             rows = bodies.many(body, encoded, settings.pipeline_commands_max, limits.words_max)
             bodies.check_number(rows, settings.transaction_commands_max)
-            return executor.together_parsed(rows, limits)
+            return executor.parse_together(rows, limits)
 
-        return await self.call.read(parse, _INLINE_BYTES_MAX)
-
-
-CommandBody = Annotated[_CommandBody, Depends(call_of)]
-CommandsBody = Annotated[_CommandsBody, Depends(call_of)]
+        return await self.request.read(parse, _INLINE_BYTES_MAX)
 
 
-def _encoding(call: CallParameter, *, upstash: bool | None, weir: bool | None) -> Encoding:
+CommandBody = Annotated[_CommandBody, Depends(request_of)]
+CommandsBody = Annotated[_CommandsBody, Depends(request_of)]
+
+
+def _encoding(request: RequestParameter, *, upstash: bool | None, weir: bool | None) -> Encoding:
     # Any type is read as JSON, unless it is compressed, in parts, or in another charset.
-    _ = call.media_type
+    _ = request.media_type
     return Encoding(arguments=bool(weir), reply=bool(weir or upstash))
 
 
-def _refused(refusal: EngineError, encoded: Encoding) -> Answer:
+def _refused(refusal: EngineError, encoded: Encoding) -> Response:
     if CODES[refusal.code].status in _GATEWAY_STATUSES:
         raise refusal
-    return Answer(400, bodies.outcome(refusal, encoded))
+    return Response(400, bodies.outcome(refusal, encoded))
 
 
 @router.post("/v1/commands", Access.PER_COMMAND, model=Outcome, refused=Outcome, fast=True)
 async def run_command(
-    call: CallParameter,
+    request: RequestParameter,
     given: CommandBody,
     upstash_encoding: UpstashEncoding = None,
     weir_encoding: WeirEncoding = None,
-) -> Answer:
+) -> Response:
     """Run one Redis command."""
-    encoded = _encoding(call, upstash=upstash_encoding, weir=weir_encoding)
+    encoded = _encoding(request, upstash=upstash_encoding, weir=weir_encoding)
     try:
-        return Answer(200, await executor.run(call, await given.read(encoded), encoded))
+        return Response(200, await executor.run(request, await given.read(encoded), encoded))
     except EngineError as refusal:
         return _refused(refusal, encoded)
 
 
 @router.post("/v1/commands/pipeline", Access.PER_COMMAND, model=list[Outcome], refused=Outcome, fast=True)
 async def run_pipeline(
-    call: CallParameter,
+    request: RequestParameter,
     given: CommandsBody,
     upstash_encoding: UpstashEncoding = None,
     weir_encoding: WeirEncoding = None,
-) -> Answer:
+) -> Response:
     """Run Redis commands one after the other; one that fails does not stop the others."""
-    encoded = _encoding(call, upstash=upstash_encoding, weir=weir_encoding)
+    encoded = _encoding(request, upstash=upstash_encoding, weir=weir_encoding)
     requests = await given.read_each(encoded)
-    return Answer(200, bodies.outcomes(await executor.run_each(call, requests, encoded)))
+    return Response(200, bodies.outcomes(await executor.run_each(request, requests, encoded)))
 
 
 @router.post("/v1/commands/multi-exec", Access.PER_COMMAND, model=list[Outcome], refused=Outcome, fast=True)
 async def run_transaction(
-    call: CallParameter,
+    request: RequestParameter,
     given: CommandsBody,
     upstash_encoding: UpstashEncoding = None,
     weir_encoding: WeirEncoding = None,
-) -> Answer:
+) -> Response:
     """Run Redis commands as one turn: nothing between them, one reading of the clock, one frame in the
     log.
     """
-    encoded = _encoding(call, upstash=upstash_encoding, weir=weir_encoding)
+    encoded = _encoding(request, upstash=upstash_encoding, weir=weir_encoding)
     try:
         requests = await given.read_together(encoded)
-        return Answer(200, bodies.outcomes(await executor.run_together(call, requests, encoded)))
+        return Response(200, bodies.outcomes(await executor.run_together(request, requests, encoded)))
     except EngineError as refusal:
         return _refused(refusal, encoded)

@@ -14,10 +14,10 @@ from typing import Final
 from app.auth import Access
 from app.errors import RefusalError
 from app.http import files as web
-from app.http.calls import Answer
 from app.http.files import File, fresh, is_shown
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.responses import Response
 
 router: Final = Router("gateway")
 
@@ -37,18 +37,18 @@ _HEADERS: Final = (
 
 
 @router.get("/console", Access.OPEN, hidden=True)
-async def get_console(call: CallParameter) -> Answer:
+async def get_console(request: RequestParameter) -> Response:
     """The page."""
-    return fresh(call, (await asyncio.to_thread(_files))["index.html"], _HEADERS)
+    return fresh(request, (await asyncio.to_thread(_files))["index.html"], _HEADERS)
 
 
 @router.get("/console/{file:path}", Access.OPEN, hidden=True)
-async def get_console_file(call: CallParameter, file: str) -> Answer:
+async def get_console_file(request: RequestParameter, file: str) -> Response:
     """A module, a style sheet or the icon of the page."""
     found = (await asyncio.to_thread(_files)).get(file)
     if found is None:
         raise RefusalError("no_route", "the console has no such file")
-    return fresh(call, found, _HEADERS)
+    return fresh(request, found, _HEADERS)
 
 
 @cache

@@ -13,10 +13,10 @@ from typing import Final
 from app import errors
 from app.auth import Access
 from app.errors import CODES, RefusalError
-from app.http.calls import HTML, Answer
 from app.http.files import File, file, fresh
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.responses import HTML, Response
 
 router: Final = Router("gateway")
 
@@ -43,13 +43,13 @@ code { font-family: ui-monospace, monospace }
 
 
 @router.get("/openapi.json", Access.OPEN, hidden=True)
-async def get_open_api(call: CallParameter) -> Answer:
+async def get_open_api(request: RequestParameter) -> Response:
     """The description of this API, OpenAPI 3.1."""
-    return Answer(200, await asyncio.to_thread(call.scope["app"].state.document.text))
+    return Response(200, await asyncio.to_thread(request.scope["app"].state.document.text))
 
 
 @router.get("/docs", Access.OPEN, hidden=True)
-async def get_docs() -> Answer:
+async def get_docs() -> Response:
     """What calls there are, to read and to try."""
     head = (
         '<link rel=stylesheet href="/docs/swagger-ui.css"><script src="/docs/swagger-ui-bundle.js"></script>'
@@ -60,31 +60,31 @@ async def get_docs() -> Answer:
 
 
 @router.get("/docs/start.js", Access.OPEN, hidden=True)
-async def get_start(call: CallParameter) -> Answer:
+async def get_start(request: RequestParameter) -> Response:
     """What the page runs when it is loaded."""
-    return fresh(call, file("start.js", _START))
+    return fresh(request, file("start.js", _START))
 
 
 @router.get("/docs/style.css", Access.OPEN, hidden=True)
-async def get_style(call: CallParameter) -> Answer:
+async def get_style(request: RequestParameter) -> Response:
     """How the small pages look."""
-    return fresh(call, file("style.css", _STYLE))
+    return fresh(request, file("style.css", _STYLE))
 
 
 @router.get("/docs/swagger-ui-bundle.js", Access.OPEN, hidden=True)
-async def get_docs_script(call: CallParameter) -> Answer:
+async def get_docs_script(request: RequestParameter) -> Response:
     """The vendored page's script."""
-    return fresh(call, await asyncio.to_thread(_vendored, "swagger-ui-bundle.js"))
+    return fresh(request, await asyncio.to_thread(_vendored, "swagger-ui-bundle.js"))
 
 
 @router.get("/docs/swagger-ui.css", Access.OPEN, hidden=True)
-async def get_docs_style(call: CallParameter) -> Answer:
+async def get_docs_style(request: RequestParameter) -> Response:
     """The vendored page's style."""
-    return fresh(call, await asyncio.to_thread(_vendored, "swagger-ui.css"))
+    return fresh(request, await asyncio.to_thread(_vendored, "swagger-ui.css"))
 
 
 @router.get("/errors/{slug}", Access.OPEN, hidden=True)
-async def get_error(slug: str) -> Answer:
+async def get_error(slug: str) -> Response:
     """What a problem's type means."""
     code = slug.replace("-", "_")
     kind = CODES.get(code)
@@ -102,9 +102,9 @@ def _vendored(name: str) -> File:
     return file(name, files("app").joinpath("vendor", "swagger-ui", name).read_bytes())
 
 
-def _page(title: str, head: str, inside: str) -> Answer:
+def _page(title: str, head: str, inside: str) -> Response:
     text = (
         f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{escape(title)}</title>{head}</head>"
         f"<body>{inside}</body></html>\n"
     )
-    return Answer(200, text.encode(), _PAGE_HEADERS, media_type=HTML)
+    return Response(200, text.encode(), _PAGE_HEADERS, media_type=HTML)

@@ -4,15 +4,15 @@ from typing import Final
 
 from app.auth import Access
 from app.errors import not_implemented
-from app.http.calls import Answer
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.responses import Response
 
 router: Final = Router("gateway")
 
 
 @router.post("/v1/tickets", Access.OPEN, hidden=True)
 @router.get("/metrics", Access.OPEN, hidden=True)
-async def not_built(call: CallParameter) -> Answer:
+async def not_built(request: RequestParameter) -> Response:
     """Refuse."""
-    raise not_implemented(f"{call.scope['method']} on this path")
+    raise not_implemented(f"{request.scope['method']} on this path")

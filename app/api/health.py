@@ -7,10 +7,10 @@ from pydantic import Field
 from app.api.backup import BackupState, RewriteState
 from app.auth import Access, Action
 from app.gateway import Gateway, Phase
-from app.http.calls import Answer
 from app.http.models import Count, Milliseconds, ResponseModel, absent
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.responses import Response
 from app.version import VERSION
 from engine import EngineProtocol
 
@@ -93,22 +93,22 @@ class GatewayStatus(ResponseModel):
 
 
 @router.get("/healthz/live", Access.OPEN, model=Health)
-async def is_live() -> Answer:
+async def is_live() -> Response:
     """200 as long as the process answers at all."""
-    return Answer(200, b'{"status":"live"}')
+    return Response(200, b'{"status":"live"}')
 
 
 @router.get("/healthz/ready", Access.OPEN, model=Health)
-async def is_ready(call: CallParameter) -> Answer:
+async def is_ready(request: RequestParameter) -> Response:
     """200 once the log has been read; 503 before, with how far that is, while the engine is restarted or the
     gateway stops, and once the log cannot be written any more.
 
     Under a Host that is not the gateway's it says whether it is ready, and nothing else.
     """
-    health = _health(call.gateway)
+    health = _health(request.gateway)
     if health.status == "ready":
         return _answer(200, health)
-    if call.is_stranger:
+    if request.is_stranger:
         health = Health.model_construct(status="unavailable")
     return _answer(503, health)
 
@@ -121,15 +121,15 @@ def _health(gateway: Gateway) -> Health:
     return Health.model_construct(status=gateway.state, progress=read)
 
 
-def _answer(status: int, health: Health) -> Answer:
+def _answer(status: int, health: Health) -> Response:
     body = health.__pydantic_serializer__.to_json(health, exclude_none=True)
-    return Answer(status, body, [_RETRY_AFTER] if status == 503 else [])
+    return Response(status, body, [_RETRY_AFTER] if status == 503 else [])
 
 
 @router.get("/v1/status", Action.ADMIN, model=GatewayStatus)
-async def get_status(call: CallParameter) -> GatewayStatus:
+async def get_status(request: RequestParameter) -> GatewayStatus:
     """Show how the gateway is: version, uptime, durability, log, memory, streams, connections, upkeep."""
-    gateway, engine = call.gateway, call.engine
+    gateway, engine = request.gateway, request.engine
     return GatewayStatus.model_construct(
         status=gateway.state,
         version=VERSION,

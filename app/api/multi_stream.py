@@ -12,7 +12,6 @@ from app import names
 from app.auth import Access, Action
 from app.errors import invalid, step
 from app.http import media, query
-from app.http.calls import Answer
 from app.http.entries import entry_bodies
 from app.http.entries.deliveries import DeliveredEntry, deliveries, no_history, nothing_delivered
 from app.http.entries.entry_pages import gap_refused, page, preferred_wait_ms
@@ -33,8 +32,9 @@ from app.http.models import (
     absent,
 )
 from app.http.models import IdempotencyKey as KeyText
-from app.http.operations.binder import Body, CallParameter, call_of
+from app.http.operations.binder import Body, RequestParameter, request_of
 from app.http.operations.router import Router
+from app.http.responses import Response
 from app.limits import EntryLimits, ReadLimits
 from engine import ids
 from engine.commands import Chunk, Cursor, DescribeGroup, IdempotencyKey, Publish, XAdd, XRead, XReadGroup
@@ -128,22 +128,22 @@ class ManyReadAnswer(ResponseModel):
     refusals=("malformed_id", "gap", "no_group", "too_many_waiters"),
     prefer="`wait=<seconds>`, where the body has no `wait`",
 )
-async def read_streams(call: CallParameter, given: ManyRead) -> Answer:
+async def read_streams(request: RequestParameter, given: ManyRead) -> Response:
     """Read from many streams, each behind its cursor, or as a consumer of a group (XREAD, XREADGROUP)."""
-    command = given.command(call.gateway.read_limits, call.wishes.wait_s)
+    command = given.command(request.gateway.read_limits, request.preferences.wait_s)
     action = Action.READ if isinstance(command, XRead) else Action.CONSUME
     for stream, _ in command.streams:
-        call.require(action, stream)
-    (reply,) = await call.write(command)
+        request.require(action, stream)
+    (reply,) = await request.write(command)
     if isinstance(command, XRead):
         assert isinstance(reply, StreamsRead), "XREAD answers what each stream has"
-        return Answer(200, _object(_read(reply, fail_on_gap=given.on_gap == "fail")))
+        return Response(200, _object(_read(reply, fail_on_gap=given.on_gap == "fail")))
     assert isinstance(reply, GroupRead), "a group's read answers deliveries"
     empty = _without_new(command, reply)
-    infos = await call.transaction(empty) if empty else []
-    answer = call.written(200, _object(_delivered(command, reply, empty, infos)))
-    answer.unsent = partial(call.give_back, command, reply)
-    return answer
+    infos = await request.transaction(empty) if empty else []
+    response = request.respond(200, _object(_delivered(command, reply, empty, infos)))
+    response.unsent = partial(request.give_back, command, reply)
+    return response
 
 
 def _read(reply: StreamsRead, *, fail_on_gap: bool) -> Mapping[str, bytes]:
@@ -228,9 +228,9 @@ class _PublicationBody(Body):
 
     async def read(self, key: str | None, chunk: Chunk | None) -> Publish:
         """The command. Raises the refusal of what is wrong with the entries."""
-        media.check_is_json(self.call.media_type.name)
-        most, limits = self.call.gateway.settings.request_streams_max, self.call.gateway.entry_limits
-        return await self.call.read(
+        media.check_is_json(self.request.media_type.name)
+        most, limits = self.request.gateway.settings.request_streams_max, self.request.gateway.entry_limits
+        return await self.request.read(
             partial(publication, limits=limits, streams_max=most, key=key, chunk=chunk)
         )
 
@@ -264,8 +264,8 @@ def publication(
     writes=True,
 )  # fmt: skip
 async def publish(
-    call: CallParameter,
-    body: Annotated[_PublicationBody, Depends(call_of)],
+    request: RequestParameter,
+    body: Annotated[_PublicationBody, Depends(request_of)],
     idempotency_key: Annotated[
         KeyText | None,
         Header(
@@ -286,23 +286,23 @@ async def publish(
     number: Annotated[
         Count | None, Header(alias="Weir-Chunk", description="the number of this chunk in its run")
     ] = None,
-) -> Answer:
+) -> Response:
     """Publish into many streams: all entries are stored, or none.
 
     A chunk of a producer that was stored in its last epoch, or in the one before, is answered as the first
     time (`duplicate`), however much later it comes again; an older epoch is refused. docs/bulk.md says how
     long what is remembered.
     """
-    if b"if-match" in call.headers:
+    if b"if-match" in request.headers:
         raise invalid("If-Match", "it goes with publishing into one stream")
     chunk = _chunk(producer, epoch, number)
     if idempotency_key is not None and chunk is not None:
         raise invalid("Idempotency-Key", "it does not go with Weir-Producer, which says the same in its way")
     command = await body.read(idempotency_key, chunk)
     for part in command.parts:
-        call.require(Action.WRITE, part.stream)
-    (reply,) = await call.write(command)
-    return call.written(201, _published(reply))
+        request.require(Action.WRITE, part.stream)
+    (reply,) = await request.write(command)
+    return request.respond(201, _published(reply))
 
 
 def _chunk(producer: str | None, epoch: int | None, number: int | None) -> Chunk | None:

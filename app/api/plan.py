@@ -11,7 +11,6 @@ from pydantic import Field
 
 from app.auth import Access, Action
 from app.errors import RefusalError, invalid, step
-from app.http.calls import Answer, Call
 from app.http.entries.entry_pages import preferred_wait_ms
 from app.http.models import (
     Count,
@@ -22,8 +21,10 @@ from app.http.models import (
     Whole,
     capped,
 )
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.requests import Request
+from app.http.responses import Response
 from app.redis.glob import Glob
 from engine import ids
 from engine.apportion import apportion
@@ -150,34 +151,36 @@ class Plans(ResponseModel):
     refusals=("malformed_id", "too_many_waiters"),
     prefer="`wait=<seconds>`, where the body has no `wait`",
 )
-async def plan(call: CallParameter, wanted: PlanWanted) -> Answer:
+async def plan(request: RequestParameter, wanted: PlanWanted) -> Response:
     """Plan a read of many streams: what follows a cursor in each, with a budget shared between them.
 
     It counts what there is without reading it, and says how far to read next. With `durable_only` a range
     ends where a crash may take back what follows. `wait` waits while there is nothing at all. Read the ranges
     as pages, `readEntries` with `after` and `end`.
     """
-    wait_ms = preferred_wait_ms(call.wishes.wait_s, call.gateway.read_limits)
+    wait_ms = preferred_wait_ms(request.preferences.wait_s, request.gateway.read_limits)
     if wanted.wait is not None:
         wait_ms = wanted.wait
     wanted.check()
     pattern = wanted.glob()
     for name in wanted.streams or ():
-        call.require(Action.READ, name)
-    found = await _find(call, wanted, pattern)
-    planned = await _plan(call, wanted.command(found))
+        request.require(Action.READ, name)
+    found = await _find(request, wanted, pattern)
+    planned = await _plan(request, wanted.command(found))
     if wait_ms and not _has_any(planned):
-        work = _wait(call, wanted, pattern, found, wait_ms)
-        planned = await call.gateway.wait(work, call.receive)
+        work = _wait(request, wanted, pattern, found, wait_ms)
+        planned = await request.gateway.wait(work, request.receive)
     rows = sum(1 + len(one.cuts) for one in planned.streams)
-    return Answer(200, await asyncio.to_thread(write, planned) if rows > _INLINE_ROWS_MAX else write(planned))
+    return Response(
+        200, await asyncio.to_thread(write, planned) if rows > _INLINE_ROWS_MAX else write(planned)
+    )
 
 
 async def _wait(
-    call: Call, wanted: PlanWanted, pattern: Glob | None, found: Sequence[str], wait_ms: int
+    request: Request, wanted: PlanWanted, pattern: Glob | None, found: Sequence[str], wait_ms: int
 ) -> Planned:
     """The plan, made when there is something or the time is over."""
-    clock = call.gateway.clock
+    clock = request.gateway.clock
     until = clock.monotonic() + wait_ms / 1000
     looked_s = 0.0
     while True:
@@ -185,11 +188,11 @@ async def _wait(
         if pattern is not None:
             rest_ms = min(rest_ms, max(_LOOK_AGAIN_MS, round(looked_s * _LOOKING_SHARE * 1000)))
         # Its answer is made in one turn, and of streams that were found before: it only says when.
-        await call.engine.execute(wanted.waiting(found, rest_ms))
+        await request.engine.execute(wanted.waiting(found, rest_ms))
         began = clock.monotonic()
-        found = await _find(call, wanted, pattern)
+        found = await _find(request, wanted, pattern)
         looked_s = clock.monotonic() - began
-        planned = await _plan(call, wanted.command(found))
+        planned = await _plan(request, wanted.command(found))
         if _has_any(planned) or clock.monotonic() >= until:
             return planned
 
@@ -197,20 +200,20 @@ async def _wait(
 # ---- streams that match the pattern
 
 
-async def _find(call: Call, wanted: PlanWanted, pattern: Glob | None) -> list[str]:
+async def _find(request: Request, wanted: PlanWanted, pattern: Glob | None) -> list[str]:
     """The other streams that match the pattern, of those that the caller may read."""
     if pattern is None:
         return []
-    most = call.gateway.settings.request_streams_max
+    most = request.gateway.settings.request_streams_max
     named = wanted.streams or {}
     found: list[str] = []
     prefix = pattern.prefix.decode(errors="ignore")
     after = None
     while True:
-        page = await call.execute(ListStreams(prefix=prefix, after=after, limit=_NAMES_PER_TURN))
+        page = await request.execute(ListStreams(prefix=prefix, after=after, limit=_NAMES_PER_TURN))
         assert isinstance(page, Listing), "listing answers names"
         # How long a match takes depends on pattern and name: others are served meanwhile.
-        found += await asyncio.to_thread(_matching, call, pattern, named, page.names)
+        found += await asyncio.to_thread(_matching, request, pattern, named, page.names)
         if len(found) + len(named) > most:
             raise _too_many(most)
         after = page.next
@@ -222,8 +225,8 @@ def _too_many(most: int) -> RefusalError:
     return invalid("/pattern", f"one plan is of at most {most} streams: share them between several")
 
 
-def _matching(call: Call, pattern: Glob, named: Collection[str], names: Sequence[str]) -> list[str]:
-    policy, principal = call.gateway.policy, call.principal
+def _matching(request: Request, pattern: Glob, named: Collection[str], names: Sequence[str]) -> list[str]:
+    policy, principal = request.gateway.policy, request.principal
     return [
         name
         for name in names
@@ -234,16 +237,16 @@ def _matching(call: Call, pattern: Glob, named: Collection[str], names: Sequence
 # ---- a few streams in each turn
 
 
-async def _plan(call: Call, command: Plan) -> Planned:
+async def _plan(request: Request, command: Plan) -> Planned:
     """The plan. One of many streams is made a few at a time, with others' turns between: counted first, so
     that all of them share the budget.
     """
     size = max(1, STREAMS_PER_TURN * _CUTS_PER_COUNT // (_CUTS_PER_COUNT - 1 + command.parts))
     pieces = [command.streams[at : at + size] for at in range(0, len(command.streams), size)]
     if len(pieces) <= 1:
-        return await _turn(call, command)
+        return await _turn(request, command)
     counting = msgspec.structs.replace(command, max_entries=None, max_bytes=None, parts=1)
-    counted = [await _turn(call, msgspec.structs.replace(counting, streams=piece)) for piece in pieces]
+    counted = [await _turn(request, msgspec.structs.replace(counting, streams=piece)) for piece in pieces]
     if command == counting:
         return _join(counted)
     entries = _shares(command.max_entries, [[one.count for one in each.streams] for each in counted])
@@ -252,12 +255,12 @@ async def _plan(call: Call, command: Plan) -> Planned:
         msgspec.structs.replace(command, streams=piece, max_entries=most, max_bytes=most_bytes)
         for piece, most, most_bytes in zip(pieces, entries, sizes, strict=True)
     ]
-    return _join([await _turn(call, one) for one in sharing])
+    return _join([await _turn(request, one) for one in sharing])
 
 
-async def _turn(call: Call, command: Plan) -> Planned:
+async def _turn(request: Request, command: Plan) -> Planned:
     await asyncio.sleep(0)
-    reply = await call.execute(command)
+    reply = await request.execute(command)
     assert isinstance(reply, Planned), "a plan answers what is planned"
     return reply
 

@@ -7,9 +7,10 @@ from app.auth import Access, Action
 from app.errors import RefusalError
 from app.gateway import Gateway, Receive
 from app.http import query
-from app.http.calls import Answer, Call, Scope, Send
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.requests import Request
+from app.http.responses import Response, Scope, Send
 from app.openapi import asyncapi
 from app.transport.asgi_socket import AsgiSocket
 from app.transport.websocket_connection import WebSocketConnection
@@ -28,15 +29,15 @@ _PATH: Final = ("v1", "ws")
 
 
 @router.get("/v1/ws", Access.OPEN, hidden=True)
-async def open_socket() -> Answer:
+async def open_socket() -> Response:
     """Say what is missing."""
     raise RefusalError("upgrade_required", "this is a WebSocket: see /asyncapi.json")
 
 
 @router.get("/asyncapi.json", Access.OPEN, hidden=True)
-async def get_async_api(call: CallParameter) -> Answer:
+async def get_async_api(request: RequestParameter) -> Response:
     """The description of the socket, AsyncAPI 3."""
-    return Answer(200, asyncapi.document(call.gateway.settings))
+    return Response(200, asyncapi.document(request.gateway.settings))
 
 
 class Sockets:
@@ -51,13 +52,13 @@ class Sockets:
         if scope["state"]["segments"] != _PATH:
             raise RefusalError("no_route", "sockets are at /v1/ws")
         query.parse(scope["query_string"], ())
-        call = Call(self._gateway, scope, receive, {})
-        call.check_ready()
+        request = Request(self._gateway, scope, receive, {})
+        request.check_ready()
         if len(self._hub.open) >= self._gateway.settings.sockets_max:
             raise RefusalError("too_many_sockets", "too many sockets are open: see the setting sockets_max")
         own = scope.get("extensions", {}).get(_EXTENSION)
         link = own if isinstance(own, WebSocketConnection) else AsgiSocket(receive, send)
-        push = Connection(self._hub, link, call, self._session(call))
+        push = Connection(self._hub, link, request, self._session(request))
         chosen = frames.SUBPROTOCOL if frames.SUBPROTOCOL in scope["subprotocols"] else None
         await send({"type": "http.response.start", "status": 101, "headers": [], "subprotocol": chosen})
         push.begin(self._hello())
@@ -67,7 +68,7 @@ class Sockets:
         link.listen(push)
         await push.closed
 
-    def _session(self, call: Call) -> Session:
+    def _session(self, request: Request) -> Session:
         settings = self._gateway.settings
         limits = SessionLimits(
             subscriptions_max=SUBSCRIPTIONS_MAX,
@@ -79,9 +80,9 @@ class Sockets:
         )
 
         def allowed(action: Action, stream: str) -> bool:
-            return self._gateway.policy.may(call.principal, action, stream)
+            return self._gateway.policy.may(request.principal, action, stream)
 
-        return Session(limits, allowed, call.request_id, depth_max=settings.json_depth_max)
+        return Session(limits, allowed, request.request_id, depth_max=settings.json_depth_max)
 
     def _hello(self) -> frames.HelloFrame:
         settings = self._gateway.settings

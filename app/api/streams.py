@@ -12,7 +12,6 @@ from app.api.groups.groups import Group
 from app.auth import Action
 from app.errors import RefusalError, invalid
 from app.http import media
-from app.http.calls import Answer, Call
 from app.http.entries.entry_pages import Entry
 from app.http.models import (
     Count,
@@ -26,8 +25,10 @@ from app.http.models import (
     absent,
     capped,
 )
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.requests import Request
+from app.http.responses import Response
 from engine import commands, ids
 from engine.commands import (
     Command,
@@ -176,17 +177,17 @@ class StreamDetails(Stream):
 
 @router.get(_STREAMS, Action.READ, model=StreamPage, refusals=("not_acceptable",))
 async def list_streams(
-    call: CallParameter,
+    request: RequestParameter,
     prefix: Annotated[str, Query(description="only names that begin with it")] = "",
     after: Annotated[str | None, Query(description="names above this one: a page's `next`")] = None,
     limit: Annotated[int, Whole(1, _PAGE_MAX), Query(description="maximum number of streams")] = 100,
-) -> Answer:
+) -> Response:
     """List streams by name."""
-    media.check_accepts_json(call.headers.get(b"accept", b""))
-    found = await call.execute(StreamInfos(prefix=prefix, after=after, limit=limit))
+    media.check_accepts_json(request.headers.get(b"accept", b""))
+    found = await request.execute(StreamInfos(prefix=prefix, after=after, limit=limit))
     assert isinstance(found, FoundStreams), "listing answers a page"
     shown: list[bytes] = []
-    left, following = call.gateway.settings.answer_bytes_max, found.next
+    left, following = request.gateway.settings.answer_bytes_max, found.next
     for place, (name, info) in enumerate(found.streams):
         text = _stream(name, info)
         left -= len(text)
@@ -194,30 +195,30 @@ async def list_streams(
             following = found.streams[place - 1][0]
             break
         shown.append(text)
-    return Answer(200, b'{"streams":[%b],"next":%b}' % (b",".join(shown), orjson.dumps(following)))
+    return Response(200, b'{"streams":[%b],"next":%b}' % (b",".join(shown), orjson.dumps(following)))
 
 
 @router.get(_STREAM, Action.READ, model=StreamDetails, refusals=("no_stream", "not_acceptable"))
 async def get_stream(
-    call: CallParameter,
+    request: RequestParameter,
     stream: StreamName,
     full: Annotated[Flag, Query(description="with entries, groups, consumers and what is pending")] = False,  # noqa: FBT002 - a parameter of the query
     count: Annotated[
         Annotated[int, Whole(1, _DETAILS_MAX)] | None,
         Query(description="with `full`: maximum number of entries, and of each pending list; 10 by default"),
     ] = None,
-) -> Answer:
+) -> Response:
     """Show one stream: its edges, counts, retention; in full with entries and groups (XINFO STREAM)."""
-    media.check_accepts_json(call.headers.get(b"accept", b""))
+    media.check_accepts_json(request.headers.get(b"accept", b""))
     if not full:
         if count is not None:
             raise invalid("count", "it goes with full=true")
-        return Answer(200, _stream(stream, await call.execute(XInfoStream(stream=stream))))
+        return Response(200, _stream(stream, await request.execute(XInfoStream(stream=stream))))
     count = count or _DETAILS_DEFAULT
-    bytes_max = call.gateway.settings.answer_bytes_max
+    bytes_max = request.gateway.settings.answer_bytes_max
     first = XRange(stream=stream, start=ids.ID_MIN, end=ids.ID_MAX, count=count, bytes_max=bytes_max)
-    found, entries = await call.transaction([XInfoStreamFull(stream=stream, count=count), first])
-    return Answer(200, _details(stream, found, entries))
+    found, entries = await request.transaction([XInfoStreamFull(stream=stream, count=count), first])
+    return Response(200, _details(stream, found, entries))
 
 
 def _stream(name: str, info: Reply) -> bytes:
@@ -296,30 +297,32 @@ _UNCHANGED: Final = StreamChanges()
 
 
 @router.put(_STREAM, Action.MANAGE, status=201, model=Stream, also={200: "Its retention is set"}, writes=True)
-async def put_stream(call: CallParameter, stream: StreamName, given: NewStream = _NEW) -> Answer:
+async def put_stream(request: RequestParameter, stream: StreamName, given: NewStream = _NEW) -> Response:
     """Create a stream, or set the retention of the one there is."""
     retention = commands.Retention()._replace(**given.changes)
     command = EnsureStream(stream=stream, retention=retention)
-    created, info = await call.write(command, XInfoStream(stream=stream))
+    created, info = await request.write(command, XInfoStream(stream=stream))
     place = [(b"location", f"/v1/streams/{quote(stream, safe='')}".encode())] if created else []
-    return call.written(201 if created else 200, _stream(stream, info), place)
+    return request.respond(201 if created else 200, _stream(stream, info), place)
 
 
 @router.patch(_STREAM, Action.MANAGE, model=Stream, refusals=("malformed_id", "no_stream"), writes=True)
-async def update_stream(call: CallParameter, stream: StreamName, given: StreamChanges = _UNCHANGED) -> Answer:
+async def update_stream(
+    request: RequestParameter, stream: StreamName, given: StreamChanges = _UNCHANGED
+) -> Response:
     """Change parts of a stream's retention, or tell up to where it is archived."""
     command = UpdateStream(stream=stream, retention=given.changes, archived_up_to=given.archived_up_to)
-    _, info = await call.write(command, XInfoStream(stream=stream))
-    return call.written(200, _stream(stream, info))
+    _, info = await request.write(command, XInfoStream(stream=stream))
+    return request.respond(200, _stream(stream, info))
 
 
 @router.delete(_STREAM, Action.MANAGE, status=204, refusals=("no_stream",), writes=True)
-async def delete_stream(call: CallParameter, stream: StreamName) -> Answer:
+async def delete_stream(request: RequestParameter, stream: StreamName) -> Response:
     """Remove a stream with its groups and everything in them (DEL)."""
-    (removed,) = await call.write(Delete(streams=[stream]))
+    (removed,) = await request.write(Delete(streams=[stream]))
     if not removed:
         raise _missing(stream)
-    return call.written(204)
+    return request.respond(204)
 
 
 @router.post(
@@ -329,7 +332,7 @@ async def delete_stream(call: CallParameter, stream: StreamName) -> Answer:
     refusals=("malformed_id", "no_stream", "last_id_too_small"),
     writes=True,
 )
-async def set_last_id(call: CallParameter, stream: StreamName, given: NewLastId) -> Answer:
+async def set_last_id(request: RequestParameter, stream: StreamName, given: NewLastId) -> Response:
     """Set a stream's last ID, as after a move from elsewhere (XSETID)."""
     command = XSetId(
         stream=stream,
@@ -337,8 +340,8 @@ async def set_last_id(call: CallParameter, stream: StreamName, given: NewLastId)
         entries_added=given.entries_added,
         max_deleted_id=given.max_deleted_id,
     )
-    _, info = await call.write(command, XInfoStream(stream=stream))
-    return call.written(200, _stream(stream, info))
+    _, info = await request.write(command, XInfoStream(stream=stream))
+    return request.respond(200, _stream(stream, info))
 
 
 # ---- trimming
@@ -397,23 +400,23 @@ class Trimmed(ResponseModel):
     refusals=("malformed_id", "no_stream", "trim_guarded"),
     writes=True,
 )
-async def trim_stream(call: CallParameter, stream: StreamName, given: Trimming) -> Answer:
+async def trim_stream(request: RequestParameter, stream: StreamName, given: Trimming) -> Response:
     """Remove the oldest entries, or show how many would go (XTRIM)."""
-    reply = await change(call, given.command(stream))
+    reply = await change(request, given.command(stream))
     assert isinstance(reply, TrimReply), "XTRIM answers what went"
     trimmed = Trimmed.model_construct(
         deleted=reply.deleted,
         first_id=ids.text(reply.first_id),
         pending_affected=reply.pending_affected,
     )
-    return call.written(200, trimmed)
+    return request.respond(200, trimmed)
 
 
-async def change(call: Call, command: Command) -> Reply:
+async def change(request: Request, command: Command) -> Reply:
     """Run a command on a stream that has to exist."""
-    exists, reply = await call.write(Exists(streams=[call.names["stream"]]), command)
+    exists, reply = await request.write(Exists(streams=[request.names["stream"]]), command)
     if not exists:
-        raise _missing(call.names["stream"])
+        raise _missing(request.names["stream"])
     return reply
 
 

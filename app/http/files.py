@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from app.http.calls import HTML, Answer, Call, Header
 from app.http.conditional import revalidate
+from app.http.requests import Request
+from app.http.responses import HTML, Header, Response
 
 _KINDS: Final = {
     "css": b"text/css; charset=utf-8",
@@ -36,6 +37,6 @@ def file(name: str, body: bytes) -> File:
     return File(body, _KINDS[name.rpartition(".")[2]], b'"%b"' % sha256(body).hexdigest()[:32].encode())
 
 
-def fresh(call: Call, found: File, headers: Sequence[Header] = ()) -> Answer:
+def fresh(request: Request, found: File, headers: Sequence[Header] = ()) -> Response:
     """The file, or 304 where the browser has this very one."""
-    return revalidate(call, Answer(200, found.body, headers, media_type=found.kind), found.tag)
+    return revalidate(request, Response(200, found.body, headers, media_type=found.kind), found.tag)

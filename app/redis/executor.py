@@ -14,7 +14,7 @@ import msgspec
 
 from app import redis
 from app.auth import Action
-from app.http.calls import Call
+from app.http.requests import Request
 from app.limits import CommandLimits
 from app.redis import CommandRequest, bodies
 from app.redis.bodies import Encoding, Words
@@ -35,12 +35,12 @@ _TURN_WORDS_MAX: Final = 1_000
 Parsed: TypeAlias = "CommandRequest | EngineError"
 
 
-def parsed(words: Words, limits: CommandLimits) -> CommandRequest:
+def parse_one(words: Words, limits: CommandLimits) -> CommandRequest:
     """One command, within its limits. Raises EngineError."""
     return redis.checked(redis.parse(words), limits)
 
 
-def each_parsed(rows: Sequence[Words | EngineError], limits: CommandLimits) -> list[tuple[Parsed, int]]:
+def parse_each(rows: Sequence[Words | EngineError], limits: CommandLimits) -> list[tuple[Parsed, int]]:
     """The commands of a pipeline, each with its number of words."""
     return [
         (row, 0) if isinstance(row, EngineError) else (_checked(redis.parse_each([row])[0], limits), len(row))
@@ -48,52 +48,54 @@ def each_parsed(rows: Sequence[Words | EngineError], limits: CommandLimits) -> l
     ]
 
 
-def together_parsed(rows: Sequence[Words | EngineError], limits: CommandLimits) -> list[Parsed]:
+def parse_together(rows: Sequence[Words | EngineError], limits: CommandLimits) -> list[Parsed]:
     """The commands of a transaction. Raises EXECABORT where one is unknown or has impossible arguments."""
     words = list[Words]()
     for row in rows:
         if isinstance(row, EngineError):
             raise errors.invalid(redis.EXECABORT, row.detail)
         words.append(row)
-    return [_checked(request, limits) for request in redis.parse_transaction(words)]
+    return [_checked(parsed, limits) for parsed in redis.parse_transaction(words)]
 
 
-def _checked(request: Parsed, limits: CommandLimits) -> Parsed:
-    if isinstance(request, EngineError):
-        return request
+def _checked(parsed: Parsed, limits: CommandLimits) -> Parsed:
+    if isinstance(parsed, EngineError):
+        return parsed
     try:
-        return redis.checked(request, limits)
+        return redis.checked(parsed, limits)
     except EngineError as refusal:
         return refusal
 
 
-async def run(call: Call, request: CommandRequest, encoded: Encoding) -> bytes:
+async def run(request: Request, parsed: CommandRequest, encoded: Encoding) -> bytes:
     """Run one command. Raises EngineError, `forbidden`."""
-    _authorise(call, request)
-    settings = call.gateway.settings
-    return await _run(call, request.bounded(settings.wait_ms_max), settings.answer_bytes_max, _ONE, encoded)
+    _authorise(request, parsed)
+    settings = request.gateway.settings
+    return await _run(request, parsed.bounded(settings.wait_ms_max), settings.answer_bytes_max, _ONE, encoded)
 
 
-async def run_unblocked(call: Call, body: bytes, room: int) -> bytes:
+async def run_unblocked(request: Request, body: bytes, room: int) -> bytes:
     """Run one Redis command, the words of which are this JSON list, as it is where nothing blocks; its answer
     has at most `room` bytes. Raises EngineError, `forbidden`.
     """
-    limits, encoded = call.gateway.command_limits, Encoding()
-    request = parsed(bodies.one(body, encoded, limits.words_max), limits)
-    _authorise(call, request)
-    if getattr(request.command, "block_ms", None) is not None:
-        assert request.command is not None, "it has an attribute"
-        request = replace(request, command=msgspec.structs.replace(request.command, block_ms=None))
-    return await _run(call, request, min(room, call.gateway.settings.answer_bytes_max), _ONE, encoded)
+    limits, encoded = request.gateway.command_limits, Encoding()
+    parsed = parse_one(bodies.one(body, encoded, limits.words_max), limits)
+    _authorise(request, parsed)
+    if getattr(parsed.command, "block_ms", None) is not None:
+        assert parsed.command is not None, "it has an attribute"
+        parsed = replace(parsed, command=msgspec.structs.replace(parsed.command, block_ms=None))
+    return await _run(request, parsed, min(room, request.gateway.settings.answer_bytes_max), _ONE, encoded)
 
 
-async def run_each(call: Call, requests: Sequence[tuple[Parsed, int]], encoded: Encoding) -> list[bytes]:
+async def run_each(
+    request: Request, requests: Sequence[tuple[Parsed, int]], encoded: Encoding
+) -> list[bytes]:
     """Run commands one after the other. What they may wait, they may wait together."""
-    for request, _ in requests:
-        _authorise(call, request)
-    pipeline, words = _Pipeline(call, encoded), 0
-    for request, length in requests:
-        await pipeline.add(request)
+    for parsed, _ in requests:
+        _authorise(request, parsed)
+    pipeline, words = _Pipeline(request, encoded), 0
+    for parsed, length in requests:
+        await pipeline.add(parsed)
         words += 1 + length
         if words > _TURN_WORDS_MAX:
             # What was added begins; then others have a turn.
@@ -102,17 +104,17 @@ async def run_each(call: Call, requests: Sequence[tuple[Parsed, int]], encoded: 
     return await pipeline.end()
 
 
-async def run_together(call: Call, requests: Sequence[Parsed], encoded: Encoding) -> list[bytes]:
+async def run_together(request: Request, requests: Sequence[Parsed], encoded: Encoding) -> list[bytes]:
     """Run commands as one turn. Raises EngineError where too many of them read: nothing is run."""
-    for request in requests:
-        _authorise(call, request)
-    room, name = _room_of_each(call, requests)
-    requests = [await _probed(call, request, room, name) for request in requests]
-    requests = [_within(call, request, room, name) for request in requests]
-    commands = [command for request in requests if (command := _command(request)) is not None]
-    synced = any(isinstance(request, CommandRequest) and request.synced for request in requests)
-    replies = iter(await call.engine.transaction(commands, synced=synced) if commands else ())
-    return [await _shaped(call, request, replies, room, name, encoded) for request in requests]
+    for parsed in requests:
+        _authorise(request, parsed)
+    room, name = _room_of_each(request, requests)
+    requests = [await _probed(request, parsed, room, name) for parsed in requests]
+    requests = [_within(request, parsed, room, name) for parsed in requests]
+    commands = [command for parsed in requests if (command := _command(parsed)) is not None]
+    synced = any(isinstance(parsed, CommandRequest) and parsed.synced for parsed in requests)
+    replies = iter(await request.engine.transaction(commands, synced=synced) if commands else ())
+    return [await _shaped(request, parsed, replies, room, name, encoded) for parsed in requests]
 
 
 class _Pipeline:
@@ -121,32 +123,32 @@ class _Pipeline:
     The room for a long answer is taken before its command is run, and what it leaves is given back after.
     """
 
-    def __init__(self, call: Call, encoded: Encoding) -> None:
-        settings = call.gateway.settings
-        self._call = call
+    def __init__(self, request: Request, encoded: Encoding) -> None:
+        settings = request.gateway.settings
+        self._request = request
         self._encoded = encoded
-        self._ends_s = call.gateway.clock.monotonic() + settings.wait_ms_max / 1000
+        self._ends_s = request.gateway.clock.monotonic() + settings.wait_ms_max / 1000
         self._left = settings.pipeline_bytes_max
         self._taken = 0
         self._under_way: list[asyncio.Task[bytes]] = []
         self._found: list[bytes] = []
 
-    async def add(self, request: Parsed) -> None:
+    async def add(self, parsed: Parsed) -> None:
         """Run a command, some time before `end` returns and behind those added before."""
-        most = self._call.gateway.settings.answer_bytes_max
-        wanted = most if isinstance(request, CommandRequest) and redis.is_long(request) else 0
-        alone = _is_alone(request)
+        most = self._request.gateway.settings.answer_bytes_max
+        wanted = most if isinstance(parsed, CommandRequest) and redis.is_long(parsed) else 0
+        alone = _is_alone(parsed)
         if alone or (wanted and self._taken + wanted > self._left):
             await self._flush()
         name = _ONE if wanted <= self._left else _TOGETHER
         if wanted and self._left <= 0:
-            request = _no_room(self._call)
+            parsed = _no_room(self._request)
         room = min(wanted, max(1, self._left))
         self._taken += room
         left_ms = 0
         if alone:
-            left_ms = max(1, int((self._ends_s - self._call.gateway.clock.monotonic()) * 1000))
-        work = _outcome(self._call, request, left_ms, room, name, self._encoded)
+            left_ms = max(1, int((self._ends_s - self._request.gateway.clock.monotonic()) * 1000))
+        work = _outcome(self._request, parsed, left_ms, room, name, self._encoded)
         self._under_way.append(asyncio.create_task(work))
         if alone:
             await self._flush()
@@ -164,22 +166,22 @@ class _Pipeline:
         self._found += found
 
 
-def _no_room(call: Call) -> EngineError:
-    most = call.gateway.settings.pipeline_bytes_max
+def _no_room(request: Request) -> EngineError:
+    most = request.gateway.settings.pipeline_bytes_max
     return errors.invalid(
         f"ERR not run: the answers of this pipeline have reached {most} bytes ({_TOGETHER}); "
         "send the command again, in another request"
     )
 
 
-def _room_of_each(call: Call, requests: Sequence[Parsed]) -> tuple[int, str]:
+def _room_of_each(request: Request, requests: Sequence[Parsed]) -> tuple[int, str]:
     """The bytes that each long answer of a transaction may have, and what limits them.
 
     All are made before one is looked at, so the room is divided beforehand; and since each gets one entry at
     least, there are no more of them than there is room for the largest entries.
     """
-    settings = call.gateway.settings
-    long = sum(1 for request in requests if isinstance(request, CommandRequest) and redis.is_long(request))
+    settings = request.gateway.settings
+    long = sum(1 for parsed in requests if isinstance(parsed, CommandRequest) and redis.is_long(parsed))
     long_max = max(1, settings.pipeline_bytes_max // settings.entry_bytes_max)
     if long > long_max:
         raise errors.invalid(
@@ -192,97 +194,102 @@ def _room_of_each(call: Call, requests: Sequence[Parsed]) -> tuple[int, str]:
     return share, _TOGETHER
 
 
-def _command(request: Parsed) -> Command | None:
-    return request.command if isinstance(request, CommandRequest) else None
+def _command(parsed: Parsed) -> Command | None:
+    return parsed.command if isinstance(parsed, CommandRequest) else None
 
 
-def _authorise(call: Call, request: Parsed) -> None:
-    if isinstance(request, EngineError):
+def _authorise(request: Request, parsed: Parsed) -> None:
+    if isinstance(parsed, EngineError):
         return
-    for action in request.actions:
-        for stream in (None,) if request.streams is None else request.streams:
-            call.require(Action(action), stream)
+    for action in parsed.actions:
+        for stream in (None,) if parsed.streams is None else parsed.streams:
+            request.require(Action(action), stream)
 
 
-def _is_alone(request: Parsed) -> bool:
+def _is_alone(parsed: Parsed) -> bool:
     """Whether nothing else of the pipeline may run while it does: it waits, or takes more than one turn."""
-    if isinstance(request, EngineError):
+    if isinstance(parsed, EngineError):
         return False
-    return getattr(request.command, "block_ms", None) is not None or bool(redis.probes(request, 0))
+    return getattr(parsed.command, "block_ms", None) is not None or bool(redis.probes(parsed, 0))
 
 
 async def _outcome(
-    call: Call, request: Parsed, block_ms_max: int, room: int, name: str, encoded: Encoding
+    request: Request, parsed: Parsed, block_ms_max: int, room: int, name: str, encoded: Encoding
 ) -> bytes:
-    if isinstance(request, EngineError):
-        return bodies.outcome(request, encoded)
+    if isinstance(parsed, EngineError):
+        return bodies.outcome(parsed, encoded)
     try:
-        return await _run(call, request.bounded(block_ms_max), room, name, encoded)
+        return await _run(request, parsed.bounded(block_ms_max), room, name, encoded)
     except EngineError as refusal:
         return bodies.outcome(refusal, encoded)
 
 
-async def _run(call: Call, request: CommandRequest, room: int, name: str, encoded: Encoding) -> bytes:
-    if request.command is None:
-        return _immediate(call, request, encoded)
-    await _probe(call, request, room, name)
-    request = redis.within(request, room, call.gateway.command_limits, name)
-    assert request.command is not None, "a limit takes no command away"
-    reply = await call.execute(request.command, synced=request.synced)
-    return await _written(call, request, reply, room, name, encoded)
+async def _run(request: Request, parsed: CommandRequest, room: int, name: str, encoded: Encoding) -> bytes:
+    if parsed.command is None:
+        return _immediate(request, parsed, encoded)
+    await _probe(request, parsed, room, name)
+    parsed = redis.within(parsed, room, request.gateway.command_limits, name)
+    assert parsed.command is not None, "a limit takes no command away"
+    reply = await request.execute(parsed.command, synced=parsed.synced)
+    return await _written(request, parsed, reply, room, name, encoded)
 
 
-async def _probe(call: Call, request: CommandRequest, room: int, name: str) -> None:
+async def _probe(request: Request, parsed: CommandRequest, room: int, name: str) -> None:
     """Ask how long the answer would be, where nothing bounds it. Raises EngineError where it is too long."""
-    probes = redis.probes(request, room)
+    probes = redis.probes(parsed, room)
     if probes:
-        replies = await call.engine.transaction(probes)
-        redis.check_probed(request, replies, room, call.gateway.command_limits, name)
+        replies = await request.engine.transaction(probes)
+        redis.check_probed(parsed, replies, room, request.gateway.command_limits, name)
 
 
-async def _probed(call: Call, request: Parsed, room: int, name: str) -> Parsed:
-    if isinstance(request, EngineError):
-        return request
+async def _probed(request: Request, parsed: Parsed, room: int, name: str) -> Parsed:
+    if isinstance(parsed, EngineError):
+        return parsed
     try:
-        await _probe(call, request, room, name)
+        await _probe(request, parsed, room, name)
     except EngineError as refusal:
         return refusal
-    return request
+    return parsed
 
 
-def _within(call: Call, request: Parsed, room: int, name: str) -> Parsed:
-    if isinstance(request, EngineError):
-        return request
-    return redis.within(request, room, call.gateway.command_limits, name)
+def _within(request: Request, parsed: Parsed, room: int, name: str) -> Parsed:
+    if isinstance(parsed, EngineError):
+        return parsed
+    return redis.within(parsed, room, request.gateway.command_limits, name)
 
 
 async def _shaped(
-    call: Call,
-    request: Parsed,
+    request: Request,
+    parsed: Parsed,
     replies: Iterator[Reply | EngineError],
     room: int,
     name: str,
     encoded: Encoding,
 ) -> bytes:
-    if isinstance(request, EngineError):
-        return bodies.outcome(request, encoded)
-    if request.command is None:
-        return _immediate(call, request, encoded)
+    if isinstance(parsed, EngineError):
+        return bodies.outcome(parsed, encoded)
+    if parsed.command is None:
+        return _immediate(request, parsed, encoded)
     try:
-        return await _written(call, request, next(replies), room, name, encoded)
+        return await _written(request, parsed, next(replies), room, name, encoded)
     except EngineError as refusal:
         return bodies.outcome(refusal, encoded)
 
 
 async def _written(
-    call: Call, request: CommandRequest, reply: Reply | EngineError, room: int, name: str, encoded: Encoding
+    request: Request,
+    parsed: CommandRequest,
+    reply: Reply | EngineError,
+    room: int,
+    name: str,
+    encoded: Encoding,
 ) -> bytes:
-    policy, principal = call.gateway.policy, call.principal
+    policy, principal = request.gateway.policy, request.principal
     write = partial(
-        request.written, reply, lambda name: policy.may(principal, Action.READ, name), base64=encoded.reply
+        parsed.written, reply, lambda name: policy.may(principal, Action.READ, name), base64=encoded.reply
     )
     written = await asyncio.to_thread(write) if _is_laborious(reply) else write()
-    redis.check_written(request, len(written), room, name)
+    redis.check_written(parsed, len(written), room, name)
     return bodies.result(written)
 
 
@@ -295,5 +302,5 @@ def _is_laborious(reply: Reply | EngineError) -> bool:
     return redis.text_bytes(reply) > _INLINE_BYTES_MAX
 
 
-def _immediate(call: Call, request: CommandRequest, encoded: Encoding) -> bytes:
-    return bodies.outcome(request.immediate(call.gateway.clock.wall_ms() * 1000), encoded)
+def _immediate(request: Request, parsed: CommandRequest, encoded: Encoding) -> bytes:
+    return bodies.outcome(parsed.immediate(request.gateway.clock.wall_ms() * 1000), encoded)

@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Receive, wait_for_disconnect
-from app.http.calls import GONE_EXTENSION, Answer, Scope, Send
 from app.http.entries.entry_pages import gap_refused
+from app.http.responses import GONE_EXTENSION, Response, Scope, Send
 from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
 from app.sse import cursors as wire
 from app.sse import events
@@ -57,7 +57,7 @@ class EventSource(Protocol):
         ...
 
 
-class EventStream(Answer):
+class EventStream(Response):
     """A response of server-sent events; without a source, only its headers. The source is always closed."""
 
     def __init__(self, gateway: Gateway, source: EventSource | None, request_id: str) -> None:
@@ -114,12 +114,12 @@ class EventStream(Answer):
         return wire.error(refusal, self._request_id)
 
 
-def end_with(refusal: RefusalError) -> Answer:
+def end_with(refusal: RefusalError) -> Response:
     """A refusal that makes an EventSource reconnect: it gives up at any status but 200. The event has no ID,
     so that the client keeps its own.
     """
     headers = [one for one in events.HEADERS if one[0] != b"content-type"]
-    return Answer(200, wire.end(refusal.code, retry_ms()), headers, media_type=events.MEDIA_TYPE)
+    return Response(200, wire.end(refusal.code, retry_ms()), headers, media_type=events.MEDIA_TYPE)
 
 
 def retry_ms() -> int:

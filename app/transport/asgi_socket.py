@@ -10,7 +10,7 @@ from collections import deque
 from typing import Final
 
 from app.gateway import Receive
-from app.http.calls import Send
+from app.http.responses import Send
 from app.transport.websocket_connection import NEVER_SENT, Listener
 
 # Above this much waiting to leave, nothing should join it.

@@ -14,11 +14,11 @@ from urllib.parse import quote
 
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Phase
-from app.http.calls import Answer, refused
 from app.http.entries import entry_bodies
 from app.http.entries.entry_bodies import Published
 from app.http.media import NDJSON, MediaType
 from app.http.middleware.request_id import as_refusal
+from app.http.responses import Response, refuse
 from app.transport.inline import Replies
 from app.transport.plain_requests import REMEMBERED_MAX
 from engine import EngineError, ids
@@ -47,7 +47,7 @@ class PendingPublish(Protocol):
     def serve(self) -> None:
         """Serve it by its route."""
 
-    def finish(self, answer: Answer) -> None:
+    def finish(self, response: Response) -> None:
         """Answer it."""
 
     def finish_entry(self, location: bytes, entry_id: bytes) -> None:
@@ -96,7 +96,7 @@ class PublishCoalescer:
             gateway.engine.submit((command,), partial(self._answer, location, pending))
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
             for one in pending:
-                one.finish(refused(as_refusal(error, one.request_id), one.request_id))
+                one.finish(refuse(as_refusal(error, one.request_id), one.request_id))
 
     def _read(self, pending: Sequence[PendingPublish]) -> Published | None:
         """All bodies as the lines of one; None unless each is one entry without an ID."""
@@ -112,7 +112,7 @@ class PublishCoalescer:
         if isinstance(reply, EngineError) and reply.code == "internal":
             # One of them may have caused the fault, so none is tried again.
             for one in pending:
-                one.finish(refused(to_refusal(reply), one.request_id))
+                one.finish(refuse(to_refusal(reply), one.request_id))
         elif isinstance(reply, Added):
             for one, entry_id in zip(pending, reply.ids, strict=True):
                 one.finish_entry(location, b"%d-%d" % divmod(entry_id, 1 << ids.SEQUENCE_BITS))

@@ -16,14 +16,14 @@ from functools import partial
 from typing import Any, Final
 
 from app.gateway import Gateway, Phase
-from app.http.calls import Answer
 from app.http.middleware import codings
 from app.http.middleware.origins import Origins
-from app.http.middleware.request_id import SAFETY, Envelope
+from app.http.middleware.request_id import SAFETY, RequestIds
 from app.http.operations.table import RouteTable
+from app.http.responses import Response
 from app.transport.coalescing import PublishCoalescer
 from app.transport.http_connection import HttpConnection, Limits, status_line
-from app.transport.inline import InlineCall, InlineHandler
+from app.transport.inline import InlineHandler, InlineRequest
 from app.transport.plain_requests import PlainRequest, PlainRequests
 
 # What one client may send ahead of its answers before reading from it is paused.
@@ -49,9 +49,11 @@ _ENTRY_STORED: Final = (
 class FastPath:
     """What the connections of one application share."""
 
-    def __init__(self, gateway: Gateway, routes: RouteTable, origins: Origins, envelope: Envelope) -> None:
+    def __init__(
+        self, gateway: Gateway, routes: RouteTable, origins: Origins, request_ids: RequestIds
+    ) -> None:
         self.gateway = gateway
-        self.envelope = envelope
+        self.request_ids = request_ids
         self.requests = PlainRequests(gateway.settings, routes, origins)
         self.coalescer = PublishCoalescer(gateway)
         # How answers begin, by status; made of the server's headers, which change with the date.
@@ -76,7 +78,7 @@ class PendingRequest:
         self.connection = connection
         self.request = request
         self.data = data
-        self.request_id = connection.shared.envelope.new_id()
+        self.request_id = connection.shared.request_ids.new_id()
         self.began_s = connection.shared.gateway.clock.monotonic()
 
     @property
@@ -95,7 +97,7 @@ class PendingRequest:
             return False
         target, query, head, *_ = self.request
         scope = {"headers": head.headers, "query_string": query, "state": {"request_id": self.request_id}}
-        called = partial(InlineCall, gateway, scope, target.names, self.body)
+        called = partial(InlineRequest, gateway, scope, target.names, self.body)
         handler = target.route.respond(called, self.request_id)
         return InlineHandler(gateway.engine, handler, self.finish).begin()
 
@@ -104,9 +106,9 @@ class PendingRequest:
         if not self.begin():
             self.connection.hand_to_parser(self)
 
-    def finish(self, answer: Answer) -> None:
+    def finish(self, response: Response) -> None:
         """Answer it."""
-        self.connection.finish(answer)
+        self.connection.finish(response)
 
     def finish_entry(self, location: bytes, entry_id: bytes) -> None:
         """Answer that the entry is stored; `location` are headers that end with the entry's ID."""
@@ -189,33 +191,33 @@ class FastPathConnection(HttpConnection):
         """Whether the answer that is due is the connection's last one: the server or the gateway stops."""
         return self._leaving or self.shared.gateway.phase is Phase.DRAINING
 
-    def finish(self, answer: Answer) -> None:
+    def finish(self, response: Response) -> None:
         """Send the answer that is due; a large one in the coding that its client accepts."""
         pending = self._answering
         assert pending is not None, "an exchange ends once"
-        if len(answer.body) >= codings.CODED_BYTES_MIN and codings.gains(answer.raw_headers):
+        if len(response.body) >= codings.CODED_BYTES_MIN and codings.gains(response.raw_headers):
             chosen = codings.accepted(pending.request.head.headers.get(b"accept-encoding", b""))
             if chosen is not None:
-                making = self.loop.run_in_executor(None, codings.compressed, bytes(answer.body), chosen)
-                making.add_done_callback(partial(self._finish_coded, pending, answer, chosen))
+                making = self.loop.run_in_executor(None, codings.compressed, bytes(response.body), chosen)
+                making.add_done_callback(partial(self._finish_coded, pending, response, chosen))
                 return
-            answer.raw_headers = codings.varied(answer.raw_headers)
-        self._finish(pending, answer)
+            response.raw_headers = codings.varied(response.raw_headers)
+        self._finish(pending, response)
 
     def _finish_coded(
-        self, pending: PendingRequest, answer: Answer, chosen: codings.Coding, made: asyncio.Future[bytes]
+        self, pending: PendingRequest, response: Response, chosen: codings.Coding, made: asyncio.Future[bytes]
     ) -> None:
         if made.exception() is None:
-            answer.body = made.result()
-            answer.raw_headers = codings.coded(answer.raw_headers, chosen, len(answer.body))
-        self._finish(pending, answer)
+            response.body = made.result()
+            response.raw_headers = codings.coded(response.raw_headers, chosen, len(response.body))
+        self._finish(pending, response)
 
-    def _finish(self, pending: PendingRequest, answer: Answer) -> None:
+    def _finish(self, pending: PendingRequest, response: Response) -> None:
         if not self.transport.is_closing():
-            self._write(answer, pending.request_id)
-        elif answer.unsent is not None:
-            answer.unsent()
-        self._ended(pending, answer.status_code, len(answer.body))
+            self._write(response, pending.request_id)
+        elif response.unsent is not None:
+            response.unsent()
+        self._ended(pending, response.status_code, len(response.body))
 
     def finish_entry(self, pending: PendingRequest, location: bytes, entry_id: bytes) -> None:
         """Send what the route would say of a single entry that is stored."""
@@ -242,7 +244,7 @@ class FastPathConnection(HttpConnection):
         self._answering = None
         self.count_answer()
         target = pending.request.target
-        self.shared.envelope.note(
+        self.shared.request_ids.note(
             pending.request_id,
             target.method,
             target.path,
@@ -255,19 +257,19 @@ class FastPathConnection(HttpConnection):
             self._idle = self.loop.call_later(self.keep_alive_s, self._idle_over)
         self._catch_up_soon()
 
-    def _write(self, answer: Answer, request_id: str) -> None:
-        closing = self._is_last or _CLOSE in answer.raw_headers
+    def _write(self, response: Response, request_id: str) -> None:
+        closing = self._is_last or _CLOSE in response.raw_headers
         head = b"%b%bweir-request-id: %b\r\n%b%b\r\n" % (
-            self.shared.start(answer.status_code, self.default_headers),
-            _lines(answer.raw_headers),
+            self.shared.start(response.status_code, self.default_headers),
+            _lines(response.raw_headers),
             request_id.encode(),
             _SAFETY,
-            _GOODBYE if self._is_last and _CLOSE not in answer.raw_headers else b"",
+            _GOODBYE if self._is_last and _CLOSE not in response.raw_headers else b"",
         )
-        if len(answer.body) <= _JOINED_BYTES_MAX:
-            self.transport.write(head + answer.body)
+        if len(response.body) <= _JOINED_BYTES_MAX:
+            self.transport.write(head + response.body)
         else:
-            self.transport.writelines((head, answer.body))
+            self.transport.writelines((head, response.body))
         if closing:
             self.transport.close()
 
@@ -350,5 +352,5 @@ def fast_path(shared: FastPath, limits: Limits) -> type[FastPathConnection]:
     return type(
         "FastPathConnectionOfApp",
         (FastPathConnection,),
-        {"shared": shared, "limits": limits, "refuse": staticmethod(shared.envelope.refuse)},
+        {"shared": shared, "limits": limits, "refuse": staticmethod(shared.request_ids.refuse)},
     )

@@ -15,11 +15,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.errors import RefusalError
-from app.http.calls import GONE_EXTENSION
+from app.http.responses import GONE_EXTENSION, Response
 from app.transport.descriptors import Descriptors
 
 # Makes the answer of a refusal: its request ID is in the log.
@@ -152,14 +151,14 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Callable[..., Any]) -> None:
-        async def answer(*request: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
+        async def response(*request: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
             await app(*request)
             # What was not answered because the connection was closing is no mistake, which uvicorn would log.
             if not cycle.response_started and self.transport.is_closing():
                 cycle.disconnected = True
 
         self._answered = cycle
-        super()._start_asgi_task(cycle, answer)
+        super()._start_asgi_task(cycle, response)
 
     def handle_websocket_upgrade(self) -> None:
         self._end_deadline()
@@ -279,10 +278,10 @@ class HttpConnection(HttpToolsProtocol):
             self._write_refusal(self.refuse(RefusalError(code, detail)))
         self.transport.close()
 
-    def _write_refusal(self, answer: Response) -> None:
-        headers = [*self.server_state.default_headers, *answer.raw_headers, (b"connection", b"close")]
+    def _write_refusal(self, response: Response) -> None:
+        headers = [*self.server_state.default_headers, *response.raw_headers, (b"connection", b"close")]
         lines = b"".join([b"%b: %b\r\n" % header for header in headers])
-        self.transport.write(STATUS_LINE[answer.status_code] + lines + b"\r\n" + bytes(answer.body))
+        self.transport.write(STATUS_LINE[response.status_code] + lines + b"\r\n" + bytes(response.body))
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:

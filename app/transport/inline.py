@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, MutableMapp
 from typing import Any, NoReturn
 
 from app.gateway import Gateway
-from app.http.calls import Answer, Call, Scope
+from app.http.requests import Request
+from app.http.responses import Response, Scope
 from engine import EngineError, EngineProtocol
 from engine.commands import Command
 from engine.replies import Reply
@@ -45,7 +46,7 @@ async def _receive() -> MutableMapping[str, Any]:
     await _Elsewhere()
 
 
-class InlineCall(Call):
+class InlineRequest(Request):
     """A request whose body is in hand. `InlineHandler` runs its handler."""
 
     __slots__ = ("_body",)
@@ -85,7 +86,10 @@ class InlineHandler:
     __slots__ = ("_done", "_engine", "_handler", "_replies", "_submitting")
 
     def __init__(
-        self, engine: EngineProtocol, handler: Coroutine[object, Any, Answer], done: Callable[[Answer], None]
+        self,
+        engine: EngineProtocol,
+        handler: Coroutine[object, Any, Response],
+        done: Callable[[Response], None],
     ) -> None:
         self._engine = engine
         self._handler = handler
@@ -99,7 +103,7 @@ class InlineHandler:
             wanted = self._handler.send(None)
         except StopIteration as ended:
             # An answer that is made while it is sent needs somebody to send it.
-            plain = type(ended.value) is Answer
+            plain = type(ended.value) is Response
             if plain:
                 self._done(ended.value)
             return plain

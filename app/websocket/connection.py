@@ -14,8 +14,8 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol
 
 from app.errors import RefusalError
 from app.gateway import Gateway
-from app.http.calls import Call
 from app.http.middleware.request_id import as_refusal
+from app.http.requests import Request
 from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
 from app.live.in_flight import CHECK_S
 from app.live.leases import ConsumerLease
@@ -122,13 +122,13 @@ class Connection:
     `failed`: an exception has ended it. Frames may be lost, so nothing is sent after that.
     """
 
-    def __init__(self, hub: Hub, link: SocketLink, call: Call, session: Session) -> None:
+    def __init__(self, hub: Hub, link: SocketLink, request: Request, session: Session) -> None:
         self._hub = hub
         self._link = link
-        self._call = call
+        self._request = request
         self._session = session
-        self._engine: EngineProtocol = call.engine
-        self._feeds: Feeds = call.gateway.feeds
+        self._engine: EngineProtocol = request.engine
+        self._feeds: Feeds = request.gateway.feeds
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.failed = False
@@ -291,7 +291,7 @@ class Connection:
 
     def fail(self, error: Exception) -> None:
         """Close the connection because of an exception; an unexpected one is logged."""
-        refusal = as_refusal(error, self._call.request_id)
+        refusal = as_refusal(error, self._request.request_id)
         if self.failed or refusal.code == "draining":
             # A draining connection closes by itself.
             return
@@ -316,9 +316,9 @@ class Connection:
     async def _asked(self, effect: RunCommand) -> None:
         found: bytes | RefusalError
         try:
-            found = await executor.run_unblocked(self._call, effect.command, _COMMAND_BYTES_MAX)
+            found = await executor.run_unblocked(self._request, effect.command, _COMMAND_BYTES_MAX)
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
-            found = as_refusal(error, self._call.request_id)
+            found = as_refusal(error, self._request.request_id)
         self._asking = False
         self._do(self._session.asked(effect.ref, found))
         while self._texts and not self._asking:
@@ -338,7 +338,7 @@ class Connection:
                 tails[stream] = await self._feeds.subscribe(stream, after, effect.last)
         except EngineError as error:
             _close_all(tails)
-            self._do(self._session.not_opened(effect.key, as_refusal(error, self._call.request_id)))
+            self._do(self._session.not_opened(effect.key, as_refusal(error, self._request.request_id)))
             return
         if effect.key not in self._opening:
             _close_all(tails)
@@ -422,7 +422,7 @@ class Connection:
     # ---- consumers
 
     def _claim(self, effect: AcquireLease) -> None:
-        lease = self._call.gateway.leases.acquire(effect.consumer, partial(self._replaced, effect.key))
+        lease = self._request.gateway.leases.acquire(effect.consumer, partial(self._replaced, effect.key))
         self._leases[effect.key] = lease
         self._hub.working[self] = None
         self._hub.look_now_and_then()
@@ -461,7 +461,9 @@ class Connection:
         effects: Effects | None = None
         try:
             if not self.failed:
-                found = as_refusal(reply, self._call.request_id) if isinstance(reply, EngineError) else reply
+                found = (
+                    as_refusal(reply, self._request.request_id) if isinstance(reply, EngineError) else reply
+                )
                 effects = self._session.delivered(key, found, room=not self._link.full)
         except Exception as error:  # noqa: BLE001 - logged, counted; closes the connection
             self.fail(error)

@@ -16,7 +16,7 @@ import uvicorn
 from websockets.frames import Opcode
 
 from app.gateway import Gateway, Receive
-from app.http.calls import Scope, Send
+from app.http.responses import Scope, Send
 from app.main import App
 from app.server import config
 from app.settings import Settings

@@ -15,7 +15,7 @@ from typing import Any, Self
 import uvicorn
 
 from app.gateway import Gateway, Receive
-from app.http.calls import Scope, Send
+from app.http.responses import Scope, Send
 from app.main import App
 from app.server import config
 from app.settings import Settings

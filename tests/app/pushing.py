@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import hypothesis.strategies as st
 
-from app.http.calls import Call
+from app.http.requests import Request
 from app.main import App, create_app
 from app.settings import Settings
 from app.transport.websocket_connection import NEVER_SENT
@@ -99,7 +99,7 @@ class Peer:
 
     def __init__(self, house: "House", kind: type[Session] = Session) -> None:
         scope = {"headers": [], "state": {"request_id": "r-1"}, "extensions": {}}
-        call = Call(house.app.gateway, scope, asyncio.Event().wait, {})  # type: ignore[arg-type]
+        request = Request(house.app.gateway, scope, asyncio.Event().wait, {})  # type: ignore[arg-type]
         settings = house.app.gateway.settings
         limits = SessionLimits(
             subscriptions_max=8,
@@ -111,7 +111,7 @@ class Peer:
         )
         self.session = kind(limits, anything, "r-1", depth_max=16)
         self.wire = Wire()
-        self.push = Connection(house.hub, self.wire, call, self.session)
+        self.push = Connection(house.hub, self.wire, request, self.session)
         self.push.begin(HELLO)
 
     @property

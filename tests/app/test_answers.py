@@ -9,9 +9,9 @@ import pytest
 from app.api import future
 from app.auth import Access, Action, Principal
 from app.errors import CODES, slug
-from app.http.calls import Answer
 from app.http.operations.operation import Operation
 from app.http.operations.router import Router
+from app.http.responses import Response
 from app.main import ROUTES, create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
@@ -104,7 +104,7 @@ async def test_an_unexpected_error_leaves_no_word(
 ) -> None:
     """500 with the request ID; the log has the rest."""
 
-    async def broken() -> Answer:
+    async def broken() -> Response:
         raise RuntimeError("secret of the house")
 
     # Settings of its own, so that no other test's application has this route.

@@ -7,9 +7,9 @@ import httpx
 import pytest
 import zstandard
 
-from app.http.calls import GONE_EXTENSION, Answer, Scope
 from app.http.middleware import codings
 from app.http.middleware.compression import Codings
+from app.http.responses import GONE_EXTENSION, Response, Scope
 from app.main import App
 
 ENTRIES = "/v1/streams/s/entries"
@@ -122,7 +122,7 @@ async def test_what_a_client_was_to_get_goes_back_where_it_leaves_meanwhile(*, l
     looks = iter([False, leaves])
     returned: list[bool] = []
     sent: list[str] = []
-    answer = Answer(200, b"a" * codings.CODED_BYTES_MIN)
+    answer = Response(200, b"a" * codings.CODED_BYTES_MIN)
     answer.unsent = lambda: returned.append(True)
     scope: Scope = {
         "method": "POST",

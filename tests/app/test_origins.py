@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.gateway import Phase, RecoveryProgress
-from app.http.calls import Send
+from app.http.responses import Send
 from app.main import create_app
 from app.settings import Settings
 from engine import SystemClock

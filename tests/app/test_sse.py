@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 import httpx
 import pytest
 
-from app.http.calls import GONE_EXTENSION
+from app.http.responses import GONE_EXTENSION
 from app.live.feeds import Feeds
 from app.main import App, create_app
 from app.settings import Settings

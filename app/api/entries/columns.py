@@ -20,11 +20,11 @@ from pydantic import Field, model_validator
 
 from app.auth import Action
 from app.http import media
-from app.http.calls import Answer
 from app.http.entries.entry_pages import WHERE, EntryRange, gap_refused, where
 from app.http.models import Count, EntryId, Flag, ResponseModel, StreamName, Whole, absent, wrong
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.responses import Response
 from app.settings import Settings
 from engine import ids
 from engine.commands import Command, DescribeEdges, XRange
@@ -96,18 +96,18 @@ class Columns(ResponseModel):
     described=(Columns,),
 )
 async def read_columns(
-    call: CallParameter, stream: StreamName, asked: Annotated[ColumnsRange, Query()]
-) -> Answer:
+    request: RequestParameter, stream: StreamName, asked: Annotated[ColumnsRange, Query()]
+) -> Response:
     """Read a page of entries as flat lists, for readers of millions of entries.
 
     docs/bulk.md describes it. Go on with `after` and the `Weir-Next-Id` of the page before.
     """
-    page = ColumnsPage.of(stream, asked, call.gateway.settings)
-    page.begin(await call.transaction(page.commands()))
+    page = ColumnsPage.of(stream, asked, request.gateway.settings)
+    page.begin(await request.transaction(page.commands()))
     while not page.done:
         # Others come between two slices.
         await asyncio.sleep(0)
-        page.go_on(await call.transaction(page.commands()))
+        page.go_on(await request.transaction(page.commands()))
     made = await _build(page, ColumnsBuilder(page.fields))
     if made.spoilt:
         made = await _build(page, ColumnsBuilder(page.fields, binary=True))
@@ -115,14 +115,14 @@ async def read_columns(
     headers.append((b"weir-more", b"true" if page.more else b"false"))
     if page.edges is not None:
         headers.append((b"weir-removed-upto", ids.text(page.edges.removed_upto).encode()))
-    return Answer(200, made.body(), headers, media_type=media.COLUMNS.encode())
+    return Response(200, made.body(), headers, media_type=media.COLUMNS.encode())
 
 
 async def read_accepted_columns(
-    call: CallParameter, stream: StreamName, asked: Annotated[AcceptedColumns, Query()]
-) -> Answer:
+    request: RequestParameter, stream: StreamName, asked: Annotated[AcceptedColumns, Query()]
+) -> Response:
     """The same where Accept asks for it."""
-    return await read_columns(call, stream, asked)
+    return await read_columns(request, stream, asked)
 
 
 async def _build(page: "ColumnsPage", made: "ColumnsBuilder") -> "ColumnsBuilder":

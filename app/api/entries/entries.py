@@ -15,8 +15,6 @@ from app.api.streams import change
 from app.auth import Action
 from app.errors import RefusalError, invalid
 from app.http import media
-from app.http.calls import Answer, Call
-from app.http.calls import Header as AnswerHeader
 from app.http.conditional import revalidate
 from app.http.entries import entry_pages
 from app.http.entries.entry_pages import (
@@ -43,9 +41,12 @@ from app.http.models import (
     absent,
     wrong,
 )
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.operation import bound
 from app.http.operations.router import Router
+from app.http.requests import Request
+from app.http.responses import Header as AnswerHeader
+from app.http.responses import Response
 from app.sse.tails import end_with
 from engine import entries, ids, replies
 from engine.commands import Cursor, DescribeEdges, Refs, XDelEx, XRange, XRead
@@ -81,7 +82,7 @@ _RESULTS: Final = {1: "deleted", -1: "absent", 2: "kept"}
     coalesced=True,
 )  # fmt: skip
 async def add_entries(
-    call: CallParameter,
+    request: RequestParameter,
     stream: StreamName,
     options: Annotated[AddOptions, Query()],
     body: EntryBody,
@@ -100,12 +101,12 @@ async def add_entries(
             description="a repeated request with the same key and body answers as the first time",
         ),
     ] = None,
-) -> Answer:
+) -> Response:
     """Append one entry, or a batch that is stored whole or not at all (XADD)."""
-    preferences = _preferences(call)
+    preferences = _preferences(request)
     published = await body.read(digest=idempotency_key is not None)
     command = options.command(stream, published, if_match, idempotency_key)
-    reply = await call.execute(command, synced=preferences.synced)
+    reply = await request.execute(command, synced=preferences.synced)
     if not isinstance(reply, replies.Added):
         if if_match == "*":
             raise RefusalError(
@@ -118,23 +119,23 @@ async def add_entries(
         trims=command.trim is not None,
         ids_wanted=not preferences.minimal,
     )
-    safe = b"fsync" if preferences.synced else call.engine.durability.encode()
+    safe = b"fsync" if preferences.synced else request.engine.durability.encode()
     headers: list[AnswerHeader] = [(b"weir-durability", safe)]
     if not published.batch and not options.removes(reply.ids[0]):
         place = f"/v1/streams/{quote(stream, safe='')}/entries/{ids.text(reply.ids[0])}"
         headers.append((b"location", place.encode()))
     if preferences.applied:
         headers.append((b"preference-applied", preferences.applied))
-    return Answer(201, content, headers)
+    return Response(201, content, headers)
 
 
-def _preferences(call: Call) -> Preferences:
+def _preferences(request: Request) -> Preferences:
     for name in _PRODUCER_HEADERS:
-        if name in call.headers:
+        if name in request.headers:
             raise invalid(
                 name.decode().title(), "chunks of a producer are published to /v1/publish, one stream too"
             )
-    return call.wishes
+    return request.preferences
 
 
 # ---- reading
@@ -190,8 +191,8 @@ class PageRange(DirectedRange):
     fast=True,
 )
 async def read_entries(
-    call: CallParameter, stream: StreamName, asked: Annotated[PageRange, Query()]
-) -> Answer:
+    request: RequestParameter, stream: StreamName, asked: Annotated[PageRange, Query()]
+) -> Response:
     """Read a range of entries, or those after a cursor, and wait for them if asked to (XRANGE, XREVRANGE,
     XREAD).
 
@@ -199,9 +200,9 @@ async def read_entries(
     yet), or the newest entries (`last`). For whole streams there are `exportEntries` and `readColumns`, to
     follow one `tailStream`.
     """
-    commands, following = _commands(call, stream, asked)
+    commands, following = _commands(request, stream, asked)
     found, gap, edges = Entries(), None, None
-    for reply in await call.run(commands):
+    for reply in await request.run(commands):
         if isinstance(reply, StreamsRead):
             following = reply.cursors[0][1]
             found, gap = (reply.streams[0].entries, reply.streams[0].gap) if reply.streams else (found, None)
@@ -217,20 +218,20 @@ async def read_entries(
         following = found.last
     headers = where(following, edges, gap)
     headers.append((b"weir-more", b"true" if found.more else b"false"))
-    return Answer(200, entry_pages.page(found, following, gap, asked.fields), headers)
+    return Response(200, entry_pages.page(found, following, gap, asked.fields), headers)
 
 
 def _commands(
-    call: Call, stream: str, asked: PageRange
+    request: Request, stream: str, asked: PageRange
 ) -> tuple[Sequence[XRange | XRead | DescribeEdges], int | None]:
     """What is run, and the answer's `next` where nothing is found. Several commands are one turn: looks for a
     gap and for the stream's edges beside a range.
     """
-    limits = call.gateway.read_limits
+    limits = request.gateway.read_limits
     bytes_max = asked.max_bytes or limits.bytes_max
     if asked.fields is not None:
         bytes_max = min(bytes_max, _PROJECTED_BYTES_MAX)
-    wait_ms = _wait_ms(call, asked)
+    wait_ms = _wait_ms(request, asked)
     if asked.last is not None:
         newest = XRange(
             stream=stream,
@@ -260,11 +261,11 @@ def _commands(
     return [look, wanted, DescribeEdges(stream=stream)], wanted.start - 1
 
 
-def _wait_ms(call: Call, asked: PageRange) -> int | None:
+def _wait_ms(request: Request, asked: PageRange) -> int | None:
     """How long to wait, None for not at all; the parameter wins over the preference."""
     if asked.wait is not None:
         return asked.wait or None
-    wait_ms = preferred_wait_ms(call.wishes.wait_s, call.gateway.read_limits)
+    wait_ms = preferred_wait_ms(request.preferences.wait_s, request.gateway.read_limits)
     if wait_ms and asked.after is None:
         raise invalid("wait", "only a read with `after` can wait")
     return wait_ms or None
@@ -283,14 +284,14 @@ def _forwards(found: Entries) -> Entries:
     refusals=("malformed_id", "no_entry", "not_acceptable"),
     headers={"ETag": "the entry's ID in quotation marks; with it in If-None-Match the answer is 304"},
 )
-async def get_entry(call: CallParameter, stream: StreamName, id: EntryId) -> Answer:  # noqa: A002 - as in the path
+async def get_entry(request: RequestParameter, stream: StreamName, id: EntryId) -> Response:  # noqa: A002 - as in the path
     """Read one entry."""
-    media.check_accepts_json(call.headers.get(b"accept", b""))
-    found = await call.execute(XRange(stream=stream, start=id, end=id))
+    media.check_accepts_json(request.headers.get(b"accept", b""))
+    found = await request.execute(XRange(stream=stream, start=id, end=id))
     if not isinstance(found, Entries) or not found.count:
         raise _missing(id)
     # An entry never changes: its ID is its tag.
-    return revalidate(call, Answer(200, found.json()), b'"%b"' % ids.text(id).encode())
+    return revalidate(request, Response(200, found.json()), b'"%b"' % ids.text(id).encode())
 
 
 # ---- deleting
@@ -318,13 +319,13 @@ class Deleted(ResponseModel):
     writes=True,
 )
 async def delete_entry(
-    call: CallParameter,
+    request: RequestParameter,
     stream: StreamName,
     id: EntryId,  # noqa: A002 - as in the path
     refs: Annotated[References | None, Query()] = None,
-) -> Answer:
+) -> Response:
     """Delete one entry."""
-    reply = await change(call, XDelEx(stream=stream, ids=[id], refs=Refs(refs or "keep")))
+    reply = await change(request, XDelEx(stream=stream, ids=[id], refs=Refs(refs or "keep")))
     (result,) = _results(reply)
     if result == "absent":
         raise _missing(id)
@@ -332,7 +333,7 @@ async def delete_entry(
         raise RefusalError(
             "trim_guarded", "a group has still to read or to acknowledge the entry: it is kept"
         )
-    return call.written(204)
+    return request.respond(204)
 
 
 @router.post(
@@ -343,14 +344,14 @@ async def delete_entry(
     prefer="`return=minimal`: without `results`",
     writes=True,
 )
-async def delete_entries(call: CallParameter, stream: StreamName, given: Deletion) -> Answer:
+async def delete_entries(request: RequestParameter, stream: StreamName, given: Deletion) -> Response:
     """Delete entries, with a result for each (XDEL, XDELEX)."""
-    reply = await change(call, XDelEx(stream=stream, ids=given.ids, refs=Refs(given.refs)))
+    reply = await change(request, XDelEx(stream=stream, ids=given.ids, refs=Refs(given.refs)))
     results = _results(reply)
     answer: dict[str, object] = {"deleted": results.count("deleted")}
-    if not call.wishes.minimal:
+    if not request.preferences.minimal:
         answer["results"] = dict(zip(map(ids.text, given.ids), results, strict=True))
-    return call.written(200, orjson.dumps(answer))
+    return request.respond(200, orjson.dumps(answer))
 
 
 def _results(reply: Reply) -> list[str]:

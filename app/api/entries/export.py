@@ -16,11 +16,11 @@ from pydantic import Field
 
 from app.auth import Action
 from app.http import media, projection
-from app.http.calls import Answer, Pieces
 from app.http.entries.entry_pages import WHERE, DirectedRange, gap_refused, gap_text, where
 from app.http.models import INTEGER_MAX, EntryId, StreamName, Whole
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.responses import Response, StreamingResponse
 from engine import ids
 from engine.commands import Command, DescribeEdges, XRange, XRead
 from engine.replies import Edges, Entries, Gap, Reply, StreamsRead
@@ -59,24 +59,24 @@ class ExportRange(DirectedRange):
     },
 )
 async def export_entries(
-    call: CallParameter, stream: StreamName, asked: Annotated[ExportRange, Query()]
-) -> Answer:
+    request: RequestParameter, stream: StreamName, asked: Annotated[ExportRange, Query()]
+) -> Response:
     """Export a range of any length, one entry a line.
 
     The lines come as fast as they are read. The end is fixed when the export starts: what is published
     meanwhile is not part of it, and `Weir-Next-Id` goes on behind it.
     """
     export = Export.of(stream, asked)
-    begun = export.begin(await call.transaction(export.first()))
+    begun = export.begin(await request.transaction(export.first()))
     headers = where(begun.next, begun.edges, None)
-    return Pieces(_lines(call, export, begun.text), headers, media_type=media.NDJSON.encode())
+    return StreamingResponse(_lines(request, export, begun.text), headers, media_type=media.NDJSON.encode())
 
 
-async def _lines(call: CallParameter, export: "Export", text: bytes) -> AsyncGenerator[bytes, None]:
+async def _lines(request: RequestParameter, export: "Export", text: bytes) -> AsyncGenerator[bytes, None]:
     if text:
         yield text
     while not export.done:
-        text = export.go_on(await call.transaction(export.more()))
+        text = export.go_on(await request.transaction(export.more()))
         if text:
             yield text
 

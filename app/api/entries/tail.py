@@ -9,7 +9,6 @@ from app.api.groups import group_calls
 from app.auth import Access, Action
 from app.errors import RefusalError, invalid
 from app.http import media, query
-from app.http.calls import Answer, Call
 from app.http.entries.entry_pages import gap_refused
 from app.http.models import (
     INTEGER_MAX,
@@ -21,9 +20,11 @@ from app.http.models import (
     StreamNames,
     Whole,
 )
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.operation import Operation
 from app.http.operations.router import Router
+from app.http.requests import Request
+from app.http.responses import Response
 from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN, RELEASED_ONLY_MS
 from app.sse.consumers import ConsumerOptions, ConsumerSource
 from app.sse.cursors import TailOptions, mark_for, parse_composite
@@ -81,7 +82,7 @@ _LastEventId = Annotated[
     refusals=_REFUSALS,
 )
 async def tail_stream(
-    call: CallParameter,
+    request: RequestParameter,
     stream: StreamName,
     after: Annotated[
         Start | None, Query(description="a cursor: an ID, `0` or `$` (what is new, the default)")
@@ -90,22 +91,22 @@ async def tail_stream(
     on_gap: _OnGap = "report",
     fields: _Fields = None,
     last_event_id: _LastEventId = None,
-) -> Answer:
+) -> Response:
     """Follow a stream: what comes after a cursor, then what is new, as server-sent events.
 
     The entries behind the cursor, `caught_up`, then each entry as it comes. The first line is the cursor as
     an `id`, so that coming back misses nothing. docs/sse.md has whole conversations.
     """
-    _check(call, last, after)
+    _check(request, last, after)
     cursor = Cursor.LATEST if after is None else after
     if last_event_id and last_event_id.strip():
         cursor, last = query.entry_id(last_event_id.strip(), "Last-Event-ID"), None
-    return await _follow(call, TailOptions((stream,), (cursor,), "", last, on_gap == "fail", fields))
+    return await _follow(request, TailOptions((stream,), (cursor,), "", last, on_gap == "fail", fields))
 
 
 @_MANY.get("/v1/tail", Access.PER_STREAM, offers=_OFFERS, end=end_with, answers=_ANSWERS, refusals=_REFUSALS)
 async def tail_streams(
-    call: CallParameter,
+    request: RequestParameter,
     stream: Annotated[
         list[str], StreamNames(STREAMS_MAX), Query(description="a stream's name, given once for each")
     ],
@@ -117,23 +118,25 @@ async def tail_streams(
     on_gap: _OnGap = "report",
     fields: _Fields = None,
     last_event_id: _LastEventId = None,
-) -> Answer:
+) -> Response:
     """Follow several streams as server-sent events, with one cursor for all.
 
     As `tailStream`, of several streams: each entry and each `gap` has a member `stream`, and an `id` is an
     opaque cursor of all of them.
     """
-    _check(call, last, after)
+    _check(request, last, after)
     cursors = _cursors(stream, "$" if after is None else after)
     if last_event_id and last_event_id.strip():
         cursors, last = parse_composite(stream, last_event_id.strip(), "Last-Event-ID"), None
     for name in stream:
-        call.require(Action.READ, name)
-    return await _follow(call, TailOptions(stream, cursors, mark_for(stream), last, on_gap == "fail", fields))
+        request.require(Action.READ, name)
+    return await _follow(
+        request, TailOptions(stream, cursors, mark_for(stream), last, on_gap == "fail", fields)
+    )
 
 
-def _check(call: Call, last: int | None, after: object) -> None:
-    media.accepted(call.headers.get(b"accept", b""), _OFFERS)
+def _check(request: Request, last: int | None, after: object) -> None:
+    media.accepted(request.headers.get(b"accept", b""), _OFFERS)
     if last is not None and after is not None:
         raise invalid("last", "it does not go with after")
 
@@ -144,11 +147,11 @@ def _cursors(streams: Sequence[str], text: str) -> Sequence[int | Cursor]:
     return [Cursor.LATEST if text == "$" else query.entry_id(text, "after")] * len(streams)
 
 
-async def _follow(call: Call, wanted: TailOptions) -> Answer:
-    gateway = call.gateway
+async def _follow(request: Request, wanted: TailOptions) -> Response:
+    gateway = request.gateway
     if wanted.fail_on_gap and wanted.last is None:
         look = XRead(streams=list(zip(wanted.streams, wanted.after, strict=True)), count=1)
-        found = await call.execute(look)
+        found = await request.execute(look)
         assert isinstance(found, StreamsRead), "that is what XREAD answers"
         for one in found.streams:
             if one.gap is not None:
@@ -156,12 +159,12 @@ async def _follow(call: Call, wanted: TailOptions) -> Answer:
     gateway.follow()
     try:
         source = None
-        if call.scope["method"] != "HEAD":
+        if request.scope["method"] != "HEAD":
             source = await TailSource.begin(gateway.feeds, wanted, gateway.clock)
     except BaseException:
         gateway.unfollow()
         raise
-    return EventStream(gateway, source, call.request_id)
+    return EventStream(gateway, source, request.request_id)
 
 
 @_GROUPS.get(
@@ -173,7 +176,7 @@ async def _follow(call: Call, wanted: TailOptions) -> Answer:
     refusals=("no_stream", "no_group", "too_many_waiters", "not_acceptable"),
 )
 async def consume_group(
-    call: CallParameter,
+    request: RequestParameter,
     stream: StreamName,
     group: GroupName,
     consumer: ConsumerName,
@@ -188,7 +191,7 @@ async def consume_group(
             "on any entry takes"
         ),
     ] = None,
-) -> Answer:
+) -> Response:
     """Read as a consumer as server-sent events: what it holds, what was given back, what is new.
 
     First what the consumer holds and has not acknowledged, then what was given back, and new entries as they
@@ -196,30 +199,30 @@ async def consume_group(
     ends the first (`end` with the reason `replaced`). It needs `Accept: text/event-stream`, which browsers do
     not send for images and links.
     """
-    if not call.asks_for_events(_OFFERS):
+    if not request.asks_for_events(_OFFERS):
         # It takes entries from the group: nothing that a page embeds, an image for one, may ask for that.
         raise RefusalError("not_acceptable", f"a consumer's entries need the header Accept: {media.EVENTS}")
-    await group_calls.look(call, DescribeGroup(stream=stream, group=group))
+    await group_calls.look(request, DescribeGroup(stream=stream, group=group))
     asked = ConsumerOptions(
         stream=stream,
         group=group,
         consumer=consumer,
-        in_flight_max=max_in_flight or min(IN_FLIGHT_DEFAULT, call.gateway.settings.count_max),
+        in_flight_max=max_in_flight or min(IN_FLIGHT_DEFAULT, request.gateway.settings.count_max),
         claim_min_idle_ms=RELEASED_ONLY_MS if claim_min_idle_ms is None else claim_min_idle_ms,
     )
-    gateway = call.gateway
+    gateway = request.gateway
     gateway.follow()
     try:
-        source = None if call.scope["method"] == "HEAD" else await ConsumerSource.begin(gateway, asked)
+        source = None if request.scope["method"] == "HEAD" else await ConsumerSource.begin(gateway, asked)
     except BaseException:
         gateway.unfollow()
         raise
-    return EventStream(gateway, source, call.request_id)
+    return EventStream(gateway, source, request.request_id)
 
 
 operations: Final[list[Operation]] = [*_ENTRIES.operations, *_MANY.operations, *_GROUPS.operations]
 
 
-async def events(call: Call) -> Answer:
+async def events(request: Request) -> Response:
     """`tail_stream` for a call of the entries themselves that asks for events."""
-    return await operations[0].handler(call)
+    return await operations[0].handler(request)

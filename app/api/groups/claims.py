@@ -10,7 +10,6 @@ from app.api.groups import group_calls
 from app.auth import Action
 from app.errors import invalid
 from app.http import query
-from app.http.calls import Answer
 from app.http.entries.deliveries import DeliveredEntry, delivered
 from app.http.models import (
     ID_PATTERN,
@@ -27,8 +26,9 @@ from app.http.models import (
     Whole,
     absent,
 )
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.responses import Response
 from engine import commands, ids
 from engine.commands import XAutoClaim, XClaim
 from engine.replies import AutoClaimed, Claimed, Delivered
@@ -68,7 +68,9 @@ class ClaimedEntries(ResponseModel):
 
 
 @router.post(_GROUP + "/claim", Action.CONSUME, model=ClaimedEntries, refusals=_REFUSALS, writes=True)
-async def claim_entries(call: CallParameter, stream: StreamName, group: GroupName, given: Claim) -> Answer:
+async def claim_entries(
+    request: RequestParameter, stream: StreamName, group: GroupName, given: Claim
+) -> Response:
     """Take over these pending entries, as far as they have been idle for long enough (XCLAIM)."""
     if given.idle_ms is not None and given.time_ms is not None:
         raise invalid("/idle_ms", "it does not go with time_ms")
@@ -82,12 +84,12 @@ async def claim_entries(call: CallParameter, stream: StreamName, group: GroupNam
         just_ids=given.just_ids,
         last_id=given.last_id,
     )
-    bytes_max = call.gateway.read_limits.bytes_max
+    bytes_max = request.gateway.read_limits.bytes_max
     command = XClaim(stream=stream, group=group, consumer=given.consumer, claim=claim, bytes_max=bytes_max)
-    (reply,) = await group_calls.write(call, command)
+    (reply,) = await group_calls.write(request, command)
     assert isinstance(reply, Claimed), "XCLAIM answers what was claimed"
     more = b"true" if reply.more else b"false"
-    return call.written(200, b'{%b,"more":%b}' % (_taken(reply.entries, just_ids=given.just_ids), more))
+    return request.respond(200, b'{%b,"more":%b}' % (_taken(reply.entries, just_ids=given.just_ids), more))
 
 
 class AutoClaim(RequestModel):
@@ -119,10 +121,10 @@ class AutoClaimedEntries(ResponseModel):
 
 @router.post(_GROUP + "/autoclaim", Action.CONSUME, model=AutoClaimedEntries, refusals=_REFUSALS, writes=True)
 async def autoclaim_entries(
-    call: CallParameter, stream: StreamName, group: GroupName, given: AutoClaim
-) -> Answer:
+    request: RequestParameter, stream: StreamName, group: GroupName, given: AutoClaim
+) -> Response:
     """Take over what has been idle for long enough, some at a time (XAUTOCLAIM)."""
-    limits = call.gateway.read_limits
+    limits = request.gateway.read_limits
     command = XAutoClaim(
         stream=stream,
         group=group,
@@ -133,14 +135,14 @@ async def autoclaim_entries(
         just_ids=given.just_ids,
         bytes_max=limits.bytes_max,
     )
-    (reply,) = await group_calls.write(call, command)
+    (reply,) = await group_calls.write(request, command)
     assert isinstance(reply, AutoClaimed), "XAUTOCLAIM answers what was claimed"
     content = b'{"next_start":"%b",%b,"deleted_ids":%b}' % (
         ids.text(reply.next_start).encode(),
         _taken(reply.entries, just_ids=given.just_ids),
         orjson.dumps(list(map(ids.text, reply.deleted_ids))),
     )
-    return call.written(200, content)
+    return request.respond(200, content)
 
 
 def _taken(entries: Sequence[Delivered], *, just_ids: bool) -> bytes:

@@ -13,7 +13,6 @@ from app.api.groups import group_calls
 from app.api.groups.pages import After, Limit, page_of
 from app.auth import Action
 from app.errors import invalid
-from app.http.calls import Answer, Call
 from app.http.entries.deliveries import DeliveredEntry, deliveries, nothing_delivered
 from app.http.entries.entry_pages import preferred_wait_ms
 from app.http.models import (
@@ -35,8 +34,10 @@ from app.http.models import (
     absent,
     capped,
 )
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.requests import Request
+from app.http.responses import Response
 from engine import errors
 from engine.commands import (
     Cursor,
@@ -85,20 +86,20 @@ class ConsumerPage(ResponseModel):
 
 @router.get(_CONSUMERS, Action.READ, model=ConsumerPage, refusals=_NO_GROUP)
 async def list_consumers(
-    call: CallParameter, stream: StreamName, group: GroupName, after: After = None, limit: Limit = None
+    request: RequestParameter, stream: StreamName, group: GroupName, after: After = None, limit: Limit = None
 ) -> ConsumerPage:
     """List the consumers of a group by name (XINFO CONSUMERS)."""
-    infos = _infos(await group_calls.look(call, XInfoConsumers(stream=stream, group=group)))
-    page, following = page_of(infos, after, limit or call.gateway.settings.count_max)
+    infos = _infos(await group_calls.look(request, XInfoConsumers(stream=stream, group=group)))
+    page, following = page_of(infos, after, limit or request.gateway.settings.count_max)
     return ConsumerPage.model_construct(consumers=list(map(Consumer.of, page)), next=following)
 
 
 @router.get(_CONSUMER, Action.READ, model=Consumer, refusals=(*_NO_GROUP, "no_consumer"))
 async def get_consumer(
-    call: CallParameter, stream: StreamName, group: GroupName, consumer: ConsumerName
+    request: RequestParameter, stream: StreamName, group: GroupName, consumer: ConsumerName
 ) -> Consumer:
     """Show one consumer: what it holds, when it was last seen, when it last got something."""
-    infos = await group_calls.look(call, XInfoConsumers(stream=stream, group=group))
+    infos = await group_calls.look(request, XInfoConsumers(stream=stream, group=group))
     return _find(infos, stream, group, consumer)
 
 
@@ -112,21 +113,21 @@ async def get_consumer(
     bodiless=True,
 )
 async def create_consumer(
-    call: CallParameter,
+    request: RequestParameter,
     stream: StreamName,
     group: GroupName,
     consumer: ConsumerName,
-) -> Answer:
+) -> Response:
     """Make a consumer where it is missing; reading makes it too (XGROUP CREATECONSUMER)."""
     created, infos = await group_calls.write(
-        call,
+        request,
         XGroupCreateConsumer(stream=stream, group=group, consumer=consumer),
         XInfoConsumers(stream=stream, group=group),
     )
     shown = _find(infos, stream, group, consumer)
     segments = (quote(name, safe="") for name in (stream, group, consumer))
     place = "/v1/streams/{}/groups/{}/consumers/{}".format(*segments)
-    return call.written(201 if created else 200, shown, [(b"location", place.encode())] if created else [])
+    return request.respond(201 if created else 200, shown, [(b"location", place.encode())] if created else [])
 
 
 def _infos(reply: Reply) -> list[ConsumerInfo]:
@@ -162,7 +163,7 @@ _CONSUMER_PATTERN: Final = f"{NOT_DOTS}{NAME_CHARACTERS}{{1,{names.NAME_BYTES_MA
     writes=True,
 )
 async def delete_consumer(
-    call: CallParameter,
+    request: RequestParameter,
     stream: StreamName,
     group: GroupName,
     consumer: ConsumerName,
@@ -173,7 +174,7 @@ async def delete_consumer(
             json_schema_extra={"pattern": f"^(refuse|drop|{_TRANSFER}{_CONSUMER_PATTERN})$"},
         ),
     ] = "refuse",
-) -> Answer:
+) -> Response:
     """Remove a consumer; refused while it holds pending entries, unless these may be dropped or go to
     another (XGROUP DELCONSUMER).
     """
@@ -187,9 +188,9 @@ async def delete_consumer(
     command = RemoveConsumer(
         stream=stream, group=group, consumer=consumer, drop=pending == "drop", transfer_to=heir
     )
-    (held,) = await group_calls.write(call, command)
+    (held,) = await group_calls.write(request, command)
     assert isinstance(held, int), "removing a consumer answers a number"
-    return call.written(200, RemovedConsumer.model_construct(pending=held))
+    return request.respond(200, RemovedConsumer.model_construct(pending=held))
 
 
 # ---- reading
@@ -208,9 +209,9 @@ class GroupReading(RequestModel):
     after: EntryId | None = None
     claim_min_idle_ms: Milliseconds | None = None
 
-    def command(self, call: Call, stream: str, group: str, consumer: str) -> XReadGroup:
+    def command(self, request: Request, stream: str, group: str, consumer: str) -> XReadGroup:
         """The command. A preference says how long to wait where the body does not."""
-        limits = call.gateway.read_limits
+        limits = request.gateway.read_limits
         wait_ms = self.wait
         if self.after is not None:
             # 0 and false ask for nothing: clients that always send them read what was delivered too.
@@ -222,7 +223,7 @@ class GroupReading(RequestModel):
             for name in (name for name, wanted in asked.items() if wanted):
                 raise invalid(f"/{name}", "it does not go with `after`, a read of what was delivered already")
         elif wait_ms is None:
-            wait_ms = preferred_wait_ms(call.wishes.wait_s, limits)
+            wait_ms = preferred_wait_ms(request.preferences.wait_s, limits)
         return XReadGroup(
             group=group,
             consumer=consumer,
@@ -260,24 +261,24 @@ _ANYTHING: Final = GroupReading()
     fast=True,
 )
 async def read_group(
-    call: CallParameter,
+    request: RequestParameter,
     stream: StreamName,
     group: GroupName,
     consumer: ConsumerName,
     given: GroupReading = _ANYTHING,
-) -> Answer:
+) -> Response:
     """Read as a consumer of a group: new entries, or again what it has not acknowledged (XREADGROUP).
 
     New entries go to one consumer of the group each, and are pending until they are acknowledged. With
     `after` the consumer reads again what it holds: begin with `0`, go on with `next`. With
     `claim_min_idle_ms` it first gets what was given back or held for that long.
     """
-    command = given.command(call, stream, group, consumer)
-    (reply,) = await call.write(command)
+    command = given.command(request, stream, group, consumer)
+    (reply,) = await request.write(command)
     assert isinstance(reply, GroupRead), "XREADGROUP answers deliveries"
     if reply.streams:
-        answer = call.written(200, deliveries(reply.streams[0]))
-        answer.unsent = partial(call.give_back, command, reply)
-        return answer
-    info = await call.execute(DescribeGroup(stream=stream, group=group))
-    return call.written(200, nothing_delivered(info, more=bool(reply.unfinished)))
+        response = request.respond(200, deliveries(reply.streams[0]))
+        response.unsent = partial(request.give_back, command, reply)
+        return response
+    info = await request.execute(DescribeGroup(stream=stream, group=group))
+    return request.respond(200, nothing_delivered(info, more=bool(reply.unfinished)))

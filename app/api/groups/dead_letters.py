@@ -14,7 +14,6 @@ from app.api.groups.pending import REASON_CHARS_MAX
 from app.auth import Action
 from app.errors import invalid
 from app.http import media
-from app.http.calls import Answer, Call
 from app.http.entries.entry_bodies import digest_of
 from app.http.models import (
     NAME_CHARACTERS,
@@ -32,8 +31,10 @@ from app.http.models import (
     Whole,
     wrong,
 )
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.requests import Request
+from app.http.responses import Response
 from engine import EngineError, ids
 from engine.commands import TURN_REDRIVEN_MAX, DescribeGroup, FindDeadLetters, IdempotencyKey, Redrive
 from engine.replies import DeadLettersFound, GroupInfo, Redriven, Reply
@@ -162,7 +163,7 @@ _ALL: Final = RedriveWanted()
     writes=True,
 )
 async def redrive_dead_letters(
-    call: CallParameter,
+    request: RequestParameter,
     stream: StreamName,
     group: GroupName,
     given: RedriveWanted = _ALL,
@@ -174,7 +175,7 @@ async def redrive_dead_letters(
             json_schema_extra=_KEY_SCHEMA,
         ),
     ] = None,
-) -> Answer:
+) -> Response:
     """Put dead letters of a group back into its stream, as new entries, and delete the dead letters.
 
     Each copy is a new entry with the fields of the one that died, and `weir-redriven-from`, the ID of that
@@ -187,9 +188,9 @@ async def redrive_dead_letters(
     if given.dry_run and key is not None:
         raise invalid("Idempotency-Key", "it does not go with dry_run, which changes nothing")
     selection = given.selection()
-    letters = _dead_letter_stream(await group_calls.look(call, DescribeGroup(stream=stream, group=group)))
-    call.require(Action.WRITE, letters)
-    found, upto = await _find(call, stream, group, letters, selection)
+    letters = _dead_letter_stream(await group_calls.look(request, DescribeGroup(stream=stream, group=group)))
+    request.require(Action.WRITE, letters)
+    found, upto = await _find(request, stream, group, letters, selection)
     command = Redrive(
         stream=stream,
         group=group,
@@ -199,8 +200,8 @@ async def redrive_dead_letters(
         dry_run=selection.dry_run,
         idempotency=None if key is None else IdempotencyKey(key, selection.digest(group)),
     )
-    (reply,) = await group_calls.write(call, command)
-    return call.written(200, _redriven(reply, letters))
+    (reply,) = await group_calls.write(request, command)
+    return request.respond(200, _redriven(reply, letters))
 
 
 def _dead_letter_stream(info: Reply) -> str:
@@ -212,7 +213,7 @@ def _dead_letter_stream(info: Reply) -> str:
 
 
 async def _find(
-    call: Call, stream: str, group: str, letters: str, selection: Selection
+    request: Request, stream: str, group: str, letters: str, selection: Selection
 ) -> tuple[Sequence[int], int | None]:
     """The dead letters that are meant, as many as one turn takes, and the last one that was looked at where
     there are others.
@@ -232,7 +233,7 @@ async def _find(
             consumer=selection.consumer,
             reason=selection.reason,
         )
-        page = await call.execute(search)
+        page = await request.execute(search)
         assert isinstance(page, DeadLettersFound), "looking for dead letters answers which there are"
         found += page.ids
         if page.upto is None or len(found) == most:

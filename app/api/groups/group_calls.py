@@ -3,33 +3,33 @@
 Knows: how the two are told apart. Must never know: what is asked of a group.
 """
 
-from app.http.calls import Call
+from app.http.requests import Request
 from engine import EngineError
 from engine.commands import Command, Exists
 from engine.replies import Reply
 
 
-async def look(call: Call, command: Command) -> Reply:
+async def look(request: Request, command: Command) -> Reply:
     """Run a command that changes nothing. Raises `no_stream` where the stream is missing, `no_group` where
     the group is.
     """
     try:
-        return await call.execute(command)
+        return await request.execute(command)
     except EngineError as refusal:
-        raise await _precise(call, refusal) from None
+        raise await _precise(request, refusal) from None
 
 
-async def write(call: Call, *commands: Command) -> list[Reply]:
+async def write(request: Request, *commands: Command) -> list[Reply]:
     """Run commands that change something as one turn; the same refusals."""
     try:
-        return await call.write(*commands)
+        return await request.write(*commands)
     except EngineError as refusal:
-        raise await _precise(call, refusal) from None
+        raise await _precise(request, refusal) from None
 
 
-async def _precise(call: Call, refusal: EngineError) -> EngineError:
+async def _precise(request: Request, refusal: EngineError) -> EngineError:
     """The refusal as it is for programs; Redis's sentence goes along."""
-    stream = call.names["stream"]
-    if refusal.code != "no_group" or await call.execute(Exists(streams=[stream])):
+    stream = request.names["stream"]
+    if refusal.code != "no_group" or await request.execute(Exists(streams=[stream])):
         return refusal
     return EngineError("no_stream", refusal.redis, f"there is no stream {stream!r}", stream=stream)

@@ -10,7 +10,6 @@ from app.api.groups import group_calls
 from app.api.groups.pages import After, Limit, page_of
 from app.auth import Action
 from app.errors import invalid
-from app.http.calls import Answer
 from app.http.models import (
     Count,
     GroupName,
@@ -24,8 +23,9 @@ from app.http.models import (
     Whole,
     capped,
 )
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.responses import Response
 from engine import errors, ids
 from engine.commands import Cursor, DescribeGroup, EnsureGroup, RemoveGroup, UpdateGroup, XInfoGroups
 from engine.replies import GroupInfo, Reply
@@ -162,12 +162,12 @@ class GroupPage(ResponseModel):
 
 @router.get(_GROUPS, Action.READ, model=GroupPage, refusals=("no_stream",))
 async def list_groups(
-    call: CallParameter, stream: StreamName, after: After = None, limit: Limit = None
+    request: RequestParameter, stream: StreamName, after: After = None, limit: Limit = None
 ) -> GroupPage:
     """List the groups of a stream by name (XINFO GROUPS)."""
-    infos = await call.execute(XInfoGroups(stream=stream))
+    infos = await request.execute(XInfoGroups(stream=stream))
     assert isinstance(infos, list), "XINFO GROUPS answers a list"
-    page, following = page_of(infos, after, limit or call.gateway.settings.count_max)
+    page, following = page_of(infos, after, limit or request.gateway.settings.count_max)
     return GroupPage.model_construct(groups=[Group.of(one) for one in page], next=following)
 
 
@@ -179,12 +179,12 @@ async def list_groups(
     refusals=("no_stream", "group_exists", "malformed_id"),
     writes=True,
 )
-async def create_group(call: CallParameter, stream: StreamName, given: NewGroup) -> Answer:
+async def create_group(request: RequestParameter, stream: StreamName, given: NewGroup) -> Response:
     """Make a group; refused where there is one of that name (XGROUP CREATE)."""
-    answer = await _ensure(call, stream, given.name, given)
-    if answer.status_code != 201:
+    response = await _ensure(request, stream, given.name, given)
+    if response.status_code != 201:
         raise errors.group_exists(given.name)
-    return answer
+    return response
 
 
 _ENSURED: Final = EnsuredGroup()
@@ -199,13 +199,15 @@ _ENSURED: Final = EnsuredGroup()
     writes=True,
 )
 async def ensure_group(
-    call: CallParameter, stream: StreamName, group: GroupName, given: EnsuredGroup = _ENSURED
-) -> Answer:
+    request: RequestParameter, stream: StreamName, group: GroupName, given: EnsuredGroup = _ENSURED
+) -> Response:
     """Make a group, and its stream, where they are missing; one that is there keeps position and policy."""
-    return await _ensure(call, stream, group, given)
+    return await _ensure(request, stream, group, given)
 
 
-async def _ensure(call: CallParameter, stream: str, group: str, given: NewGroup | EnsuredGroup) -> Answer:
+async def _ensure(
+    request: RequestParameter, stream: str, group: str, given: NewGroup | EnsuredGroup
+) -> Response:
     command = EnsureGroup(
         stream=stream,
         group=group,
@@ -214,24 +216,24 @@ async def _ensure(call: CallParameter, stream: str, group: str, given: NewGroup 
         entries_read=given.entries_read,
         policy=given.changes(stream),
     )
-    _check_target(call, command)
-    created, info = await group_calls.write(call, command, DescribeGroup(stream=stream, group=group))
+    _check_target(request, command)
+    created, info = await group_calls.write(request, command, DescribeGroup(stream=stream, group=group))
     place = f"/v1/streams/{quote(stream, safe='')}/groups/{quote(group, safe='')}"
     where = [(b"location", place.encode())] if created else []
-    return call.written(201 if created else 200, Group.of(info), where)
+    return request.respond(201 if created else 200, Group.of(info), where)
 
 
-def _check_target(call: CallParameter, command: EnsureGroup | UpdateGroup) -> None:
+def _check_target(request: RequestParameter, command: EnsureGroup | UpdateGroup) -> None:
     """Setting a dead-letter stream requires write access to that stream."""
     target = command.policy.get("dead_letter_stream")
     if target is not None:
-        call.require(Action.WRITE, target)
+        request.require(Action.WRITE, target)
 
 
 @router.get(_GROUP, Action.READ, model=Group, refusals=_NO_GROUP)
-async def get_group(call: CallParameter, stream: StreamName, group: GroupName) -> Group:
+async def get_group(request: RequestParameter, stream: StreamName, group: GroupName) -> Group:
     """Show one group: its position, its lag, what is pending, its policy."""
-    return Group.of(await group_calls.look(call, DescribeGroup(stream=stream, group=group)))
+    return Group.of(await group_calls.look(request, DescribeGroup(stream=stream, group=group)))
 
 
 _UNCHANGED: Final = GroupChanges()
@@ -239,8 +241,8 @@ _UNCHANGED: Final = GroupChanges()
 
 @router.patch(_GROUP, Action.MANAGE, model=Group, refusals=("malformed_id", *_NO_GROUP), writes=True)
 async def update_group(
-    call: CallParameter, stream: StreamName, group: GroupName, given: GroupChanges = _UNCHANGED
-) -> Answer:
+    request: RequestParameter, stream: StreamName, group: GroupName, given: GroupChanges = _UNCHANGED
+) -> Response:
     """Move a group, or change its policy for entries that are not acknowledged (XGROUP SETID)."""
     command = UpdateGroup(
         stream=stream,
@@ -249,21 +251,21 @@ async def update_group(
         entries_read=given.entries_read,
         policy=given.changes(stream),
     )
-    _check_target(call, command)
-    _, info = await group_calls.write(call, command, DescribeGroup(stream=stream, group=group))
-    return call.written(200, Group.of(info))
+    _check_target(request, command)
+    _, info = await group_calls.write(request, command, DescribeGroup(stream=stream, group=group))
+    return request.respond(200, Group.of(info))
 
 
 @router.delete(_GROUP, Action.MANAGE, status=204, refusals=(*_NO_GROUP, "group_has_pending"), writes=True)
 async def delete_group(
-    call: CallParameter,
+    request: RequestParameter,
     stream: StreamName,
     group: GroupName,
     pending: Annotated[
         Literal["refuse", "drop"],
         Query(description="whether pending entries forbid the removal or are dropped"),
     ] = "refuse",
-) -> Answer:
+) -> Response:
     """Remove a group; refused while entries are pending, unless these may be dropped (XGROUP DESTROY)."""
-    await group_calls.write(call, RemoveGroup(stream=stream, group=group, drop=pending == "drop"))
-    return call.written(204)
+    await group_calls.write(request, RemoveGroup(stream=stream, group=group, drop=pending == "drop"))
+    return request.respond(204)

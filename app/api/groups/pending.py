@@ -10,7 +10,6 @@ from pydantic import Field
 from app.api.groups import group_calls
 from app.auth import Action
 from app.errors import invalid
-from app.http.calls import Answer
 from app.http.models import (
     Bound,
     ConsumerName,
@@ -29,8 +28,9 @@ from app.http.models import (
     absent,
     capped,
 )
-from app.http.operations.binder import CallParameter
+from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
+from app.http.responses import Response
 from engine import ids
 from engine.commands import BuryEntries, Nack, NackMode, Refs, XAck, XAckDel, XNack, XPending, XPendingRange
 from engine.replies import Buried, Deletions, PendingEntry, PendingList, PendingSummary, Reply
@@ -79,7 +79,7 @@ class PendingRow(ResponseModel):
 
 @router.get(_GROUP + "/pending", Action.READ, model=PendingView, refusals=_REFUSALS)
 async def list_pending(
-    call: CallParameter,
+    request: RequestParameter,
     stream: StreamName,
     group: GroupName,
     start: Annotated[
@@ -95,20 +95,20 @@ async def list_pending(
     min_idle_ms: Annotated[
         Milliseconds | None, Query(description="those idle for this many milliseconds")
     ] = None,
-) -> Answer:
+) -> Response:
     """Show what is pending: in sum, or with any parameter entry by entry (XPENDING)."""
-    if not call.query:
-        return Answer(200, _summary(await group_calls.look(call, XPending(stream=stream, group=group))))
+    if not request.query:
+        return Response(200, _summary(await group_calls.look(request, XPending(stream=stream, group=group))))
     command = XPendingRange(
         stream=stream,
         group=group,
         start=ids.ID_MIN if start is None else start,
         end=ids.ID_MAX if end is None else end,
-        count=call.gateway.read_limits.count_default if count is None else count,
+        count=request.gateway.read_limits.count_default if count is None else count,
         consumer=consumer,
         min_idle_ms=min_idle_ms or 0,
     )
-    return Answer(200, _list(await group_calls.look(call, command), max(command.start - 1, ids.ID_MIN)))
+    return Response(200, _list(await group_calls.look(request, command), max(command.start - 1, ids.ID_MIN)))
 
 
 def _summary(reply: Reply) -> bytes:
@@ -164,32 +164,34 @@ class Acknowledged(ResponseModel):
 
 @router.post(_GROUP + "/ack", Action.CONSUME, model=Acknowledged, refusals=_REFUSALS, writes=True, fast=True)
 async def ack_entries(
-    call: CallParameter, stream: StreamName, group: GroupName, given: Acknowledgement
-) -> Answer:
+    request: RequestParameter, stream: StreamName, group: GroupName, given: Acknowledgement
+) -> Response:
     """Acknowledge entries, and delete them on request (XACK, XACKDEL)."""
-    results = await (_delete if given.delete else _acknowledge)(call, stream, group, given)
+    results = await (_delete if given.delete else _acknowledge)(request, stream, group, given)
     count = sum(word != "absent" for word in results.values())
     if not count:
         # Redis does not tell an unknown group from one with nothing pending; this does.
-        await group_calls.look(call, XPending(stream=stream, group=group))
-    return call.written(200, orjson.dumps({"acknowledged": count, "results": results}))
+        await group_calls.look(request, XPending(stream=stream, group=group))
+    return request.respond(200, orjson.dumps({"acknowledged": count, "results": results}))
 
 
 async def _acknowledge(
-    call: CallParameter, stream: str, group: str, given: Acknowledgement
+    request: RequestParameter, stream: str, group: str, given: Acknowledgement
 ) -> dict[str, str]:
     """One command for each ID, so that each has its result."""
-    replies = await call.write(*[XAck(stream=stream, group=group, ids=(one,)) for one in given.ids])
+    replies = await request.write(*[XAck(stream=stream, group=group, ids=(one,)) for one in given.ids])
     words = ["acknowledged" if reply == 1 else "absent" for reply in replies]
     return dict(zip(map(ids.text, given.ids), words, strict=True))
 
 
-async def _delete(call: CallParameter, stream: str, group: str, given: Acknowledgement) -> dict[str, str]:
-    most = call.gateway.settings.lookups_max
+async def _delete(
+    request: RequestParameter, stream: str, group: str, given: Acknowledgement
+) -> dict[str, str]:
+    most = request.gateway.settings.lookups_max
     if len(given.ids) > most:
         raise invalid("/ids", f"one request names at most {most} IDs: send several")
     refs = Refs(given.delete)
-    (reply,) = await call.write(XAckDel(stream=stream, group=group, ids=given.ids, refs=refs))
+    (reply,) = await request.write(XAckDel(stream=stream, group=group, ids=given.ids, refs=refs))
     assert isinstance(reply, Deletions), "XACKDEL answers a result for each ID"
     return dict(zip(map(ids.text, given.ids), map(_RESULTS.__getitem__, reply.results), strict=True))
 
@@ -216,12 +218,14 @@ class Released(ResponseModel):
 
 
 @router.post(_GROUP + "/nack", Action.CONSUME, model=Released, refusals=_REFUSALS, writes=True)
-async def nack_entries(call: CallParameter, stream: StreamName, group: GroupName, given: Negation) -> Answer:
+async def nack_entries(
+    request: RequestParameter, stream: StreamName, group: GroupName, given: Negation
+) -> Response:
     """Give entries back: they have no owner, and the next reader that claims gets them first (XNACK)."""
-    replies = await group_calls.write(call, *_nacks(stream, group, given))
+    replies = await group_calls.write(request, *_nacks(stream, group, given))
     words = ["released" if reply == 1 else "absent" for reply in replies]
     results = dict(zip(map(ids.text, given.ids), words, strict=True))
-    return call.written(200, orjson.dumps({"released": words.count("released"), "results": results}))
+    return request.respond(200, orjson.dumps({"released": words.count("released"), "results": results}))
 
 
 def _nacks(stream: str, group: str, given: Negation) -> Sequence[XNack]:
@@ -251,9 +255,11 @@ class BuriedEntries(ResponseModel):
 
 
 @router.post(_GROUP + "/dead-letter", Action.CONSUME, model=BuriedEntries, refusals=_REFUSALS, writes=True)
-async def bury_entries(call: CallParameter, stream: StreamName, group: GroupName, given: Burial) -> Answer:
+async def bury_entries(
+    request: RequestParameter, stream: StreamName, group: GroupName, given: Burial
+) -> Response:
     """Move pending entries to the group's dead-letter stream, as many as one turn takes."""
     command = BuryEntries(stream=stream, group=group, ids=given.ids, reason=given.reason)
-    (reply,) = await group_calls.write(call, command)
+    (reply,) = await group_calls.write(request, command)
     assert isinstance(reply, Buried), "dead-lettering answers what was moved"
-    return call.written(200, BuriedEntries(stream=reply.stream, ids=list(map(ids.text, reply.ids))))
+    return request.respond(200, BuriedEntries(stream=reply.stream, ids=list(map(ids.text, reply.ids))))

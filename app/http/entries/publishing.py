@@ -27,7 +27,7 @@ from app.http.models import (
     absent,
     wrong,
 )
-from app.http.operations.binder import Body, call_of
+from app.http.operations.binder import Body, request_of
 from engine import ids, replies
 from engine.commands import IdempotencyKey, Refs, Trim, XAdd
 
@@ -91,12 +91,12 @@ class _EntryBody(Body):
 
     async def read(self, *, digest: bool) -> Published:
         """The entries, and the digest for an idempotency key."""
-        call = self.call
-        media, limits = call.media_type, call.gateway.entry_limits
-        return await call.read(partial(entry_bodies.read, media=media, limits=limits, digest=digest))
+        request = self.request
+        media, limits = request.media_type, request.gateway.entry_limits
+        return await request.read(partial(entry_bodies.read, media=media, limits=limits, digest=digest))
 
 
-EntryBody = Annotated[_EntryBody, Depends(call_of)]
+EntryBody = Annotated[_EntryBody, Depends(request_of)]
 """Entries to publish, kept byte for byte: JSON (one or a batch), NDJSON, a form; any other is one entry."""
 
 

@@ -8,9 +8,9 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from app.gateway import Receive
-from app.http.calls import GONE_EXTENSION, UNSENT_STATE, Scope, Send
 from app.http.middleware import codings
 from app.http.middleware.request_id import ASGI
+from app.http.responses import GONE_EXTENSION, UNSENT_STATE, Scope, Send
 
 
 class Codings:

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from app.errors import RefusalError
 from app.gateway import Receive
-from app.http.calls import STRANGER, Answer, Header, Scope, Send
 from app.http.middleware.request_id import ASGI
+from app.http.requests import STRANGER
+from app.http.responses import Header, Response, Scope, Send
 from app.settings import Settings, host_is_loopback
 
 _DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
@@ -120,7 +121,7 @@ class Origins:
                 (b"access-control-allow-headers", _HEADERS),
                 (b"access-control-max-age", b"%d" % _PREFLIGHT_S),
             ]
-            await Answer(204, headers=headers)(scope, receive, send)
+            await Response(204, headers=headers)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -12,8 +12,8 @@ from urllib.parse import unquote_to_bytes
 from app import names
 from app.errors import RefusalError
 from app.gateway import Receive
-from app.http.calls import Scope, Send
 from app.http.middleware.request_id import ASGI
+from app.http.responses import Scope, Send
 
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
 _CACHED_BYTES_MAX: Final = 512

@@ -16,7 +16,7 @@ from typing import Any, Final
 from app import logs
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Phase, Receive
-from app.http.calls import Answer, Scope, Send, refused
+from app.http.responses import Response, Scope, Send, refuse
 from engine import EngineError
 
 ASGI = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -32,7 +32,7 @@ SAFETY: Final = (
 CLIENT_LEFT_STATUS: Final = 499
 
 
-class Envelope:
+class RequestIds:
     """Outermost. Lets no exception out, and none of its words."""
 
     def __init__(self, app: ASGI, gateway: Gateway) -> None:
@@ -54,7 +54,7 @@ class Envelope:
         except Exception as error:
             if sending.status:
                 raise
-            await refused(as_refusal(error, request_id), request_id)(scope, receive, sending)
+            await refuse(as_refusal(error, request_id), request_id)(scope, receive, sending)
         if not sending.status:
             sending.status = CLIENT_LEFT_STATUS
         path = scope["raw_path"].decode("latin-1")
@@ -81,14 +81,14 @@ class Envelope:
         """The ID of a request that brought none."""
         return f"{self._prefix}-{next(self._serials):x}"
 
-    def refuse(self, refusal: RefusalError) -> Answer:
+    def refuse(self, refusal: RefusalError) -> Response:
         """The answer to what is no request yet, and that goes no further than the parser."""
         request_id = self.new_id()
-        answer = refused(refusal, request_id)
-        answer.raw_headers += [(b"weir-request-id", request_id.encode()), *SAFETY]
-        now_s, length = self._gateway.clock.monotonic(), len(answer.body)
-        self.note(request_id, "-", "-", status=answer.status_code, sent_bytes=length, began_s=now_s)
-        return answer
+        response = refuse(refusal, request_id)
+        response.raw_headers += [(b"weir-request-id", request_id.encode()), *SAFETY]
+        now_s, length = self._gateway.clock.monotonic(), len(response.body)
+        self.note(request_id, "-", "-", status=response.status_code, sent_bytes=length, began_s=now_s)
+        return response
 
     def note(
         self, request_id: str, method: str, path: str, *, status: int, sent_bytes: int, began_s: float

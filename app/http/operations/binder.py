@@ -24,14 +24,15 @@ from typing import (
 )
 
 import orjson
-from fastapi import Depends, Request, params
+from fastapi import Depends, params
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from starlette import requests
 from typing_extensions import TypedDict
 
 from app.errors import CODES, ErrorLocation, RefusalError, step
 from app.http import media, query, strict_json
-from app.http.calls import Call
 from app.http.models import Context, NameType, RequestModel
+from app.http.requests import Request
 from app.http.strict_json import Number, Object
 from app.settings import Settings
 
@@ -43,16 +44,16 @@ _DIGITS_MAX: Final = 20
 _PLACES_MAX: Final = 20
 
 
-def call_of(request: Request) -> Call:
-    """The request as endpoints see it. It is never called: the binder passes the call that it has."""
+def request_of(request: requests.Request) -> Request:
+    """The request as endpoints see it. It is never called: the binder passes the request that it binds."""
     raise AssertionError(request)
 
 
-CallParameter = Annotated[Call, Depends(call_of)]
+RequestParameter = Annotated[Request, Depends(request_of)]
 
 
 class Body:
-    """A body that its own type reads, once the endpoint asks for it: `Annotated[MyBody, Depends(call_of)]`.
+    """A body that its own type reads when the endpoint asks for it: `Annotated[MyBody, Depends(request_of)]`.
 
     `content` describes it, by media type; `models` are what that refers to.
     """
@@ -60,8 +61,8 @@ class Body:
     content: ClassVar[Mapping[str, Any]]
     models: ClassVar[Sequence[type[BaseModel]]] = ()
 
-    def __init__(self, call: Call) -> None:
-        self.call = call
+    def __init__(self, request: Request) -> None:
+        self.request = request
 
 
 class Binder:
@@ -79,7 +80,7 @@ class Binder:
     ) -> None:
         self._lenient = lenient
         self._bodiless = bodiless
-        self._call: str | None = None
+        self._request: str | None = None
         self._names: list[str] = []  # in the path
         self._path: list[str] = []
         self._query: dict[str, str] = {}  # name in the request -> parameter
@@ -94,8 +95,8 @@ class Binder:
         for name, parameter in inspect.signature(endpoint).parameters.items():
             base, *marks = get_args(hints[name]) if get_origin(hints[name]) is Annotated else (hints[name],)
             mark = next((one for one in marks if isinstance(one, params.Param | params.Depends)), None)
-            if base is Call:
-                self._call = name
+            if base is Request:
+                self._request = name
             elif isinstance(mark, params.Query) and isinstance(base, type) and issubclass(base, BaseModel):
                 self._asked = name, base, base.model_construct()
             elif isinstance(base, type) and issubclass(base, BaseModel):
@@ -139,33 +140,33 @@ class Binder:
             return "parameter", alias
         raise TypeError(f"{name}: {type(mark).__name__} is not known here")
 
-    async def bind(self, call: Call) -> dict[str, Any]:
+    async def bind(self, request: Request) -> dict[str, Any]:
         """The arguments. Raises the refusal of the first part that is wrong: query, headers, body."""
-        settings = call.gateway.settings
-        given = {} if self._lenient else self._parse(call.query)
-        arguments: dict[str, Any] = {name: call.names[name] for name in self._names}
+        settings = request.gateway.settings
+        given = {} if self._lenient else self._parse(request.query)
+        arguments: dict[str, Any] = {name: request.names[name] for name in self._names}
         if self._text is not None:
-            arguments |= self._bind_text(call, given, Context(settings, is_text=True))
+            arguments |= self._bind_text(request, given, Context(settings, is_text=True))
         if self._asked is not None:
             name, model, plain_query = self._asked
             arguments[name] = bind_query(model, given, settings) if given else plain_query
         if self._body is not None:
             name, model, default = self._body
-            arguments[name] = await self._read(call, model, default)
+            arguments[name] = await self._read(request, model, default)
         if self._bodiless:
-            await self._read(call, RequestModel)
+            await self._read(request, RequestModel)
         if self._own_body is not None:
             name, own = self._own_body
-            arguments[name] = own(call)
-        if self._call is not None:
-            arguments[self._call] = call
+            arguments[name] = own(request)
+        if self._request is not None:
+            arguments[self._request] = request
         return arguments
 
     @staticmethod
-    async def _read(call: Call, model: type[BaseModel], default: object = _EMPTY) -> object:
-        media.check_is_json(call.media_type.name, call.scope.get("method", ""))
-        settings = call.gateway.settings
-        return await call.read(partial(read_body, model=model, default=default, settings=settings))
+    async def _read(request: Request, model: type[BaseModel], default: object = _EMPTY) -> object:
+        media.check_is_json(request.media_type.name, request.scope.get("method", ""))
+        settings = request.gateway.settings
+        return await request.read(partial(read_body, model=model, default=default, settings=settings))
 
     def _parse(self, text: bytes) -> Mapping[str, str | Sequence[str]]:
         if self._repeated is None:
@@ -174,15 +175,15 @@ class Binder:
         return {**given, self._repeated: repeated}
 
     def _bind_text(
-        self, call: Call, given: Mapping[str, str | Sequence[str]], context: Context
+        self, request: Request, given: Mapping[str, str | Sequence[str]], context: Context
     ) -> dict[str, Any]:
-        text: dict[str, str | Sequence[str]] = {name: call.names[name] for name in self._path}
+        text: dict[str, str | Sequence[str]] = {name: request.names[name] for name in self._path}
         if self._query:
             for alias, value in given.items():
                 text[self._query[alias]] = value
         for header, name in self._headers:
-            if header in call.headers:
-                text[name] = call.headers[header].decode("latin-1")
+            if header in request.headers:
+                text[name] = request.headers[header].decode("latin-1")
         if not text and not self._is_any_required:
             return {}
         assert self._text is not None, "there is text to bind"

@@ -16,7 +16,7 @@ _PREFER_DURABILITY: Final = "`durability=fsync`: the answer leaves when the chan
 _DURABILITY: Final = "`fsync`: the change is on disk; `os`: the operating system has it"
 
 
-def extra(options: Options, content: Mapping[str, Any] | None) -> Json:
+def describe_extra(options: Options, content: Mapping[str, Any] | None) -> Json:
     """Describe the Prefer header and the body, which signatures do not name."""
     prefer = [options["prefer"]] if "prefer" in options else []
     if options.get("writes"):
@@ -34,7 +34,7 @@ def extra(options: Options, content: Mapping[str, Any] | None) -> Json:
     return extra
 
 
-def responses(rule: Rule, options: Options, binder: Binder) -> dict[int | str, Json]:
+def describe_responses(rule: Rule, options: Options, binder: Binder) -> dict[int | str, Json]:
     """Describe the responses of an operation by status."""
     headers = dict(options.get("headers", {}))
     if options.get("writes"):

@@ -11,20 +11,20 @@ from functools import partial
 from typing import Any, Final
 
 from fastapi.routing import APIRoute
+from starlette import requests, responses
 from starlette.convertors import StringConvertor, register_url_convertor
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 
 from app.auth import Access, Action, Rule
 from app.errors import RefusalError
 from app.gateway import ClientLeftError, Gateway
 from app.http import media
-from app.http.calls import Answer, Call, Nothing, refused
 from app.http.media import JSON, MERGE_PATCH
 from app.http.middleware.request_id import as_refusal
 from app.http.operations.binder import Binder, Endpoint
-from app.http.operations.description import extra, responses
+from app.http.operations.description import describe_extra, describe_responses
 from app.http.operations.options import Handler, Options
+from app.http.requests import Request
+from app.http.responses import NoResponse, Response, refuse
 
 _PATH_NAME: Final = re.compile(r"\{(\w+)")
 _ENTRY_ID: Final = re.compile(r"/entries/\{id\}")
@@ -78,69 +78,69 @@ class Operation(APIRoute):
             response_model=options.get("model"),
             response_description="Done",
             # The one has a body of JSON, the other none but what `answers` says.
-            response_class=Response if options.get("model") is None else JSONResponse,
+            response_class=responses.Response if options.get("model") is None else responses.JSONResponse,
             include_in_schema=not self.hidden,
-            responses=responses(rule, options, self.binder),
-            openapi_extra=extra(options, own_body.content if own_body else None),
+            responses=describe_responses(rule, options, self.binder),
+            openapi_extra=describe_extra(options, own_body.content if own_body else None),
         )
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def get_route_handler(self) -> Callable[[requests.Request], Coroutine[Any, Any, responses.Response]]:
         """FastAPI's own would bind and validate a second time, ten times as slowly."""
 
-        async def endpoint(request: Request) -> Answer:
-            gateway: Gateway = request.scope["state"]["gateway"]
-            called = partial(Call, gateway, request.scope, request.receive, request.path_params)
-            return await self.respond(called, request.scope["state"]["request_id"])
+        async def endpoint(incoming: requests.Request) -> Response:
+            gateway: Gateway = incoming.scope["state"]["gateway"]
+            called = partial(Request, gateway, incoming.scope, incoming.receive, incoming.path_params)
+            return await self.respond(called, incoming.scope["state"]["request_id"])
 
         return endpoint
 
-    async def respond(self, called: Callable[[], Call], request_id: str) -> Answer:
+    async def respond(self, called: Callable[[], Request], request_id: str) -> Response:
         """Authorise, run the operation, and turn every exception into an answer."""
-        call = None
+        request = None
         try:
-            call = called()
+            request = called()
             if isinstance(self.rule, Action):
-                call.require(self.rule, call.names.get("stream"))
+                request.require(self.rule, request.names.get("stream"))
             if self.rule is not Access.OPEN:
                 # Before the body is read: a gateway that is starting or stopping takes none.
-                call.check_ready()
-            return await self.handler(call)
+                request.check_ready()
+            return await self.handler(request)
         except ClientLeftError:
-            return Nothing()
+            return NoResponse()
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
-            return self._refused(call, as_refusal(error, request_id), request_id)
+            return self._refused(request, as_refusal(error, request_id), request_id)
 
-    def _refused(self, call: Call | None, refusal: RefusalError, request_id: str) -> Answer:
-        is_passing = refusal.retryable and call is not None and call.asks_for_events(self.offers)
+    def _refused(self, request: Request | None, refusal: RefusalError, request_id: str) -> Response:
+        is_passing = refusal.retryable and request is not None and request.asks_for_events(self.offers)
         if is_passing and self.end is not None:
             return self.end(refusal)
         if self.rule is Access.PER_COMMAND:
             # SDKs of the command API look for `error`.
             refusal.members["error"] = refusal.members.get("redis_error") or f"ERR {refusal.detail}"
-        answer = refused(refusal, request_id)
+        response = refuse(refusal, request_id)
         if self.method == "PATCH" and refusal.code == "unsupported_media_type":
-            answer.raw_headers.append(_ACCEPT_PATCH)
-        return answer
+            response.raw_headers.append(_ACCEPT_PATCH)
+        return response
 
-    async def handler(self, call: Call) -> Answer:
+    async def handler(self, request: Request) -> Response:
         """Bind, run, and make an answer of what comes back."""
         if self._forms:
-            accepted = media.accepted(call.headers.get(b"accept", b""), self.offers)
+            accepted = media.accepted(request.headers.get(b"accept", b""), self.offers)
             if accepted in self._forms:
-                return await self._forms[accepted](call)
-        result = await self.endpoint(**await self.binder.bind(call))
-        if isinstance(result, Answer):
+                return await self._forms[accepted](request)
+        result = await self.endpoint(**await self.binder.bind(request))
+        if isinstance(result, Response):
             return result
-        return Answer(self.status_code or 200, result.__pydantic_serializer__.to_json(result))
+        return Response(self.status_code or 200, result.__pydantic_serializer__.to_json(result))
 
 
 def bound(path: str, endpoint: Endpoint) -> Handler:
     """The endpoint as a form of what this path answers."""
     binder = Binder(endpoint, frozenset(_PATH_NAME.findall(path)))
 
-    async def handler(call: Call) -> Answer:
-        answer: Answer = await endpoint(**await binder.bind(call))
-        return answer
+    async def handler(request: Request) -> Response:
+        response: Response = await endpoint(**await binder.bind(request))
+        return response
 
     return handler
 

@@ -9,10 +9,11 @@ from typing import Any, TypedDict
 from pydantic import BaseModel
 
 from app.errors import RefusalError
-from app.http.calls import Answer, Call
+from app.http.requests import Request
+from app.http.responses import Response
 
 Json = dict[str, Any]
-Handler = Callable[[Call], Awaitable[Answer]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Options(TypedDict, total=False):
@@ -42,7 +43,7 @@ class Options(TypedDict, total=False):
     coalesced: bool
     hidden: bool
     offers: Sequence[str]
-    end: Callable[[RefusalError], Answer]
+    end: Callable[[RefusalError], Response]
     forms: Mapping[str, Handler]
     headers: Mapping[str, str]
     body: Json

@@ -1,126 +1,37 @@
-"""One request and its answer, as the routes see them.
+"""One request, as the operations see it.
 
-Knows: headers, bodies and their limit, the way to the engine, how an answer leaves. Must never know: what is
-asked.
+Knows: headers, bodies and their limit, the way to the engine. Must never know: what an operation does.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
-from starlette.responses import Response
 
 from app import auth
 from app.auth import Action, Principal
-from app.errors import RefusalError, problem, problem_headers
-from app.gateway import ClientLeftError, Gateway, Receive, wait_for_disconnect
+from app.errors import RefusalError
+from app.gateway import ClientLeftError, Gateway, Receive
 from app.http import media
 from app.http.media import MediaType, Preferences
+from app.http.responses import Header, Response, Scope
 from app.live import in_flight
 from engine import EngineError, EngineProtocol
 from engine.commands import Command, XReadGroup
 from engine.replies import Reply
 
 T = TypeVar("T")
-Scope = MutableMapping[str, Any]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Header = tuple[bytes, bytes]
 
-JSON: Final = b"application/json"
-PROBLEM: Final = b"application/problem+json"
-HTML: Final = b"text/html; charset=utf-8"
-# In a request's state: its Host is not served here, so that it is answered no more than whether all is well.
+# In a request's state: its Host is not served here; it learns no more than whether the gateway is well.
 STRANGER: Final = "stranger"
-# An extension of a request's scope: a call says whether nothing that is written leaves any more.
-GONE_EXTENSION: Final = "weir.gone"
-# In a request's state: the `unsent` of its answer, for code that waits before it writes the answer.
-UNSENT_STATE: Final = "unsent"
 
-# A body of this size takes about ten milliseconds to read: beyond it, others are served meanwhile.
+# A body of this size takes about ten milliseconds to read: larger ones are read in a thread.
 _INLINE_BYTES_MAX: Final = 1 << 20
 
 
-class Answer(Response):
-    """A whole answer. Made without Starlette's header handling, which costs more than the rest of a route."""
-
-    # Called where the client is gone before the answer could be written.
-    unsent: Callable[[], None] | None = None
-
-    def __init__(
-        self, status: int, body: bytes = b"", headers: Sequence[Header] = (), *, media_type: bytes = JSON
-    ) -> None:
-        self.status_code = status
-        self.body = body
-        self.background = None
-        self.raw_headers = [*headers]
-        if status != 204:
-            self.raw_headers += [(b"content-type", media_type), (b"content-length", b"%d" % len(body))]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; HEAD gets the head alone."""
-        gone = scope.get("extensions", {}).get(GONE_EXTENSION)
-        if self.unsent is not None and gone is not None and gone():
-            self.unsent()
-            return
-        if self.unsent is not None:
-            scope["state"][UNSENT_STATE] = self.unsent
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        body = b"" if scope["method"] == "HEAD" else self.body
-        await send({"type": "http.response.body", "body": body})
-
-
-class Nothing(Answer):
-    """No answer, for there is nobody to take it."""
-
-    def __init__(self) -> None:
-        super().__init__(499)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send nothing."""
-
-
-class Pieces(Answer):
-    """An answer that is made while it is sent: the next piece when the last one has left, none for nobody.
-
-    What cannot be finished is broken off, which every client can tell from an end.
-    """
-
-    def __init__(
-        self, pieces: AsyncGenerator[bytes, None], headers: Sequence[Header], *, media_type: bytes
-    ) -> None:
-        super().__init__(204, b"", headers)
-        self.status_code = 200
-        self.raw_headers.append((b"content-type", media_type))
-        self._pieces = pieces
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, no faster than it is read; HEAD gets the head alone."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
-        try:
-            if scope["method"] != "HEAD":
-                async for piece in self._pieces:
-                    if leaving.done():
-                        return
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-                    # A fast reader never makes `send` wait, and others are there too.
-                    await asyncio.sleep(0)
-            await send({"type": "http.response.body", "body": b""})
-        finally:
-            leaving.cancel()
-            await self._pieces.aclose()
-
-
-def refused(refusal: RefusalError, request_id: str) -> Answer:
-    """A refusal as its answer."""
-    return Answer(
-        refusal.kind.status, problem(refusal, request_id), problem_headers(refusal), media_type=PROBLEM
-    )
-
-
-class Call:
+class Request:
     """One request. `names` are the path's decoded segments by their names in the route."""
 
     __slots__ = ("_engine", "gateway", "headers", "names", "principal", "receive", "scope")
@@ -153,7 +64,7 @@ class Call:
 
     @property
     def request_id(self) -> str:
-        """As on the answer and in the log."""
+        """As in the response and in the log."""
         request_id: str = self.scope["state"]["request_id"]
         return request_id
 
@@ -208,13 +119,13 @@ class Call:
         return reader(body) if len(body) <= inline_bytes_max else await asyncio.to_thread(reader, body)
 
     @property
-    def wishes(self) -> Preferences:
+    def preferences(self) -> Preferences:
         """What Prefer asks for."""
         return media.preferences(self.headers.get(b"prefer", b""))
 
     async def write(self, *commands: Command) -> list[Reply]:
         """Run commands that change something as one turn; on disk before the answer where Prefer says so."""
-        synced = self.wishes.synced
+        synced = self.preferences.synced
         if len(commands) == 1:
             replies = [await self.execute(commands[0], synced=synced)]
         else:
@@ -222,19 +133,19 @@ class Call:
         self.gateway.leases.settled(self.names.get("stream", ""))
         return replies
 
-    def written(self, status: int, body: bytes | BaseModel = b"", headers: Sequence[Header] = ()) -> Answer:
-        """The answer of a call that changed something: it says how safe that is."""
+    def respond(self, status: int, body: bytes | BaseModel = b"", headers: Sequence[Header] = ()) -> Response:
+        """Make the response of a change: it says how safe the change is."""
         if isinstance(body, BaseModel):
             body = body.__pydantic_serializer__.to_json(body)
-        synced = self.wishes.synced
+        synced = self.preferences.synced
         safe = b"fsync" if synced else self.engine.durability.encode()
         applied = [(b"preference-applied", b"durability=fsync")] if synced else []
-        return Answer(status, body, [(b"weir-durability", safe), *applied, *headers])
+        return Response(status, body, [(b"weir-durability", safe), *applied, *headers])
 
     @staticmethod
-    def accepted(body: BaseModel, path: str) -> Answer:
-        """The answer of a call that began something: its state is at `path`."""
-        return Answer(202, body.__pydantic_serializer__.to_json(body), [(b"location", path.encode())])
+    def respond_accepted(body: BaseModel, path: str) -> Response:
+        """Make the response of a request that began something: its state is at `path`."""
+        return Response(202, body.__pydantic_serializer__.to_json(body), [(b"location", path.encode())])
 
     async def execute(self, command: Command, *, synced: bool = False) -> Reply:
         """Run one command. A read that waits ends when the client leaves."""

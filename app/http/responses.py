@@ -1,0 +1,103 @@
+"""Responses: whole, streamed, refused.
+
+Knows: how a response leaves, and what happens if its client has left. Must never know: what was requested.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, Final
+
+from starlette import responses
+
+from app.errors import RefusalError, problem, problem_headers
+from app.gateway import Receive, wait_for_disconnect
+
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON: Final = b"application/json"
+PROBLEM: Final = b"application/problem+json"
+HTML: Final = b"text/html; charset=utf-8"
+# An extension of a request's scope: a function that returns whether the client has left.
+GONE_EXTENSION: Final = "weir.gone"
+# In a request's state: the `unsent` of its response, for code that waits before it writes the response.
+UNSENT_STATE: Final = "unsent"
+
+
+class Response(responses.Response):
+    """A whole response, made without Starlette's header handling, which costs more than the rest."""
+
+    # Called if the client has left before the response could be written.
+    unsent: Callable[[], None] | None = None
+
+    def __init__(
+        self, status: int, body: bytes = b"", headers: Sequence[Header] = (), *, media_type: bytes = JSON
+    ) -> None:
+        self.status_code = status
+        self.body = body
+        self.background = None
+        self.raw_headers = [*headers]
+        if status != 204:
+            self.raw_headers += [(b"content-type", media_type), (b"content-length", b"%d" % len(body))]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it; HEAD gets the head alone."""
+        gone = scope.get("extensions", {}).get(GONE_EXTENSION)
+        if self.unsent is not None and gone is not None and gone():
+            self.unsent()
+            return
+        if self.unsent is not None:
+            scope["state"][UNSENT_STATE] = self.unsent
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        body = b"" if scope["method"] == "HEAD" else self.body
+        await send({"type": "http.response.body", "body": body})
+
+
+class NoResponse(Response):
+    """No response: the client has left."""
+
+    def __init__(self) -> None:
+        super().__init__(499)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send nothing."""
+
+
+class StreamingResponse(Response):
+    """A response that is made while it is sent: each piece when the one before has left.
+
+    A response that fails on the way is broken off, which clients can tell from a regular end.
+    """
+
+    def __init__(
+        self, pieces: AsyncGenerator[bytes, None], headers: Sequence[Header], *, media_type: bytes
+    ) -> None:
+        super().__init__(204, b"", headers)
+        self.status_code = 200
+        self.raw_headers.append((b"content-type", media_type))
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, no faster than it is read; HEAD gets the head alone."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
+        try:
+            if scope["method"] != "HEAD":
+                async for piece in self._pieces:
+                    if leaving.done():
+                        return
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    # A fast reader never makes `send` wait: let other requests have a turn.
+                    await asyncio.sleep(0)
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            leaving.cancel()
+            await self._pieces.aclose()
+
+
+def refuse(refusal: RefusalError, request_id: str) -> Response:
+    """Make the response of a refusal."""
+    return Response(
+        refusal.kind.status, problem(refusal, request_id), problem_headers(refusal), media_type=PROBLEM
+    )
