@@ -17,7 +17,7 @@ WORKERS ?= $(shell echo $$(( $$(nproc) < 4 ? $$(nproc) + 1 : 4 )))
 COMPILE := $(BIN)/python -m compileall -q app engine sdk/python/weir spark/pyspark_weir
 
 .DEFAULT_GOAL := help
-.PHONY: help run install spark dev system test fmt lint types contracts tests prove soak bench lock clean
+.PHONY: help run install spark dev system test fmt lint types contracts tests prove soak bench lock typescript clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ system:  ## what the gate needs from outside: redis-server, node, npm, strace, c
 lock: dev  ## newest versions that pyproject.toml and the .in files allow, with hashes and without hosts
 	.ci/lock
 	cd $(SDK) && npm update --package-lock-only
+
+typescript: dev $(SDK)/node_modules/.stamp  ## generate the types of the TypeScript client from the API's documents
+	$(BIN)/python .ci/typescript_types.py sdk/typescript/src/documents
 
 clean:  ## remove .venv, caches and everything that was built; data stays
 	rm -rf $(VENV) $(SDK)/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* $(NOT_RUN) dist

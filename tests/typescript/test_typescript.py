@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -58,6 +59,14 @@ def test_strict_programs_compile_against_its_types(client_module: Path, tmp_path
     }
     (tmp_path / "tsconfig.json").write_text(json.dumps(config))
     tsc("-p", str(tmp_path / "tsconfig.json"))
+
+
+def test_its_types_are_those_of_the_documents(tmp_path: Path) -> None:
+    """`make typescript` would change nothing."""
+    subprocess.run([sys.executable, ROOT / ".ci" / "typescript_types.py", tmp_path], check=True)
+    for made in tmp_path.iterdir():
+        assert made.read_text() == (PACKAGE / "src" / "documents" / made.name).read_text(), made.name
+    assert {made.name for made in tmp_path.iterdir()} == {"openapi.ts", "asyncapi.ts"}
 
 
 def test_it_has_no_dependencies() -> None:

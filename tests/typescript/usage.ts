@@ -26,3 +26,15 @@ export function codeOf(error: unknown): string {
 }
 
 export const entry: Entry = { id: "1-0", stream: "s", fields: {}, pairs: [], deleted: false };
+
+export async function look(): Promise<number> {
+  // @ts-expect-error the description of the API has no such parameter
+  await client.publish("orders", { order: 1 }, { maxlenn: 5 });
+  for await (const one of client.group("orders", "billing").pending()) {
+    // @ts-expect-error an entry that was given back has no idle time
+    const idle: number = one.idle_ms;
+    return idle;
+  }
+  const stream = await client.getStream("orders");
+  return stream?.retention.max_len ?? 0;
+}

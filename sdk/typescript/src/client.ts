@@ -1,5 +1,6 @@
 /** The client: every operation of the API that programs use. */
 
+import type { Answer, Body, Query, Schema, Sent } from "./documents/types.js";
 import {
   encodeEntry,
   parseEntry,
@@ -7,6 +8,7 @@ import {
   parsePublished,
   type Entry,
   type Fields,
+  type Gap,
   type GroupInfo,
   type Page,
   type PendingEntry,
@@ -14,9 +16,8 @@ import {
   type Retention,
   type StreamInfo,
   type WireEntry,
-  type WirePage,
 } from "./entries.js";
-import { ApiError, GapError, type Gap, type Problem } from "./errors.js";
+import { ApiError, GapError, type Problem } from "./errors.js";
 import { Http, segment, sleep, type Call, type ClientOptions } from "./http.js";
 import { EventParser } from "./sse.js";
 
@@ -24,32 +25,19 @@ import { EventParser } from "./sse.js";
 const SILENCE_MS_MAX = 30_000;
 const RETRY_MS_DEFAULT = 1_000;
 
-export type References = "keep" | "delete" | "acked";
-export type NackMode = "silent" | "fail" | "fatal";
+export type References = NonNullable<Schema<"Deletion">["refs"]>;
+export type NackMode = Schema<"Negation">["mode"];
 
-export interface AddOptions {
+export interface AddOptions extends Query<"addEntries"> {
   /** Idempotency key; random if not given. */
   key?: string;
-  maxlen?: number;
-  minid?: string;
-  approx?: boolean;
-  limit?: number;
-  refs?: References;
-  nomkstream?: boolean;
   /** Publish only directly after this entry. */
   ifLastId?: string;
   /** Answer when the entry is on disk. */
   durability?: "fsync";
 }
 
-export interface Range {
-  start?: string;
-  end?: string;
-  since?: string;
-  until?: string;
-  reverse?: boolean;
-  count?: number;
-}
+export type Range = Pick<Query<"readEntries">, "start" | "end" | "since" | "until" | "reverse" | "count">;
 
 export interface TailOptions {
   /** Begin after this ID; `0`: with the oldest entry, `$` (default): with the next. */
@@ -85,14 +73,14 @@ export class Client {
     key: string = newKey(),
   ): Promise<Record<string, Published>> {
     const encoded = Object.entries(streams).map(([name, all]) => [name, all.map((one) => encodeEntry(one))]);
-    const answer = await this.http.json<{ streams: Record<string, Partial<Published>>; duplicate: boolean }>({
+    const answer = await this.http.json<Answer<"publish">>({
       method: "POST",
       path: "/v1/publish",
       body: { streams: Object.fromEntries(encoded) as unknown },
       headers: { "idempotency-key": key },
       repeatable: true,
     });
-    const parse = (one: Partial<Published>): Published => parsePublished({ ...one, duplicate: answer.duplicate });
+    const parse = (one: Schema<"PublishedRun">): Published => parsePublished({ ...one, duplicate: answer.duplicate });
     return Object.fromEntries(Object.entries(answer.streams).map(([name, one]) => [name, parse(one)]));
   }
 
@@ -157,44 +145,53 @@ export class Client {
 
   /** One entry; undefined if it is not there. */
   async getEntry(stream: string, id: string): Promise<Entry | undefined> {
-    const wire = await ifFound(this.http.json<WireEntry>({ path: `${streamPath(stream)}/entries/${segment(id)}` }));
+    const path = `${streamPath(stream)}/entries/${segment(id)}`;
+    const wire = await ifFound(this.http.json<Answer<"getEntry">>({ path }));
     return wire && parseEntry(wire, stream);
   }
 
   /** Delete entries; for each ID `deleted`, `absent` or `kept`. */
-  async deleteEntries(stream: string, ids: readonly string[], refs: References = "keep"): Promise<Record<string, string>> {
+  async deleteEntries(
+    stream: string,
+    ids: readonly string[],
+    refs: References = "keep",
+  ): Promise<NonNullable<Answer<"deleteEntries">["results"]>> {
     const path = `${streamPath(stream)}/entries/delete`;
-    const answer = await this.http.json<{ results: Record<string, string> }>({
+    const answer = await this.http.json<Answer<"deleteEntries">>({
       method: "POST",
       path,
       body: { ids, refs },
       repeatable: true,
     });
-    return answer.results;
+    return answer.results ?? {};
   }
 
   /** Remove old entries; how many. `guard` refuses to remove what a group has not finished. */
-  async trim(
-    stream: string,
-    bounds: { maxlen?: number; minid?: string; older_than_ms?: number; approx?: boolean; guard?: boolean; dry_run?: boolean },
-  ): Promise<number> {
+  async trim(stream: string, bounds: Body<"trimStream">): Promise<number> {
     const path = `${streamPath(stream)}/trim`;
-    return (await this.http.json<{ deleted: number }>({ method: "POST", path, body: bounds, repeatable: true })).deleted;
+    const answer = await this.http.json<Answer<"trimStream">>({ method: "POST", path, body: bounds, repeatable: true });
+    return answer.deleted;
   }
 
   /** All streams by name. */
   async *listStreams(prefix?: string): AsyncGenerator<StreamInfo> {
-    yield* pages<StreamInfo>(this.http, "/v1/streams", "streams", { prefix, limit: 1_000 });
+    for (let after: string | null | undefined; after !== null; ) {
+      const query: Sent<Query<"listStreams">> = { prefix, limit: 1_000, after };
+      const page = await this.http.json<Answer<"listStreams">>({ path: "/v1/streams", query });
+      yield* page.streams;
+      after = page.next;
+    }
   }
 
   /** One stream; undefined if it does not exist. */
   async getStream(stream: string): Promise<StreamInfo | undefined> {
-    return ifFound(this.http.json<StreamInfo>({ path: streamPath(stream) }));
+    return ifFound(this.http.json<Answer<"getStream">>({ path: streamPath(stream) }));
   }
 
   /** Create a stream if it is missing. */
   async ensureStream(stream: string, retention?: Retention): Promise<StreamInfo> {
-    return this.http.json({ method: "PUT", path: streamPath(stream), body: retention ? { retention } : {} });
+    const body: Body<"putStream"> = retention ? { retention } : {};
+    return this.http.json<Answer<"putStream">>({ method: "PUT", path: streamPath(stream), body });
   }
 
   /** Delete a stream with its entries and groups. */
@@ -210,11 +207,12 @@ export class Client {
   /** Run a Redis stream command: `await client.command("XLEN", "orders")`. */
   async command(...words: (string | number)[]): Promise<unknown> {
     const call: Call = { method: "POST", path: "/v1/commands", body: words };
-    return (await this.http.json<{ result: unknown }>(call)).result;
+    return (await this.http.json<Answer<"runCommand">>(call)).result;
   }
 
-  async #page(stream: string, query: Exclude<Call["query"], undefined>, more: Partial<Call> = {}): Promise<Page> {
-    return parsePage(await this.http.json<WirePage>({ path: `${streamPath(stream)}/entries`, query, ...more }), stream);
+  async #page(stream: string, query: Sent<Query<"readEntries">>, more: Partial<Call> = {}): Promise<Page> {
+    const path = `${streamPath(stream)}/entries`;
+    return parsePage(await this.http.json<Answer<"readEntries">>({ path, query, ...more }), stream);
   }
 
   async #add(stream: string, body: object, options: AddOptions): Promise<Published> {
@@ -223,7 +221,8 @@ export class Client {
     if (ifLastId !== undefined) headers["if-match"] = `"${ifLastId}"`;
     if (durability !== undefined) headers.prefer = `durability=${durability}`;
     const path = `${streamPath(stream)}/entries`;
-    return parsePublished(await this.http.json({ method: "POST", path, query, body, headers, repeatable: true }));
+    const call: Call = { method: "POST", path, query, body, headers, repeatable: true };
+    return parsePublished(await this.http.json<Answer<"addEntries">>(call));
   }
 }
 
@@ -241,13 +240,14 @@ export class Group {
   }
 
   /** Create the group and its stream where they are missing; an existing group keeps its position. */
-  async ensure(start = "$", policy: Readonly<Record<string, unknown>> = {}): Promise<GroupInfo> {
-    return this.#http.json({ method: "PUT", path: this.#path, body: { start, ...policy } });
+  async ensure(start = "$", policy: Omit<Body<"ensureGroup">, "start"> = {}): Promise<GroupInfo> {
+    const body: Body<"ensureGroup"> = { start, ...policy };
+    return this.#http.json<Answer<"ensureGroup">>({ method: "PUT", path: this.#path, body });
   }
 
   /** The group as it is now; undefined if it does not exist. */
   async info(): Promise<GroupInfo | undefined> {
-    return ifFound(this.#http.json<GroupInfo>({ path: this.#path }));
+    return ifFound(this.#http.json<Answer<"getGroup">>({ path: this.#path }));
   }
 
   /** Deliver new entries to a consumer. If the answer is lost they are delivered all the same: see `history`. */
@@ -268,53 +268,57 @@ export class Group {
 
   /** Acknowledge entries, and with `remove` delete them from the stream; how many were pending. */
   async ack(ids: readonly string[], remove?: References): Promise<number> {
-    const answer = await this.#post<{ acknowledged: number }>("/ack", { ids, delete: remove }, true);
+    const answer = await this.#post<"ackEntries">("/ack", { ids, delete: remove }, true);
     return answer.acknowledged;
   }
 
   /** Give entries back: after a failure, as if never delivered (`silent`), or for good (`fatal`). */
   async nack(ids: readonly string[], mode: NackMode = "fail"): Promise<void> {
-    await this.#post("/nack", { ids, mode }, false);
+    await this.#post<"nackEntries">("/nack", { ids, mode }, false);
   }
 
   /** Take over entries that were idle for so long; those that were taken. */
   async claim(consumer: string, ids: readonly string[], minIdleMs = 0): Promise<Entry[]> {
     const body = { consumer, ids, min_idle_ms: minIdleMs };
-    const answer = await this.#post<{ entries: WireEntry[] }>("/claim", body, false);
-    return answer.entries.map((entry) => parseEntry(entry, this.stream));
+    const answer = await this.#post<"claimEntries">("/claim", body, false);
+    return (answer.entries ?? []).map((entry) => parseEntry(entry, this.stream));
   }
 
   /** Start the idle time of a consumer's own entries anew; the IDs that it still holds. */
   async extend(consumer: string, ids: readonly string[]): Promise<string[]> {
     const body = { consumer, ids, min_idle_ms: 0, just_ids: true };
-    return (await this.#post<{ ids: string[] }>("/claim", body, true)).ids;
+    return [...((await this.#post<"claimEntries">("/claim", body, true)).ids ?? [])];
   }
 
   /** What was delivered and not acknowledged, by ID. */
   async *pending(options: { consumer?: string; minIdleMs?: number } = {}): AsyncGenerator<PendingEntry> {
     for (let start = "-"; ; ) {
-      const query = { start, count: 1_000, consumer: options.consumer, min_idle_ms: options.minIdleMs };
-      const path = `${this.#path}/pending`;
-      const page = await this.#http.json<{ pending: PendingEntry[]; next: string | null; more: boolean }>({ path, query });
-      yield* page.pending;
-      if (!page.more || page.next === null) return;
+      const { consumer, minIdleMs: min_idle_ms } = options;
+      const query: Sent<Query<"listPending">> = { start, count: 1_000, consumer, min_idle_ms };
+      const page = await this.#http.json<Answer<"listPending">>({ path: `${this.#path}/pending`, query });
+      yield* page.pending ?? [];
+      if (!page.more || page.next === undefined) return;
       start = `(${page.next}`;
     }
   }
 
   /** Delete the group; refused while entries are pending, unless they are dropped. */
   async delete(dropPending = false): Promise<void> {
-    const query = dropPending ? { pending: "drop" } : {};
+    const query: Query<"deleteGroup"> = dropPending ? { pending: "drop" } : {};
     await this.#http.json({ method: "DELETE", path: this.#path, query });
   }
 
-  async #read(consumer: string, body: object, more: Partial<Call>): Promise<Page> {
+  async #read(consumer: string, body: Sent<Body<"readGroup">>, more: Partial<Call>): Promise<Page> {
     const path = `${this.#path}/consumers/${segment(consumer)}/read`;
-    return parsePage(await this.#http.json<WirePage>({ method: "POST", path, body, ...more }), this.stream);
+    return parsePage(await this.#http.json<Answer<"readGroup">>({ method: "POST", path, body, ...more }), this.stream);
   }
 
-  async #post<T>(action: string, body: object, repeatable: boolean): Promise<T> {
-    return this.#http.json<T>({ method: "POST", path: this.#path + action, body, repeatable });
+  async #post<Id extends "ackEntries" | "nackEntries" | "claimEntries">(
+    action: string,
+    body: Sent<Body<Id>>,
+    repeatable: boolean,
+  ): Promise<Answer<Id>> {
+    return this.#http.json<Answer<Id>>({ method: "POST", path: this.#path + action, body, repeatable });
   }
 }
 
@@ -333,14 +337,6 @@ async function ifFound<T>(answer: Promise<T>): Promise<T | undefined> {
   } catch (error) {
     if (error instanceof ApiError && error.status === 404) return undefined;
     throw error;
-  }
-}
-
-async function* pages<T>(http: Http, path: string, member: string, query: Call["query"]): AsyncGenerator<T> {
-  for (let after: string | null | undefined; after !== null; ) {
-    const page: Record<string, unknown> = await http.json({ path, query: { ...query, after } });
-    yield* page[member] as T[];
-    after = (page.next as string | null | undefined) ?? null;
   }
 }
 

@@ -1,13 +1,15 @@
 /** Entries and the answers that hold them. Members that the gateway names keep their names. */
 
-import type { Gap } from "./errors.js";
+import type { Answer, Schema } from "./documents/types.js";
 
 export type Value = string | number | boolean | Uint8Array;
 /** What can be published: an object, or pairs where a name occurs twice. */
 export type Fields = Readonly<Record<string, Value>> | readonly (readonly [string, Value])[];
 
-export interface Entry {
-  readonly id: string;
+/** An entry as the gateway sends it; with its stream on a tail of several. */
+export type WireEntry = Schema<"DeliveredEntry"> & { readonly stream?: string };
+
+export interface Entry extends Omit<WireEntry, "fields" | "pairs"> {
   readonly stream: string;
   /** The last value of each name. Of a deleted entry only the ID is left, and this is empty. */
   readonly fields: Readonly<Record<string, string>>;
@@ -15,12 +17,13 @@ export interface Entry {
   readonly pairs: readonly (readonly [string, string])[];
   /** Deleted from the stream while it was pending. */
   readonly deleted: boolean;
-  /** `base64`: the values are bytes that are not text; `bytes(entry)` decodes them. */
-  readonly encoding?: "base64";
-  /** How often a group has delivered it, this time included. */
-  readonly delivery_count?: number;
-  readonly idle_ms?: number;
 }
+
+export type StreamInfo = Schema<"Stream">;
+export type Retention = Schema<"Retention">;
+export type GroupInfo = Schema<"Group">;
+export type PendingEntry = Schema<"PendingRow">;
+export type Gap = Schema<"Gap">;
 
 export interface Page {
   readonly entries: readonly Entry[];
@@ -31,70 +34,8 @@ export interface Page {
   readonly gap?: Gap;
 }
 
-export interface Published {
-  readonly first_id: string;
-  readonly last_id: string;
-  readonly count: number;
-  readonly ids: readonly string[];
-  /** The same idempotency key had stored it before; nothing was stored now. */
-  readonly duplicate: boolean;
-}
-
-export interface StreamInfo {
-  readonly name: string;
-  readonly length: number;
-  readonly first_id: string | null;
-  readonly last_id: string;
-  readonly entries_added: number;
-  readonly groups: number;
-  readonly generation: string;
-  readonly retention: Retention;
-  readonly memory_bytes: number;
-  readonly [member: string]: unknown;
-}
-
-export interface Retention {
-  readonly max_len?: number | null;
-  readonly max_age_ms?: number | null;
-  readonly max_bytes?: number | null;
-}
-
-export interface GroupInfo {
-  readonly name: string;
-  readonly consumers: number;
-  readonly pending: number;
-  readonly last_delivered_id: string;
-  readonly entries_read: number | null;
-  /** Entries that the group has not read; null where that is unknown. */
-  readonly lag: number | null;
-  readonly [member: string]: unknown;
-}
-
-export interface PendingEntry {
-  readonly id: string;
-  /** Null where it was given back. */
-  readonly consumer: string | null;
-  readonly idle_ms: number;
-  readonly delivery_count: number;
-}
-
-/** An entry as the gateway sends it. */
-export interface WireEntry {
-  id: string;
-  stream?: string;
-  fields?: Record<string, string> | null;
-  pairs?: [string, string][];
-  encoding?: "base64";
-  delivery_count?: number;
-  idle_ms?: number;
-}
-
-export interface WirePage {
-  entries: WireEntry[];
-  next?: string | null;
-  more?: boolean;
-  gap?: Gap;
-}
+/** What was stored. `duplicate`: the same idempotency key had stored it before; nothing was stored now. */
+export type Published = Required<Pick<Schema<"Added">, "first_id" | "last_id" | "count" | "ids" | "duplicate">>;
 
 export function parseEntry(wire: WireEntry, stream: string): Entry {
   const { fields, pairs, ...rest } = wire;
@@ -102,22 +43,22 @@ export function parseEntry(wire: WireEntry, stream: string): Entry {
     stream,
     ...rest,
     fields: fields ?? {},
-    pairs: pairs ?? Object.entries(fields ?? {}),
+    pairs: (pairs as Entry["pairs"] | undefined) ?? Object.entries(fields ?? {}),
     deleted: fields === null,
   };
 }
 
-export function parsePage(wire: WirePage, stream: string): Page {
+export function parsePage(wire: Answer<"readEntries"> | Answer<"readGroup">, stream: string): Page {
   return {
     entries: wire.entries.map((entry) => parseEntry(entry, stream)),
     next: wire.next ?? null,
-    more: wire.more ?? false,
+    more: wire.more,
     ...(wire.gap && { gap: wire.gap }),
   };
 }
 
-export function parsePublished(wire: Partial<Published> & { id?: string }): Published {
-  const { id, duplicate = false } = wire;
+export function parsePublished(wire: Answer<"addEntries">): Published {
+  const { id, duplicate } = wire;
   if (id !== undefined) return { first_id: id, last_id: id, count: 1, ids: [id], duplicate };
   const { first_id = "", last_id = "", count = 0, ids = [] } = wire;
   return { first_id, last_id, count, ids, duplicate };
@@ -133,7 +74,7 @@ export function bytes(entry: Entry): Record<string, Uint8Array> {
 }
 
 /** An entry as a publisher sends it. */
-export function encodeEntry(fields: Fields, id?: string): object {
+export function encodeEntry(fields: Fields, id?: string): Omit<Schema<"NewEntry">, "fields"> & { fields: object } {
   const pairs = isPairs(fields) ? fields : Object.entries(fields);
   const head = id === undefined ? {} : { id };
   if (pairs.some(([, value]) => value instanceof Uint8Array)) {

@@ -1,5 +1,8 @@
 /** What can go wrong between a program and a gateway. Every error of this package is a `WeirError`. */
 
+import type { Schema } from "./documents/types.js";
+import type { Gap } from "./entries.js";
+
 export class WeirError extends Error {
   constructor(message: string, options?: ErrorOptions) {
     super(message, options);
@@ -51,15 +54,8 @@ export class ConnectionClosedError extends WeirError {
   }
 }
 
-/** A problem document (RFC 9457), as the gateway sends it. */
-export interface Problem {
-  readonly status?: number;
-  readonly code?: string;
-  readonly detail?: string;
-  readonly retryable?: boolean;
-  readonly request_id?: string;
-  readonly [member: string]: unknown;
-}
+/** A problem document (RFC 9457). What stands between may answer with less than a gateway does. */
+export type Problem = Partial<Schema<"Problem">>;
 
 /** The gateway refused. `code` is one of the documented codes: `no_stream`, `forbidden`, `rate_limited` and so on. */
 export class ApiError extends WeirError {
@@ -76,11 +72,4 @@ export class ApiError extends WeirError {
     this.code = problem.code ?? "";
     this.retryable = problem.retryable ?? false;
   }
-}
-
-/** Entries between `requested` and `first_available` were removed. */
-export interface Gap {
-  readonly requested: string;
-  readonly first_available: string | null;
-  readonly lost: number | null;
 }

@@ -3,7 +3,7 @@
 export { Client, Group } from "./client.js";
 export type { AddOptions, NackMode, Range, References, TailOptions } from "./client.js";
 export { bytes } from "./entries.js";
-export type { Entry, Fields, GroupInfo, Page, PendingEntry, Published, Retention, StreamInfo, Value } from "./entries.js";
+export type { Entry, Fields, Gap, GroupInfo, Page, PendingEntry, Published, Retention, StreamInfo, Value } from "./entries.js";
 export {
   ApiError,
   ConnectionClosedError,
@@ -13,7 +13,7 @@ export {
   NotAGatewayError,
   WeirError,
 } from "./errors.js";
-export type { Gap, Problem } from "./errors.js";
+export type { Problem } from "./errors.js";
 export type { ClientOptions } from "./http.js";
 export { Worker } from "./worker.js";
 export type { Delivery, Handler, WorkerOptions } from "./worker.js";

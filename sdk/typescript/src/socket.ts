@@ -1,8 +1,9 @@
 /** One WebSocket connection of a worker, from its handshake to its end. */
 
 import { problemError } from "./client.js";
-import { parseEntry, type WireEntry } from "./entries.js";
-import { ConnectionClosedError, ConsumerReplacedError, type Gap, type Problem } from "./errors.js";
+import type { Frame, Sent } from "./documents/types.js";
+import { parseEntry } from "./entries.js";
+import { ConnectionClosedError, ConsumerReplacedError, type Problem } from "./errors.js";
 import { batches, type Settlement } from "./settlements.js";
 import type { Worker } from "./worker.js";
 
@@ -12,15 +13,6 @@ const HEARTBEAT_MS_DEFAULT = 15_000;
 const FINAL_CLOSE_MIN = 4500;
 const CONSUME = "consume";
 const UNSUBSCRIBE = "unsubscribe";
-
-interface Frame {
-  op: string;
-  ref?: number | string;
-  entries?: WireEntry[];
-  problem?: Problem;
-  reason?: string;
-  heartbeat_ms?: number;
-}
 
 /** Consume until the connection ends; whether it was one. Throws what cannot be helped by coming again. */
 export async function consumeOverSocket(worker: Worker): Promise<boolean> {
@@ -82,20 +74,20 @@ class Connection {
   #message(text: string): void {
     this.#listen();
     const frame = JSON.parse(text) as Frame;
-    if (frame.op === "hello") this.#heartbeatMs = frame.heartbeat_ms ?? HEARTBEAT_MS_DEFAULT;
+    if (frame.op === "hello") this.#heartbeatMs = frame.heartbeat_ms;
     else if (frame.op === "caught_up") this.#inHistory = false;
-    else if (frame.op === "gap") this.#worker.reportGap(frame as unknown as Gap);
-    else if (frame.op === "revoked") this.#end(new ConsumerReplacedError(frame.reason ?? ""));
-    else if (frame.op === "error") this.#refused(frame.problem ?? {});
+    else if (frame.op === "gap") this.#worker.reportGap(frame);
+    else if (frame.op === "revoked") this.#end(new ConsumerReplacedError(frame.reason));
+    else if (frame.op === "error") this.#refused(frame.problem);
     else if (frame.op === "ok") this.#ok(frame.ref);
     else if (frame.op === "entries") {
-      for (const wire of frame.entries ?? []) {
+      for (const wire of frame.entries) {
         this.#worker.receive(parseEntry(wire, this.#worker.options.stream), this.#inHistory);
       }
     }
   }
 
-  #ok(ref: Frame["ref"]): void {
+  #ok(ref: number | string | undefined): void {
     if (ref === CONSUME) {
       this.#consuming = true;
       this.#flush();
@@ -138,7 +130,7 @@ class Connection {
     }
   }
 
-  #send(frame: object): void {
+  #send(frame: Sent<Frame>): void {
     if (this.#socket.readyState === this.#socket.OPEN) this.#socket.send(JSON.stringify(frame));
   }
 

@@ -1,8 +1,8 @@
 /** A worker: a consumer of a group that acknowledges what it has done. */
 
 import { Client, type Group, type NackMode, type References } from "./client.js";
-import type { Entry } from "./entries.js";
-import { NoAnswerError, WeirError, type Gap } from "./errors.js";
+import type { Entry, Gap } from "./entries.js";
+import { NoAnswerError, WeirError } from "./errors.js";
 import { sleep } from "./http.js";
 import { batches, settleByRequest, type Settlement } from "./settlements.js";
 import { consumeOverSocket } from "./socket.js";
