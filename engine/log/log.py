@@ -67,11 +67,13 @@ _random_salt: Salt = partial(secrets.randbits, 32)
 
 
 class Batch(NamedTuple):
-    """Frames for one write: they lie at positions `start` to `upto`."""
+    """Frames for one write: they lie at positions `start` to `upto`, all in one segment."""
 
     start: int
     upto: int
     buffers: list[bytes]
+    segment: Segment
+    handle: Handle
 
 
 class Log:
@@ -104,7 +106,9 @@ class Log:
         self._staged: list[bytes] = []
         self._segment = tail.segment
         self._handle = handle
-        # Files that take no frames any more, but are not wholly synced yet.
+        # What was staged and not taken when a segment ended.
+        self._ended: deque[Batch] = deque()
+        # Files for which no frames are staged any more, but which are not wholly synced yet.
         self._outgoing: deque[tuple[Segment, Handle]] = deque()
         self._salt = tail.salt
         self._sequence = tail.sequence
@@ -212,8 +216,13 @@ class Log:
         return self.stage(RESERVE_PAYLOAD.pack(upto_ms), Kind.RESERVE)
 
     def take(self) -> Batch:
-        """Return everything staged since the last call, to be given to `write`."""
-        batch = Batch(self._taken_upto, self.staged_upto, self._staged)
+        """Return what was staged since the last call, to be given to `write`: all of it, but for frames of
+        the next segment.
+        """
+        return self._ended.popleft() if self._ended else self._take()
+
+    def _take(self) -> Batch:
+        batch = Batch(self._taken_upto, self.staged_upto, self._staged, self._segment, self._handle)
         self._staged = []
         self._taken_upto = batch.upto
         return batch
@@ -225,12 +234,12 @@ class Log:
         if batch.start == batch.upto:
             return
         try:
-            self._handle.append(b"".join(batch.buffers))
+            batch.handle.append(b"".join(batch.buffers))
         except (OSError, MemoryError) as error:
             # Best effort: a part that stays is a torn tail to recovery.
             with suppress(OSError):
-                self._storage.truncate(self._segment.name, batch.start - self._segment.position)
-            raise self._poison("write", error) from error
+                self._storage.truncate(batch.segment.name, batch.start - batch.segment.position)
+            raise self._poison("write", batch.segment, error) from error
         self._check_poison()  # a sync may have failed meanwhile: then this write promises nothing
         self.written_upto = batch.upto
 
@@ -245,31 +254,35 @@ class Log:
         outgoing = len(self._outgoing)
         if upto > self.durable_upto:
             try:
-                if handle not in [self._let_go() for _ in range(outgoing)]:
-                    handle.sync()
+                self._sync_files(handle, outgoing, upto)
             except OSError as error:
-                raise self._poison("sync", error) from error
+                raise self._poison("sync", self._segment, error) from error
             self.durable_upto = upto
         return upto
 
-    def _let_go(self) -> Handle:
-        """Sync and close the oldest of the files that take no frames any more."""
-        segment, handle = self._outgoing[0]
-        assert segment.seal is not None, "what takes no frames is sealed"
+    def _sync_files(self, handle: Handle, outgoing: int, upto: int) -> None:
+        """Sync `handle`, and before it the oldest `outgoing` files, until one is not wholly written."""
+        for _ in range(outgoing):
+            segment, old = self._outgoing[0]
+            assert segment.seal is not None, "what takes no frames is sealed"
+            old.sync()
+            if segment.position + segment.seal.length > upto:
+                return
+            old.close()
+            self._outgoing.popleft()
+            with suppress(OSError):  # gives back the reserve behind the end; it costs room, no safety
+                self._storage.truncate(segment.name, segment.seal.length)
+            if old is handle:
+                return
         handle.sync()
-        handle.close()
-        self._outgoing.popleft()
-        with suppress(OSError):  # gives back the reserve behind the end; it costs room, no safety
-            self._storage.truncate(segment.name, segment.seal.length)
-        return handle
 
     def _check_poison(self) -> None:
         if self.poisoned is not None:
             raise LogPoisonedError(self.poisoned)
 
-    def _poison(self, what: str, error: BaseException) -> LogPoisonedError:
+    def _poison(self, what: str, segment: Segment, error: BaseException) -> LogPoisonedError:
         """Remember the first failure. Nothing is tried again: a second sync may succeed and lie."""
-        self.poisoned = self.poisoned or f"{what} of {self._segment.name} failed: {error}"
+        self.poisoned = self.poisoned or f"{what} of {segment.name} failed: {error}"
         return LogPoisonedError(self.poisoned)
 
     def ensure_reserve(self, bytes_wanted: int = 0) -> None:
@@ -309,10 +322,11 @@ class Log:
     def start_segment(self, prepared: Prepared) -> int:
         """Let all further frames go to the prepared file, and return the position where it begins.
 
-        Everything staged must be written. The manifest does not change; see `name_segments`.
+        What is staged by now goes to the one before. The manifest does not change; see `name_segments`.
         """
         self._check_poison()
-        assert self.written_upto == self.staged_upto, "what is staged belongs to the segment that ends here"
+        if self._staged:
+            self._ended.append(self._take())
         position = self.staged_upto
         sealed = replace(
             self._segment, seal=Seal(position - self._segment.position, self._checksum), stop=None
@@ -384,7 +398,8 @@ class Log:
         self._handle.close()
 
     def _finish(self, floor_ms: int | None) -> None:
-        self.write(self.take())
+        while self.written_upto < self.staged_upto:
+            self.write(self.take())
         self.sync()
         try:
             self.ensure_reserve()
@@ -404,4 +419,4 @@ class Log:
             self._storage.replace(MANIFEST, [self._manifest.stopped(stop).encode()])
         except OSError as error:
             if error.errno not in _NO_ROOM:
-                raise self._poison("clean stop", error) from error
+                raise self._poison("clean stop", self._segment, error) from error

@@ -143,8 +143,9 @@ class Rewriter:
         prepared = await self._on_files(self._log.prepare_segment)
         # One turn: what is before the position is in the snapshot, what is behind it in the new segment.
         try:
+            self._check_stopping()
             position = self._writer.start_segment(prepared)
-        except LogPoisonedError:
+        except (LogPoisonedError, _StoppingError):
             prepared.handle.close()
             raise
         capture = Capture(self._keyspace)

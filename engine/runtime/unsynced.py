@@ -41,7 +41,7 @@ class UnsyncedPositions:
             self._fresh[stream] = lowest
 
     def sync_begins(self) -> None:
-        """A sync of all frames staged so far begins: those behind them are no part of it."""
+        """A sync begins. Frames staged from now on are no part of it, nor are those not yet written."""
         if self._fresh:
             self._epochs.append((self._upto, self._fresh))
             self._fresh = {}

@@ -7,13 +7,15 @@ Must never know: commands, records, streams.
     stage → (end of the loop cycle) write, inline → `os` answers leave
                                       └ a thread: fdatasync → `fsync` answers leave
 
-Whether a thread should write too was measured before anything was built on it (`bench/threads.py`).
+Inline, because a thread costs more than a short write does (`bench/threads.py`). A long one is written by a
+thread; what is staged meanwhile is written when that has ended.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
 from typing import Final, Literal, NamedTuple, TypeVar
@@ -25,6 +27,8 @@ from engine.log import Log, LogPoisonedError, Prepared, StorageFullError
 Fsync = Literal["always", "everysec", "no"]
 
 SYNC_INTERVAL_S: Final = 1.0
+# What is longer is written by a thread: the system takes 2 ms for a MiB, and more while it syncs.
+INLINE_WRITE_BYTES_MAX: Final = 1 << 20
 # With `everysec` no answer depends on what has waited for a sync for longer (decisions.md 8).
 RISK_S_MAX: Final = 1.9
 # IDs made by the clock may run so far ahead of it; so much is skipped after a crash (decisions.md 8).
@@ -63,6 +67,8 @@ class Writer:
         self._waiting_for_sync: list[_Wait] = []
         self._serial = 0
         self._flush_scheduled = False
+        # The write that a thread is at.
+        self._writing: asyncio.Future[None] | None = None
         self._syncing: asyncio.Future[None] | None = None
         self._sync_upto = 0
         # Up to which time IDs are promised to be skipped after a crash: asked for, and on disk; and what has
@@ -77,7 +83,7 @@ class Writer:
         # When the oldest of the frames that are written and not synced was written, at the earliest.
         self._unsynced_since: float | None = None
         self._closed = False
-        # Told that a sync of all that is staged by now begins.
+        # Told that a sync begins: of nothing that is staged from now on.
         self.on_sync_begins: Callable[[], None] | None = None
         # Told of a position up to which everything is on disk by now.
         self.on_synced: Callable[[int], None] | None = None
@@ -90,6 +96,7 @@ class Writer:
         self._told_upto = log.durable_upto
         self._ticker: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, "weir-sync")
+        self._write_thread = ThreadPoolExecutor(1, "weir-write")
 
     # --- before a turn --------------------------------------------------------------------------------------
 
@@ -232,7 +239,6 @@ class Writer:
 
     def start_segment(self, prepared: Prepared) -> int:
         """Go on in a new file, between two turns; the position where it begins. Raises LogPoisonedError."""
-        self._flush()
         position = self.log.start_segment(prepared)
         self._flush_soon()
         return position
@@ -250,18 +256,44 @@ class Writer:
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
+        """Write what is staged, or begin to; while a thread writes, that is done behind it."""
         self._flush_scheduled = False
-        if self._closed:
+        if self._closed or self._writing is not None:
             return
-        try:
-            self.log.write(self.log.take())
-        except LogPoisonedError:
+        loop = asyncio.get_running_loop()
+        batch, began = self.log.take(), loop.time()
+        if batch.upto - batch.start > INLINE_WRITE_BYTES_MAX:
+            self._writing = loop.run_in_executor(self._write_thread, self.log.write, batch)
+            self._writing.add_done_callback(partial(self._end_long_write, began))
+            return
+        with suppress(LogPoisonedError):
+            self.log.write(batch)
+        self._end_write(began)
+
+    def _end_write(self, began: float) -> None:
+        """Let answers leave that waited for what was written since then."""
+        if self.log.poisoned is not None:
             self._fail_all()
             return
         if self._unsynced_since is None and self.log.written_upto > self.log.durable_upto:
-            self._unsynced_since = asyncio.get_running_loop().time()
+            self._unsynced_since = began
+        if self.log.written_upto < self.log.staged_upto:
+            self._flush_soon()
         self._release()
         self._sync_if_wanted()
+
+    def _end_long_write(self, began: float, ended: asyncio.Future[None]) -> None:
+        self._writing = None
+        with suppress(LogPoisonedError):
+            ended.result()
+        self._end_write(began)
+
+    async def _write_all(self) -> None:
+        """Write everything that is staged, unless the log is poisoned: nobody stages any more."""
+        while self.log.poisoned is None and self.log.written_upto < self.log.staged_upto:
+            if self._writing is not None:
+                await asyncio.wait((self._writing,))
+            self._flush()
 
     def _want_sync(self, position: int) -> None:
         self._sync_upto = max(self._sync_upto, position)
@@ -275,8 +307,7 @@ class Writer:
     async def _sync(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        # What is staged goes with it, and what is written from here on does not: so whoever is told that it
-        # begins knows which frames are on disk by its end.
+        # What is staged goes with it, unless a thread writes; what is written from here on does not.
         self._flush()
         if self.on_sync_begins is not None:
             self.on_sync_begins()
@@ -346,7 +377,7 @@ class Writer:
 
     async def finish_turns(self) -> None:
         """After a fault: write what whole turns have staged, and sync it where an answer waits for that."""
-        self._flush()
+        await self._write_all()
         if self._waiting or self._waiting_for_sync:
             self._want_sync(self.log.staged_upto)
         while self._syncing is not None:
@@ -360,13 +391,13 @@ class Writer:
     async def abandon(self) -> None:
         """Then: let go of the log's files as a crash would, the directory stays locked."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self.log.abandon)
-        self._thread.shutdown(wait=False)
+        self._end_threads()
 
     async def close(self) -> None:
         """Write and sync what is staged, with a clean mark behind it, and let go of the directory."""
         if self._ticker is not None:
             self._ticker.cancel()
-        self._flush()
+        await self._write_all()
         # From here on the log is the thread's alone.
         self._closed = True
         while self._syncing is not None:
@@ -374,9 +405,13 @@ class Writer:
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._close_log)
         finally:
-            self._thread.shutdown(wait=False)
+            self._end_threads()
             self._release()
             self._fail_all()
+
+    def _end_threads(self) -> None:
+        self._thread.shutdown(wait=False)
+        self._write_thread.shutdown(wait=False)
 
     def _close_log(self) -> None:
         # A floor once in force stays so: what it stands for may have been shown and lost with a stream that

@@ -316,13 +316,54 @@ class TestANewSegment:
         append(log, bytes(3000), synced=True)
         log.ensure_reserve(3000)
 
-    def test_what_is_staged_must_be_written_first(self) -> None:
-        """Frames in no file yet cannot change files."""
-        log = open_log(MemoryStorage())
-        prepared = log.prepare_segment()
-        log.stage(b"one")
-        with pytest.raises(AssertionError):
-            log.start_segment(prepared)
+    def test_what_was_staged_before_goes_to_the_old_one(self) -> None:
+        """Taken or not; a sync between its writes covers what is written, and leaves the old file open."""
+        storage = MemoryStorage()
+        log = open_log(storage)
+        log.stage(b"taken")
+        taken = log.take()
+        log.stage(b"left")
+        log.start_segment(log.prepare_segment())
+        log.stage(b"new")
+        log.write(taken)
+        assert log.sync() == log.durable_upto == taken.upto
+        assert recovered(storage.crash()) == [b"taken"]
+        left, new = log.take(), log.take()
+        assert (left.start, left.upto, new.upto) == (taken.upto, new.start, log.staged_upto)
+        assert log.take().buffers == []
+        log.write(left)
+        before = len(storage.operations)
+        assert log.sync() == left.upto
+        assert ("sync", SEGMENT) in storage.operations[before:]
+        log.write(new)
+        before = len(storage.operations)
+        assert log.sync() == new.upto
+        assert ("sync", SEGMENT) not in storage.operations[before:], "it was whole, and is closed"
+        assert recovered(storage.crash()) == [b"taken", b"left", b"new"]
+
+    def test_closing_writes_what_was_staged_for_both(self) -> None:
+        storage = MemoryStorage()
+        log = open_log(storage)
+        log.stage(b"old")
+        log.start_segment(log.prepare_segment())
+        log.stage(b"new")
+        log.close()
+        again = open_log(storage.crash())
+        assert list(again.replay()) == [b"old", b"new"]
+        assert again.recovery.clean_stop
+
+    def test_a_failed_write_to_the_old_one_is_cut_back_there(self) -> None:
+        storage = MemoryStorage()
+        log = open_log(storage)
+        append(log, b"safe", synced=True)
+        before = storage.content(SEGMENT)
+        log.stage(b"old")
+        log.start_segment(log.prepare_segment())
+        storage.fail("append", errno.EIO, after_bytes=3)
+        with pytest.raises(LogPoisonedError, match=r"write of segment-1\.weir failed"):
+            log.write(log.take())
+        assert storage.content(SEGMENT) == before
+        assert recovered(storage.kill()) == [b"safe"]
 
     def test_is_found_before_any_manifest_names_it(self) -> None:
         """Between its first frame and its name a crash loses nothing, and the next start names it."""

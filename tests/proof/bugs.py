@@ -91,7 +91,7 @@ BUGS: Final[dict[str, Bug]] = {
         RECOVERY, "    storage.truncate(name, length)\n", "", _CUTS, fsync="everysec",
     ),
     "failed sync tried again": _bug(
-        LOG, '                raise self._poison("sync", error) from error\n',
+        LOG, '                raise self._poison("sync", self._segment, error) from error\n',
         "                handle.sync()\n", _FAILING, fsync="always",
     ),
     "failed log written again": _bug(
