@@ -26,7 +26,7 @@ class DeadLetterLog:
         """Count dead letters and log one warning for each group and reason."""
         self.total += len(letters)
         for (stream, group, reason), some in groupby(letters, lambda one: (one[0], one[1], one[3])):
-            moved = [ids.text(entry_id) for _, _, entry_id, _ in some]
+            moved = [ids.format(entry_id) for _, _, entry_id, _ in some]
             logs.get().warning(
                 "dead letters",
                 stream=logs.escape(stream),

@@ -104,11 +104,11 @@ class Gateway:
         self._engine = engine
         self._feeds = Feeds(engine)
         MemoryLog(engine.memory, self.clock.monotonic)
-        engine.on_buried = self.dead_letters.note
+        engine.on_dead_lettered = self.dead_letters.note
         engine.when_log_fails(_log_failed)
         engine.when_full(self._disk_changed)
         engine.rewriting.on_failed = _rewrite_failed
-        engine.attended = self.leases.active
+        engine.active_readers = self.leases.active
         if self.phase is not Phase.DRAINING:
             self.phase = Phase.READY
         # Last: its first turns have run, and one of them may have failed.

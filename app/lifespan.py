@@ -198,7 +198,7 @@ class EngineLife:
                     kept.memory_bytes_max or default_bytes(),
                 ),
                 growth=Growth(kept.rewrite_growth_percent, kept.rewrite_bytes_min),
-                tell=self._tell,
+                on_progress=self._tell,
             )
         except StorageLockedError as error:
             raise ServerStoppedError(LOCKED, str(error)) from None

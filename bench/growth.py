@@ -66,7 +66,7 @@ def weir(size: int) -> dict[str, float]:
         places = range(start, start + batch)
         run(XAdd(stream="s", bodies=[body] * batch, ids=[entry_id(place) for place in places]))
         for text in keyspace.cold:
-            text.keep_packed(text.packed())
+            text.keep_packed(text.compress())
         keyspace.cold.clear()
     for group in ("standing", "g"):
         run(XGroupCreate(stream="s", group=group, start=0))

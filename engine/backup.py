@@ -1,6 +1,6 @@
 """Backup, restore and repair of a log's directory, as an operator asks for them.
 
-Knows: paths, and the record that tells readers of another life. Must never know: the web, who asked.
+Knows: paths, and the record that gives streams a new generation. Must never know: the web.
 """
 
 import secrets

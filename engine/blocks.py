@@ -6,8 +6,8 @@ Must never know: what keys and values mean.
     _tops    [   511,      1023,      1400 ]     the last key of each block, for bisection
     _blocks  [ 0…511 | 512…1023 | 1024…1400 ]    each: keys and values side by side, and when it was made
 
-Appending, finding, inserting and removing cost a bisection over the blocks and one within a block, whatever
-the length. A snapshot is the tuple of blocks: it bumps the epoch, and whoever writes to an older block copies
+Appending, finding, inserting and removing cost a bisection over the blocks and one within a block, at
+any length. A snapshot is the tuple of blocks: it bumps the epoch, and a write to an older block copies
 it first, so that the snapshot can be read bit by bit while the map goes on.
 """
 
@@ -25,7 +25,7 @@ _FEW_OF_BLOCK: Final = 8
 
 class Block(Generic[V]):
     """A run of keys and their values, which in a snapshot never change. `weight` is the sum of the values'
-    weights, None where nobody has asked since the last write.
+    weights, None if not asked for since the last write.
     """
 
     __slots__ = ("epoch", "keys", "values", "weight")
@@ -222,7 +222,7 @@ class SortedMap(Generic[V]):
         return values
 
     def held_of(self, keys: Sequence[int]) -> list[int]:
-        """Those of ascending `keys` that are there."""
+        """The values of those ascending `keys` that exist."""
         found: list[int] = []
         start = index = 0
         while start < len(keys):
@@ -242,7 +242,7 @@ class SortedMap(Generic[V]):
         return found
 
     def pop_each(self, keys: Sequence[int]) -> list[tuple[int, V]]:
-        """Remove those of ascending `keys` that are there; they with their values. A block of which much goes
+        """Remove those ascending `keys` that exist; return them with their values. A block of which much goes
         is made anew, so that many cost little each.
         """
         found: list[tuple[int, V]] = []
@@ -315,7 +315,7 @@ class SortedMap(Generic[V]):
         return self._prefix
 
     def count_between(self, low: int, high: int) -> int:
-        """How many keys lie in `[low, high]`: a bisection each, and a sum over the blocks between them."""
+        """How many keys are in `[low, high]`: a bisection each, and a sum over the blocks between them."""
         first, last = bisect_left(self._tops, low), bisect_left(self._tops, high)
         if low > high or first == len(self._blocks):
             return 0

@@ -20,9 +20,9 @@ A file of the log is a run of frames; the first is of kind FILE and holds the fi
     checksum      crc32 of the payload, seeded with head_check: it covers header and payload and, through
                   `previous`, every frame before. The last one is therefore the checksum of the whole file.
 
-Numbers are little endian. The salt is random for each file: nobody who can only send payloads can write bytes
-that pass for a frame, which matters because recovery looks for frames behind a damage. Bytes 0..36 keep their
-meaning in every version, so that a newer format can be told from a flipped bit.
+Numbers are little endian. The salt is random for each file: a client, which controls only payloads, cannot
+write bytes that pass for a frame. This matters because recovery looks for frames behind a damage. Bytes 0..36
+keep their meaning in every version, so that a newer format is not mistaken for a flipped bit.
 
 Payloads that the log reads itself::
 
@@ -203,7 +203,7 @@ def durable_upto_beyond(read: Read, size: int, salt: int, offset: int) -> int:
 def headers_beyond(read: Read, size: int, salt: int, offset: int) -> Iterator[Header]:
     """Yield the frame headers at or after `offset`; a header verifies by itself, wherever it is found."""
     while offset < size:
-        # The overlap finds a header that lies across two steps.
+        # The overlap finds a header that spans two steps.
         chunk = read(offset, min(CHUNK_BYTES + HEADER_BYTES - 1, size - offset))
         at = chunk.find(MAGIC)
         while 0 <= at <= len(chunk) - HEADER_BYTES:

@@ -1,7 +1,7 @@
 """The stored form of an entry: the JSON text that every reader gets, made once, when the entry is accepted.
 
 Knows: how fields become that text and how other forms (ordered pairs of bytes) are taken from it again.
-Must never know: streams, nodes, what a client sent, and which door it came through.
+Must never know: streams, nodes, what a client sent, and through which API.
 
     mostly: names and values as they came
     {"id":"1526919030474-55","fields":{"sensor-id":"1234","temperature":"19.8"}}
@@ -12,10 +12,10 @@ Must never know: streams, nodes, what a client sent, and which door it came thro
     a name stands twice: `fields` has the last, `pairs` has all
     {"id":"1-0","fields":{"a":"2"},"pairs":[["a","1"],["a","2"]]}
 
-Everything behind the ID is the entry's *body*, `,"fields":…}`: a door makes it before the ID is known.
+Everything behind the ID is the entry's *body*, `,"fields":…}`: the API makes it before the ID is known.
 Entries stand side by side in nodes, frames and answers, joined by `,`. The bytes `,{"id":"` occur between two
 entries and nowhere else: inside a JSON string a quotation mark has a backslash before it, and no object of
-this form lies in another.
+this form contains another.
 """
 
 import base64
@@ -31,7 +31,7 @@ Pairs = Sequence[tuple[str, Value]]
 SEPARATOR: Final = b',{"id":"'
 _HEAD: Final = b'{"id":"'
 
-_encode: Final = msgspec.json.Encoder().encode
+_to_json: Final = msgspec.json.Encoder().encode
 
 
 class _Stored(msgspec.Struct):
@@ -52,8 +52,8 @@ def body(pairs: Pairs) -> bytes:
         texts = [(name, _as_base64(value)) for name, value in pairs]
         encoding = b',"encoding":"base64"'
     fields = dict(texts)
-    repeated = b',"pairs":' + _encode(texts) if len(fields) != len(texts) else b""
-    return b',"fields":%b%b%b}' % (_encode(fields), encoding, repeated)
+    repeated = b',"pairs":' + _to_json(texts) if len(fields) != len(texts) else b""
+    return b',"fields":%b%b%b}' % (_to_json(fields), encoding, repeated)
 
 
 def body_of_fields(fields: bytes) -> bytes:
@@ -63,16 +63,16 @@ def body_of_fields(fields: bytes) -> bytes:
     return b',"fields":' + fields + b"}"
 
 
-def stored(entry_id: int, entry_body: bytes) -> bytes:
+def encode(entry_id: int, entry_body: bytes) -> bytes:
     """The whole stored form."""
     return b'{"id":"%d-%d"%b' % (entry_id >> 64, entry_id & 0xFFFFFFFFFFFFFFFF, entry_body)
 
 
-def stored_run(first_id: int, bodies: Sequence[bytes]) -> list[bytes]:
+def encode_run(first_id: int, bodies: Sequence[bytes]) -> list[bytes]:
     """The stored forms of entries with consecutive IDs."""
     last_sequence = (first_id & 0xFFFFFFFFFFFFFFFF) + len(bodies) - 1
     if last_sequence > 0xFFFFFFFFFFFFFFFF:
-        return [stored(first_id + place, entry_body) for place, entry_body in enumerate(bodies)]
+        return [encode(first_id + place, entry_body) for place, entry_body in enumerate(bodies)]
     head = b'{"id":"%d-' % (first_id >> 64)
     sequences = range(first_id & 0xFFFFFFFFFFFFFFFF, last_sequence + 1)
     return [
@@ -104,7 +104,7 @@ def id_of(entry: bytes) -> int:
 
 
 def ids_of(stored_texts: Sequence[bytes]) -> Sequence[int]:
-    """The ascending IDs of stored entries. Those of a batch follow each other, which two of them tell."""
+    """The ascending IDs of stored entries. Those of one batch are consecutive."""
     if not stored_texts:
         return ()
     first, last = id_of(stored_texts[0]), id_of(stored_texts[-1])
@@ -113,7 +113,7 @@ def ids_of(stored_texts: Sequence[bytes]) -> Sequence[int]:
     return [id_of(text) for text in stored_texts]
 
 
-def blanked(entry: bytes) -> bytes:
+def blank(entry: bytes) -> bytes:
     """An entry of the same ID and length without fields: what stands for a deleted one in the open node."""
     head = entry[: entry.index(b'"', 7) + 1]
     empty = head + b',"fields":{'
@@ -130,9 +130,7 @@ def pairs_of(entry: bytes) -> list[tuple[str, bytes]]:
 
 
 def fingerprint(pairs: Pairs) -> bytes:
-    """16 bytes that tell one set of fields from another for IDMPAUTO, whatever their order; repeated pairs
-    count.
-    """
+    """16 bytes that identify a set of fields for IDMPAUTO. The order does not count, repeated pairs do."""
     digest = hashlib.blake2b(digest_size=16)
     for name, value in sorted(_raw(pairs)):
         digest.update(b"%d:%b%d:%b" % (len(name), name, len(value), value))

@@ -58,7 +58,7 @@ class Garbage:
         return bool(things)
 
 
-def _parts(thing: Any) -> list[Any]:  # noqa: ANN401 - whatever was removed
+def _parts(thing: Any) -> list[Any]:  # noqa: ANN401 - any removed object
     """What is large in it; the rest is freed with it."""
     if isinstance(thing, dict | list):
         return [thing]

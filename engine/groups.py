@@ -1,6 +1,6 @@
 """Group, consumer, pending entry: deliver, acknowledge, claim, release.
 
-Knows: who owns which entry since when and how often it was delivered, in order of IDs and in order of
+Knows: which consumer owns which entry since when, how often it was delivered, in order of IDs and in order of
 delivery.
 Must never know: parsing, replies, payloads, and what time it is.
 

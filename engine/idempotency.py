@@ -1,4 +1,4 @@
-"""Idempotent production: which producer stored which entry under which key (docs/semantics.md).
+"""Idempotent producer_key: which producer stored which entry under which key (docs/semantics.md).
 
 Knows: producers, their keys in order of use, how many are kept and how long.
 Must never know: streams, clocks, how a key was made.
@@ -37,24 +37,24 @@ class IdempotencyTable:
         return self.producers.get(producer, {}).get(key)
 
     def record(self, producer: bytes, key: bytes, entry_id: int) -> None:
-        """Remember a production; the producer's oldest goes when there are too many."""
+        """Remember a producer_key; the producer's oldest goes when there are too many."""
         self.restore(producer, key, entry_id)
         self.added += 1
         keys = self.producers[producer]
         while len(keys) > self.maxsize:
             oldest = next(iter(keys))
             del keys[oldest]
-            self.footprint.add(-production_bytes(oldest))
+            self.footprint.add(-key_bytes(oldest))
             self._watch(producer)
 
     def restore(self, producer: bytes, key: bytes, entry_id: int) -> None:
-        """Enter a production without counting it."""
+        """Enter a producer_key without counting it."""
         keys = self.producers.get(producer)
         if keys is None:
             keys = self.producers[producer] = {}
             self.footprint.add(producer_bytes(producer))
         if key not in keys:
-            self.footprint.add(production_bytes(key))
+            self.footprint.add(key_bytes(key))
         keys[key] = entry_id
         if len(keys) == 1:
             self._watch(producer)
@@ -75,10 +75,10 @@ class IdempotencyTable:
             self._due[producer] = due_ms
             heappush(self._dues, (due_ms, producer))
 
-    def expired(self, now_ms: int, keys_max: int | None = None) -> list[tuple[bytes, int]]:
+    def find_expired(self, now_ms: int, keys_max: int | None = None) -> list[tuple[bytes, int]]:
         """Producers with keys older than `duration_s` (by their entries' IDs), and how many of their oldest.
 
-        At most `keys_max` keys in all; the others are told once these are forgotten.
+        At most `keys_max` keys in all; call again for the others once these are forgotten.
         """
         oldest_kept_ms = now_ms - self.duration_s * 1000
         found: dict[bytes, int] = {}
@@ -112,7 +112,7 @@ class IdempotencyTable:
         keys = self.producers[producer]
         for key in list(islice(keys, count)):
             del keys[key]
-            self.footprint.add(-production_bytes(key))
+            self.footprint.add(-key_bytes(key))
         self._due.pop(producer, None)
         if keys:
             self._watch(producer)
@@ -124,8 +124,7 @@ class IdempotencyTable:
     def footprint_bytes(self) -> int:
         """How much memory the table takes, counted anew."""
         return sum(
-            producer_bytes(producer) + sum(map(production_bytes, keys))
-            for producer, keys in self.producers.items()
+            producer_bytes(producer) + sum(map(key_bytes, keys)) for producer, keys in self.producers.items()
         )
 
     @property
@@ -139,6 +138,6 @@ def producer_bytes(producer: bytes) -> int:
     return PRODUCER_BYTES + len(producer)
 
 
-def production_bytes(key: bytes) -> int:
+def key_bytes(key: bytes) -> int:
     """How much memory one key takes."""
     return PRODUCTION_BYTES + len(key)

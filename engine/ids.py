@@ -42,7 +42,7 @@ def sequence_of(entry_id: EntryId) -> int:
     return entry_id & SEQUENCE_MAX
 
 
-def text(entry_id: EntryId) -> str:
+def format(entry_id: EntryId) -> str:  # noqa: A001 - called as `ids.format`
     """The canonical form, `"<ms>-<seq>"` without leading zeros."""
     return f"{entry_id >> SEQUENCE_BITS}-{entry_id & SEQUENCE_MAX}"
 

@@ -50,7 +50,7 @@ class Caps(NamedTuple):
 CAPS_DEFAULT: Final = Caps()
 
 
-class Answer(NamedTuple):
+class IdempotentReply(NamedTuple):
     """What was answered under an idempotency key: the body's digest, the IDs given, and when."""
 
     digest: bytes
@@ -86,37 +86,37 @@ class Key:
         "footprint",
         "generation",
         "groups",
-        "productions",
+        "idempotency_table",
         "retention",
         "stream",
     )
 
-    def __init__(self, generation: str, productions: IdempotencyTable) -> None:
+    def __init__(self, generation: str, idempotency_table: IdempotencyTable) -> None:
         self.generation = generation
         self.stream = Stream()
         self.footprint = self.stream.footprint
         self.footprint.add(STREAM_BYTES)
         self.groups: dict[str, Group] = {}
-        self.productions = productions
-        self.productions.footprint = self.footprint
-        self.answers: dict[str, Answer] = {}
+        self.idempotency_table = idempotency_table
+        self.idempotency_table.footprint = self.footprint
+        self.answers: dict[str, IdempotentReply] = {}
         self.retention = Retention()
         self.archived_up_to = 0
 
     def garbage(self) -> list[object]:
         """What is large in a key that was removed."""
-        return [self.groups, self.answers, self.productions.producers, self.stream.nodes]
+        return [self.groups, self.answers, self.idempotency_table.producers, self.stream.nodes]
 
     @property
     def footprint_bytes(self) -> int:
         """How much memory the stream takes with all that hangs on it, counted anew."""
         groups_bytes = sum(group.footprint_bytes for group in self.groups.values())
         answers_bytes = sum(answer.footprint_bytes for answer in self.answers.values())
-        own_bytes = STREAM_BYTES + self.stream.footprint_bytes + self.productions.footprint_bytes
+        own_bytes = STREAM_BYTES + self.stream.footprint_bytes + self.idempotency_table.footprint_bytes
         return own_bytes + groups_bytes + answers_bytes
 
 
-class PublishAnswer(NamedTuple):
+class IdempotentPublishReply(NamedTuple):
     """What a publication into many streams was answered: for each its first and last ID and their number."""
 
     digest: bytes
@@ -147,17 +147,17 @@ class Keyspace:
         self.producers = Producers(self.memory.shared)
         # IDs made by the clock stay above this: one below may have been shown before a crash and lost in it.
         self.floor_ms = -1
-        # Streams in which something changes as time passes: they have retention, policies, productions,
+        # Streams in which something changes as time passes: they have retention, policies, idempotency_table,
         # or answers under idempotency keys.
-        self.tended: dict[str, None] = {}
+        self.maintained: dict[str, None] = {}
         # Those of them that have still to be looked at in this round of housekeeping; some may be gone.
         self.round: deque[str] = deque()
         # What was published into many streams under an idempotency key, oldest first.
-        self.answers: dict[str, PublishAnswer] = {}
-        # Told of a stream's name before it changes: by whoever has still to read it as it is.
+        self.answers: dict[str, IdempotentPublishReply] = {}
+        # Called with a stream's name before it changes, for a snapshot that has yet to read it.
         self.before_change: Callable[[str], None] | None = None
-        # Of a stream, the lowest ID that a crash may take back; told by whoever writes the log, None where
-        # nobody knows.
+        # Returns the lowest ID of a stream that a crash may take back. Set by the writer of the log; None
+        # without one.
         self.unsynced_from: Callable[[str], int] | None = None
         # What was removed, to be freed bit by bit.
         self.garbage = Garbage(self.memory.garbage)
@@ -187,7 +187,7 @@ class Keyspace:
         key = self.keys.pop(name)
         key.footprint.leave()
         self.garbage.add(key, key.footprint.bytes)
-        self.tended.pop(name, None)
+        self.maintained.pop(name, None)
         self._gone.append(name)
 
     def _drop_gone(self) -> None:
@@ -207,7 +207,7 @@ class Keyspace:
         self.garbage.add(self.keys, self.memory.streams.bytes)
         self.memory.streams = Footprint()
         self.keys = {}
-        self.tended.clear()
+        self.maintained.clear()
         self.round.clear()
         self._names.clear()
         self._gone.clear()

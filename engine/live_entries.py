@@ -1,7 +1,7 @@
 """The live entries of one stream, in nodes: how they are found, read by range and counted.
 
 Knows: the sealed nodes, the open one, and the first and last live ID.
-Must never know: how entries are added or removed, who asks, what time it is, consumer groups.
+Must never know: how entries are added or removed, callers, the time, consumer groups.
 """
 
 from bisect import bisect_left, bisect_right
@@ -93,8 +93,8 @@ class LiveEntries:
         reverse: bool = False,
         bytes_max: int | None = None,
     ) -> Entries:
-        """The live entries with IDs in `[low, high]`, as slices of stored text. At least one, whatever
-        `bytes_max`.
+        """The live entries with IDs in `[low, high]`, as slices of stored text. At least one, even
+        above `bytes_max`.
         """
         if low > high or not self.length:
             return Entries()
@@ -165,22 +165,22 @@ class LiveEntries:
     @property
     def footprint(self) -> Footprint:
         """How much memory it takes, with all that its key adds."""
-        return self.nodes.tally.footprint
+        return self.nodes.byte_counter.footprint
 
     @property
     def footprint_bytes(self) -> int:
         """How much memory its nodes take, counted anew."""
         opened = self.open.footprint_bytes if self.open else 0
-        return self.nodes.tally.held_bytes + len(self.nodes) * NODE_BYTES + opened
+        return self.nodes.byte_counter.held_bytes + len(self.nodes) * NODE_BYTES + opened
 
     @property
     def text_bytes(self) -> int:
         """The bytes of all texts, unpacked."""
-        return self.nodes.tally.plain_bytes + (self.open.size if self.open else 0)
+        return self.nodes.byte_counter.plain_bytes + (self.open.size if self.open else 0)
 
     def held_bytes(self) -> int:
         """How much memory the texts take, compressed ones as they are."""
-        return self.nodes.tally.held_bytes + (self.open.size if self.open else 0)
+        return self.nodes.byte_counter.held_bytes + (self.open.size if self.open else 0)
 
     # --- finding --------------------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class LiveEntries:
         return node.ids[place] if isinstance(node, OpenNode) else entries.id_of(self.texts_of(node)[place])
 
     def live_before(self, node: Node, bound: int) -> int:
-        """How many live entries of the node lie below `bound`."""
+        """How many live entries of the node are below `bound`."""
         place = self.place_of(node, self.texts_of(node), bound)
         return place - (node.deleted & (1 << place) - 1).bit_count()
 

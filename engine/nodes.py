@@ -35,10 +35,8 @@ def new_compressor() -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=False)
 
 
-class Tally:
-    """The bytes of the texts that count themselves in: as they are held, and as they are unpacked. What is
-    held is a part of `footprint`.
-    """
+class ByteCounter:
+    """Counts the bytes of texts: as held in memory (part of `footprint`), and unpacked."""
 
     __slots__ = ("footprint", "held_bytes", "plain_bytes")
 
@@ -57,22 +55,21 @@ class Tally:
         self.hold(-sum([text.held_bytes() for text in texts]))
         self.plain_bytes -= sum([text.size for text in texts])
         for text in texts:
-            text.tally = None
+            text.byte_counter = None
 
 
 class Text:
     """Joined entries, plain or compressed, which only this class knows. The content never changes.
 
-    Since compressing comes later and by somebody who knows no stream, a text carries the tally that it is
-    counted in.
+    Each text refers to the counter of its stream, since it is compressed later by code that knows no stream.
     """
 
-    __slots__ = ("_packed", "_plain", "size", "tally")
+    __slots__ = ("_packed", "_plain", "byte_counter", "size")
 
     def __init__(self, plain: bytes | None, packed: bytes | None = None) -> None:
         self._plain = plain
         self._packed = packed
-        self.tally: Tally | None = None
+        self.byte_counter: ByteCounter | None = None
         # In bytes, of the plain form.
         self.size = zstandard.frame_content_size(packed or b"") if plain is None else len(plain)
 
@@ -81,9 +78,9 @@ class Text:
         plain = self._plain
         return _DECOMPRESSOR.decompress(self._packed or b"") if plain is None else plain
 
-    def packed(self, compressor: zstandard.ZstdCompressor | None = None) -> bytes:
-        """The joined entries under zstd. May be called from any thread while the plain form is held; who has
-        many to pack has a compressor.
+    def compress(self, compressor: zstandard.ZstdCompressor | None = None) -> bytes:
+        """The joined entries under zstd. May be called from any thread while the plain form is held. Pass
+        a compressor to pack many texts.
         """
         if self._packed is not None:
             return self._packed
@@ -91,19 +88,19 @@ class Text:
         return bytes(memoryview((compressor or new_compressor()).compress(self.plain())))
 
     def keep_packed(self, packed: bytes) -> None:
-        """From here on hold only the compressed form, which `packed()` gave."""
+        """From here on hold only the compressed form, which `compress` gave."""
         before = self.held_bytes()
         self._packed = packed
         self._plain = None
-        if self.tally is not None:
-            self.tally.hold(len(packed) - before)
+        if self.byte_counter is not None:
+            self.byte_counter.hold(len(packed) - before)
 
-    def count_in(self, tally: Tally) -> None:
-        """Be counted in `tally` from here on, in each form that the text takes."""
-        assert self.tally is None, "a text belongs to one stream"
-        self.tally = tally
-        tally.hold(self.held_bytes())
-        tally.plain_bytes += self.size
+    def count_in(self, byte_counter: ByteCounter) -> None:
+        """Be counted in `byte_counter` from here on, in each form that the text takes."""
+        assert self.byte_counter is None, "a text belongs to one stream"
+        self.byte_counter = byte_counter
+        byte_counter.hold(self.held_bytes())
+        byte_counter.plain_bytes += self.size
 
     @property
     def is_packed(self) -> bool:
@@ -153,7 +150,7 @@ class SealedNode:
         """The node with the entries of this mask deleted."""
         return self._copy(held=self.held, deleted=deleted, text=self.text)
 
-    def repacked(self, kept: list[bytes]) -> "SealedNode":
+    def repack(self, kept: list[bytes]) -> "SealedNode":
         """The node with nothing but its live entries, which are `kept`; not compressed."""
         return self._copy(held=len(kept), deleted=0, text=Text(b",".join(kept)))
 

@@ -1,7 +1,7 @@
-"""Counting and finding by number: how many entries lie between two IDs, which entry is the n-th.
+"""Counting and finding by number: how many entries are between two IDs, which entry is the n-th.
 
 Knows: that nodes are summed in blocks, so that each question is a bisection and a look into one node.
-Must never know: who asks, and what for.
+Must never know: callers, and what they need it for.
 
 The bytes are those of the stored texts; of a node with deleted entries they are in proportion to what is
 left, for its text is not taken apart. Sums are weights as `SealedNode` has them, `count << 64 | bytes`.
@@ -26,7 +26,7 @@ class Amount(NamedTuple):
 
 
 def amount_below(stream: LiveEntries, bound: int) -> Amount:
-    """What lies below `bound`."""
+    """The entries below `bound`."""
     if bound > stream.last_live_id:
         total = _below_open(stream)
         if stream.open is not None:

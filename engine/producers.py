@@ -132,7 +132,7 @@ class Producers:
         )
 
     def clear(self) -> None:
-        """Forget all of them. Who holds them keeps what is held."""
+        """Forget all of them. A snapshot that holds them keeps its copy."""
         self.footprint.add(-self.footprint_bytes)
         self.producers.clear()
         self.chunk_count = self.answer_bytes = 0

@@ -29,9 +29,9 @@ class EngineProtocol(Protocol):
     # What the log promises, as set at start.
     fsync: Fsync
     # Called after each turn that made dead letters: stream, group, ID and reason of each.
-    on_buried: Callable[[Sequence[tuple[str, str, int, str]]], None] | None
+    on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None
     # Returns the (group, consumer) pairs of a stream that are connected without a blocked read.
-    attended: Callable[[str], Collection[tuple[str, str]]]
+    active_readers: Callable[[str], Collection[tuple[str, str]]]
 
     # --- commands
 
@@ -97,11 +97,11 @@ class EngineProtocol(Protocol):
 
     # --- events
 
-    def when_log_fails(self, tell: Callable[[str], None]) -> None:
-        """Call `tell` once with the reason when writes have become impossible, at once if they are."""
+    def when_log_fails(self, callback: Callable[[str], None]) -> None:
+        """Call `callback` once with the reason when writes have become impossible, at once if they are."""
 
-    def when_full(self, tell: Callable[[str | None], None]) -> None:
-        """Call `tell` with the reason when the disk begins to refuse writes, and with None when it ends."""
+    def when_full(self, callback: Callable[[str | None], None]) -> None:
+        """Call `callback` with the reason when the disk begins to refuse writes, with None when it stops."""
 
-    def when_faulty(self, tell: Callable[[BaseException], None]) -> None:
-        """Call `tell` once with the error when a turn failed after it had changed something."""
+    def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
+        """Call `callback` once with the error when a turn failed after it had changed something."""

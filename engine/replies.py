@@ -20,7 +20,7 @@ class Entries(msgspec.Struct, frozen=True):
 
     `parts` are slices of stored text, each one or more entries joined by `,`; joining the parts by `,` gives
     the inside of a JSON array. `first` and `last` are the IDs of the first and last entry answered, 0 when
-    there is none. `more` tells that a limit, not the end of the range, ended the run.
+    there is none. `more` means that a limit ended the run, not the end of the range.
     """
 
     parts: Sequence[bytes] = ()
@@ -113,9 +113,9 @@ class Delivered(NamedTuple):
 class StreamDeliveries(msgspec.Struct, frozen=True):
     """XREADGROUP: what one stream gave.
 
-    `history` tells a read of the consumer's own pending entries from one of new entries; `after` is the
+    `history` marks a read of the consumer's own pending entries, else of new entries; `after` is the
     cursor of such a history read, else the group's last-delivered ID from before; `last_delivered_id` is the
-    one after. `more` tells that a limit ended the read: there is more to read.
+    one after. `more` means that a limit ended the read.
     """
 
     stream: str
@@ -138,7 +138,7 @@ class GroupRead(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """XCLAIM. With JUSTID each `text` is None. `more` tells that the budget ended it before the last ID."""
+    """XCLAIM. With JUSTID each `text` is None. `more` means that a limit ended it before the last ID."""
 
     entries: Sequence[Delivered]
     more: bool = False
@@ -171,7 +171,7 @@ class PendingEntry(NamedTuple):
 
 
 class PendingList(msgspec.Struct, frozen=True):
-    """`more` tells that `count`, not the end of the range, ended the list."""
+    """`more` means that `count` ended the list, not the end of the range."""
 
     entries: Sequence[PendingEntry]
     more: bool = False
@@ -283,7 +283,7 @@ class StreamPage(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
-class Buried(msgspec.Struct, frozen=True):
+class DeadLettered(msgspec.Struct, frozen=True):
     """Entries moved to the dead-letter stream `stream`."""
 
     stream: str
@@ -334,7 +334,7 @@ class Republished(msgspec.Struct, frozen=True):
 
 class StreamPlan(msgspec.Struct, frozen=True):
     """Of one stream: `(after, end]` has `count` entries whose stored texts take about `bytes`; `end` is an
-    entry's, or `after` where there is nothing to read. `lag` entries lie behind `after` in all.
+    entry's, or `after` where there is nothing to read. `lag` is the number of all entries after `after`.
 
     `durable` is the highest ID that a crash cannot take back, None where none is known. `cuts` are the IDs
     that end all pieces but the last. 0 for no ID.
@@ -402,7 +402,7 @@ Reply = (
     | Deletions
     | Settings
     | StreamPage
-    | Buried
+    | DeadLettered
     | DeadLettersFound
     | Redriven
     | Published

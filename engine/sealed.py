@@ -1,7 +1,7 @@
 """The sealed nodes of a stream in order, and what their texts take; a few texts taken apart, of all streams.
 
 Knows: which texts are held, and so the sums of their bytes.
-Must never know: the open node, the stream, who reads.
+Must never know: the open node, the stream, readers.
 """
 
 from collections.abc import Sequence
@@ -11,30 +11,30 @@ from typing import Final
 from engine import entries
 from engine.blocks import SortedMap
 from engine.memory import NODE_BYTES
-from engine.nodes import SealedNode, Tally, Text
+from engine.nodes import ByteCounter, SealedNode, Text
 
 # Nodes a block of the list: small, since counting between two IDs walks part of one.
 _BLOCK_NODES_MAX: Final = 64
-# Texts taken apart are kept for walks entry by entry. So many at most, so many bytes, at least one.
+# Limits of the cache of split texts, in nodes and bytes of plain text; the latest one always stays.
 DECODED_NODES_MAX: Final = 64
 DECODED_BYTES_MAX: Final = 4 << 20
 
 
 class SealedNodes(SortedMap[SealedNode]):
-    """Nodes by their first IDs. All writes go through here, so the tally is of the texts that are held."""
+    """Nodes by their first IDs. All writes go through here, which keeps `byte_counter` right."""
 
-    __slots__ = ("tally",)
+    __slots__ = ("byte_counter",)
 
     def __init__(self) -> None:
         super().__init__(_BLOCK_NODES_MAX)
-        self.tally = Tally()
+        self.byte_counter = ByteCounter()
 
     def extend(self, keys: Sequence[int], values: Sequence[SealedNode]) -> None:
         """Append nodes."""
         super().extend(keys, values)
-        self.tally.footprint.add(len(keys) * NODE_BYTES)
+        self.byte_counter.footprint.add(len(keys) * NODE_BYTES)
         for node in values:
-            node.text.count_in(self.tally)
+            node.text.count_in(self.byte_counter)
 
     def set(self, key: int, value: SealedNode) -> None:
         """Replace a node."""
@@ -46,29 +46,31 @@ class SealedNodes(SortedMap[SealedNode]):
         """Put what is left of a node in its place."""
         super().set(node.first, node)
         if before.text is not node.text:
-            self.tally.drop((before.text,))
-            node.text.count_in(self.tally)
+            self.byte_counter.drop((before.text,))
+            node.text.count_in(self.byte_counter)
 
     def pop(self, key: int) -> SealedNode | None:
         """Remove a node."""
         node = super().pop(key)
         if node is not None:
-            self.tally.footprint.add(-NODE_BYTES)
-            self.tally.drop((node.text,))
+            self.byte_counter.footprint.add(-NODE_BYTES)
+            self.byte_counter.drop((node.text,))
         return node
 
     def drop_first(self, count: int) -> None:
         """Remove the lowest `count` nodes."""
-        self.tally.footprint.add(-count * NODE_BYTES)
-        self.tally.drop([node.text for node in islice(self.values(), count)])
+        self.byte_counter.footprint.add(-count * NODE_BYTES)
+        self.byte_counter.drop([node.text for node in islice(self.values(), count)])
         super().drop_first(count)
 
     def check(self) -> None:
-        """Assert order and counts, and that the tally is that of a walk over all nodes."""
+        """Assert order and counts, and that the byte_counter is that of a walk over all nodes."""
         super().check()
         texts = [node.text for node in self.values()]
-        assert self.tally.plain_bytes == sum(text.size for text in texts), "the plain bytes are the texts'"
-        assert self.tally.held_bytes == sum(text.held_bytes() for text in texts), (
+        assert self.byte_counter.plain_bytes == sum(text.size for text in texts), (
+            "the plain bytes are the texts'"
+        )
+        assert self.byte_counter.held_bytes == sum(text.held_bytes() for text in texts), (
             "the bytes held are the texts', packed ones as they are"
         )
 

@@ -1,7 +1,7 @@
 """One stream: how entries are appended, cut and removed, and the counters that Redis keeps of that.
 
 Knows: the nodes, which IDs were given and removed, and how many entries were ever added.
-Must never know: who asks, what time it is, consumer groups.
+Must never know: callers, the time, consumer groups.
 """
 
 from bisect import bisect_left
@@ -131,7 +131,7 @@ class Stream(LiveEntries):
         return before - self.length
 
     def _cut_whole(self, below: int) -> Node | None:
-        """Remove the nodes that lie below; the last of them."""
+        """Remove the nodes entirely below the bound; return the last of them."""
         whole = 0
         last_whole: Node | None = None
         for node in self.nodes.values():
@@ -221,7 +221,7 @@ class Stream(LiveEntries):
         repack = repack and live * 2 < left.held
         if repack:
             kept = [text for place, text in enumerate(self.texts_of(node)) if not deleted >> place & 1]
-            left = left.repacked(kept)
+            left = left.repack(kept)
             self.node_cache.replace(node.text, left.text, kept)
             if node.text.is_packed:
                 self._cold.append(left.text)

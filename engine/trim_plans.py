@@ -1,7 +1,7 @@
 """What a trim would remove, by Redis's rules: plans that change nothing.
 
 Knows: the live entries of a stream, node by node.
-Must never know: which entries are pending, who asks, what time it is.
+Must never know: which entries are pending, callers, the time.
 """
 
 from collections.abc import Callable, Collection, Sequence

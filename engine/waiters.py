@@ -1,7 +1,7 @@
-"""Parked reads: per stream, first come first served, deadlines as numbers.
+"""Blocked reads: queues per stream, served in order of arrival, with deadlines.
 
-Knows: who waits for which streams, in which order, until when (monotonic seconds), and that reads of one kin
-find something or nothing alike: where the first two have nothing none behind them is asked.
+Knows: which read waits for which streams, in which order and until when (monotonic seconds). Reads
+with the same wait key find something or nothing alike: if the first two find nothing, the others are not run.
 Must never know: futures, tasks, sockets, and what a read would find.
 """
 
@@ -20,58 +20,67 @@ _STALE_ENTRIES_MAX: Final = 1024
 
 
 class Waiter(Generic[T]):
-    """One parked read. `ticket` is the caller's, to answer with; `deadline` stays however often the read is
-    run again.
+    """One blocked read. The caller answers through `ticket`. `deadline` stays the same when the read is run
+    again.
     """
 
-    __slots__ = ("deadline", "gone", "parked", "place", "serial", "ticket")
+    __slots__ = ("blocked", "deadline", "gone", "place", "serial", "ticket")
 
-    def __init__(self, parked: Blocked, ticket: T, deadline: float) -> None:
-        self.parked = parked
+    def __init__(self, blocked: Blocked, ticket: T, deadline: float) -> None:
+        self.blocked = blocked
         self.ticket = ticket
         self.deadline = deadline
         self.gone = False
         # The order of arrival.
         self.place = 0
-        # That of its entry among what comes due, 0 before it has one.
+        # The number of its current entry in the heap of deadlines, 0 before it has one.
         self.serial = 0
 
 
 class WaiterGroup(Generic[T]):
-    """Parked reads of one kin. `retry_at` is when the first of them may find something without any write."""
+    """Blocked reads with the same wait key. At `retry_at` the first may find something without any write."""
 
-    __slots__ = ("kin", "retry_at", "serial", "streams", "waiters")
+    __slots__ = ("retry_at", "serial", "streams", "wait_key", "waiters")
 
-    def __init__(self, kin: Hashable, streams: tuple[str, ...]) -> None:
-        self.kin = kin
+    def __init__(self, wait_key: Hashable, streams: tuple[str, ...]) -> None:
+        self.wait_key = wait_key
         self.streams = streams
         self.waiters: OrderedDict[Waiter[T], None] = OrderedDict()
         self.retry_at: float | None = None
         self.serial = 0
 
     def first(self) -> Waiter[T] | None:
-        """Who has waited longest."""
+        """The waiter that arrived first."""
         return next(iter(self.waiters), None)
 
     def front(self) -> Sequence[Waiter[T]]:
-        """The first and the second: what the first may not have, being its own, the second may."""
+        """The first two: a consumer cannot claim its own pending entries, but the next consumer can."""
         return tuple(islice(self.waiters, 2))
 
 
 class Waiters(Generic[T]):
-    """All parked reads."""
+    """All blocked reads."""
 
-    __slots__ = ("_all", "_by_serial", "_due", "_lanes", "_lanes_of", "_place", "_plain", "_serial")
+    __slots__ = (
+        "_all",
+        "_by_serial",
+        "_due",
+        "_place",
+        "_plain",
+        "_serial",
+        "_waiter_groups",
+        "_waiter_groups_of",
+    )
 
     def __init__(self) -> None:
         self._all: dict[Waiter[T], None] = {}
-        # Reads without kin, by stream.
+        # Reads without a wait key, by stream.
         self._plain: dict[str, dict[Waiter[T], None]] = {}
-        self._lanes: dict[Hashable, WaiterGroup[T]] = {}
-        self._lanes_of: dict[str, dict[Hashable, WaiterGroup[T]]] = {}
+        self._waiter_groups: dict[Hashable, WaiterGroup[T]] = {}
+        self._waiter_groups_of: dict[str, dict[Hashable, WaiterGroup[T]]] = {}
         self._place = 0
-        # (when, serial): an entry whose serial is no longer in use is skipped when it comes up, and
-        # thrown out when there are too many. It holds no waiter, so none outlives its answer here.
+        # A heap of (when, serial). An entry whose serial is no longer in use is skipped; too many of them are
+        # removed. Entries refer to waiters by number, so that an answered waiter is freed at once.
         self._due: list[tuple[float, int]] = []
         self._by_serial: dict[int, Waiter[T] | WaiterGroup[T]] = {}
         self._serial = 0
@@ -79,99 +88,112 @@ class Waiters(Generic[T]):
     def __len__(self) -> int:
         return len(self._all)
 
-    def park(self, waiter: Waiter[T]) -> WaiterGroup[T] | None:
-        """Put the waiter at the end of each of its streams' queues, and give its lane if it has kin; one that
-        waited loses its places.
+    def add(self, waiter: Waiter[T]) -> WaiterGroup[T] | None:
+        """Put the waiter at the end of each of its streams' queues, also if it waited there already. Return
+        its group if it has a wait key.
         """
         self._all[waiter] = None
         self._place = waiter.place = self._place + 1
         if not waiter.serial:
             self._come_due(waiter, waiter.deadline)
-        parked = waiter.parked
-        if parked.kin is None:
-            for stream in parked.streams:
+        blocked = waiter.blocked
+        if blocked.wait_key is None:
+            for stream in blocked.streams:
                 queue = self._plain.setdefault(stream, {})
                 queue.pop(waiter, None)
                 queue[waiter] = None
             return None
-        lane = self._lanes.get(parked.kin)
-        if lane is None:
-            lane = self._lanes[parked.kin] = WaiterGroup(parked.kin, parked.streams)
-            for stream in parked.streams:
-                self._lanes_of.setdefault(stream, {})[parked.kin] = lane
-        lane.waiters.pop(waiter, None)
-        lane.waiters[waiter] = None
-        return lane
+        waiter_group = self._waiter_groups.get(blocked.wait_key)
+        if waiter_group is None:
+            waiter_group = self._waiter_groups[blocked.wait_key] = WaiterGroup(
+                blocked.wait_key, blocked.streams
+            )
+            for stream in blocked.streams:
+                self._waiter_groups_of.setdefault(stream, {})[blocked.wait_key] = waiter_group
+        waiter_group.waiters.pop(waiter, None)
+        waiter_group.waiters[waiter] = None
+        return waiter_group
 
     def remove(self, waiter: Waiter[T]) -> None:
-        """Forget the waiter: it was served, it gave up, or its time is over."""
+        """Remove a waiter that was served, gave up or timed out."""
         waiter.gone = True
         self._all.pop(waiter, None)
         self._by_serial.pop(waiter.serial, None)
-        parked = waiter.parked
-        if parked.kin is None:
-            for stream in parked.streams:
+        blocked = waiter.blocked
+        if blocked.wait_key is None:
+            for stream in blocked.streams:
                 queue = self._plain.get(stream, {})
                 queue.pop(waiter, None)
                 if not queue:
                     self._plain.pop(stream, None)
             return
-        lane = self._lanes.get(parked.kin)
-        if lane is not None and lane.waiters.pop(waiter, waiter) is None and not lane.waiters:
-            self._remove_lane(lane)
+        waiter_group = self._waiter_groups.get(blocked.wait_key)
+        if (
+            waiter_group is not None
+            and waiter_group.waiters.pop(waiter, waiter) is None
+            and not waiter_group.waiters
+        ):
+            self._remove_waiter_group(waiter_group)
 
-    def _remove_lane(self, lane: WaiterGroup[T]) -> None:
-        del self._lanes[lane.kin]
-        self._by_serial.pop(lane.serial, None)
-        for stream in lane.streams:
-            lanes = self._lanes_of.get(stream, {})
-            lanes.pop(lane.kin, None)
-            if not lanes:
-                self._lanes_of.pop(stream, None)
+    def _remove_waiter_group(self, waiter_group: WaiterGroup[T]) -> None:
+        del self._waiter_groups[waiter_group.wait_key]
+        self._by_serial.pop(waiter_group.serial, None)
+        for stream in waiter_group.streams:
+            waiter_groups = self._waiter_groups_of.get(stream, {})
+            waiter_groups.pop(waiter_group.wait_key, None)
+            if not waiter_groups:
+                self._waiter_groups_of.pop(stream, None)
 
     def plain(self, stream: str) -> Sequence[Waiter[T]]:
-        """Those without kin that wait for the stream, in order of arrival."""
+        """The waiters of the stream without a wait key, in order of arrival."""
         return tuple(self._plain.get(stream, ()))
 
-    def lanes(self, stream: str) -> Sequence[WaiterGroup[T]]:
-        """Those of one kin each that wait for the stream."""
-        return tuple(self._lanes_of.get(stream, {}).values())
+    def waiter_groups(self, stream: str) -> Sequence[WaiterGroup[T]]:
+        """The groups of waiters with the same wait key that wait for the stream."""
+        return tuple(self._waiter_groups_of.get(stream, {}).values())
 
     def in_turn(self, stream: str, is_ready: Callable[[Waiter[T]], bool]) -> Iterator[Waiter[T]]:
-        """Those with kin that wait for the stream and are ready, in order of arrival, however many lanes they
-        stand in. Before the next is asked for each has to be removed or parked again; who is parked meanwhile
-        is not among them.
+        """Yield the ready waiters of the stream that have a wait key, in order of arrival over all groups.
+
+        The caller removes each one, or adds it again, before it asks for the next. Does not yield waiters
+        that are added meanwhile.
         """
         upto = self._place
         fronts = [
-            (first.place, at, lane) for at, lane in enumerate(self.lanes(stream)) if (first := lane.first())
+            (first.place, at, waiter_group)
+            for at, waiter_group in enumerate(self.waiter_groups(stream))
+            if (first := waiter_group.first())
         ]
         heapify(fronts)
         while fronts:
-            place, at, lane = fronts[0]
-            first = lane.first()
+            place, at, waiter_group = fronts[0]
+            first = waiter_group.first()
             if first is not None and place < first.place <= upto:
-                heapreplace(fronts, (first.place, at, lane))
+                heapreplace(fronts, (first.place, at, waiter_group))
                 continue
-            ready = next((one for one in lane.front() if one.place <= upto and is_ready(one)), None)
+            ready = next((one for one in waiter_group.front() if one.place <= upto and is_ready(one)), None)
             if ready is None:
                 heappop(fronts)
                 continue
             yield ready
-            # Alone in its lane it is the first again, at another place.
-            assert ready.gone or ready.place > upto, "it was removed or parked again"
+            # Alone in its group it is the first again, at another place.
+            assert ready.gone or ready.place > upto, "it was removed or added again"
 
-    def everyone(self) -> list[Waiter[T]]:
-        """All of them, for the end."""
+    def all_waiters(self) -> list[Waiter[T]]:
+        """Every waiter, to be ended at shutdown."""
         return list(self._all)
 
     # --- what comes due -------------------------------------------------------------------------------------
 
-    def retry(self, lane: WaiterGroup[T], at: float | None) -> None:
-        """Let the lane come due at this time, if it does not sooner."""
-        if at is not None and lane.waiters and (lane.retry_at is None or at < lane.retry_at):
-            lane.retry_at = at
-            self._come_due(lane, at)
+    def retry(self, waiter_group: WaiterGroup[T], at: float | None) -> None:
+        """Have the group come due at this time, unless it does so earlier."""
+        if (
+            at is not None
+            and waiter_group.waiters
+            and (waiter_group.retry_at is None or at < waiter_group.retry_at)
+        ):
+            waiter_group.retry_at = at
+            self._come_due(waiter_group, at)
 
     def _come_due(self, one: Waiter[T] | WaiterGroup[T], when: float) -> None:
         self._by_serial.pop(one.serial, None)
@@ -183,7 +205,7 @@ class Waiters(Generic[T]):
             heapify(self._due)
 
     def next_due(self) -> float | None:
-        """When the next waiter's deadline or lane's retry comes up."""
+        """When the next deadline of a waiter or retry of a group is."""
         while self._due and self._due[0][1] not in self._by_serial:
             heappop(self._due)
         return self._due[0][0] if self._due else None
@@ -193,12 +215,12 @@ class Waiters(Generic[T]):
         each once, earliest first.
         """
         waiters: list[Waiter[T]] = []
-        lanes: list[WaiterGroup[T]] = []
+        waiter_groups: list[WaiterGroup[T]] = []
         while len(waiters) < waiters_max and (due := self.next_due()) is not None and due <= now:
             one = self._by_serial.pop(heappop(self._due)[1])
             if isinstance(one, WaiterGroup):
                 one.retry_at = None
-                lanes.append(one)
+                waiter_groups.append(one)
             else:
                 waiters.append(one)
-        return waiters, lanes
+        return waiters, waiter_groups

@@ -329,4 +329,4 @@ def _published(reply: Reply) -> bytes:
 
 
 def _run(first_id: int, last_id: int, count: int) -> Mapping[str, str | int]:
-    return {"first_id": ids.text(first_id), "last_id": ids.text(last_id), "count": count}
+    return {"first_id": ids.format(first_id), "last_id": ids.format(last_id), "count": count}

@@ -295,16 +295,16 @@ def write(planned: Planned) -> bytes:
 
 def _row(one: PlannedStream) -> dict[str, object]:
     return {
-        "after": ids.text(one.after),
-        "end": ids.text(one.end),
+        "after": ids.format(one.after),
+        "end": ids.format(one.end),
         "count": one.count,
         "bytes": capped(one.bytes),
-        "first": ids.text(one.first_id) if one.first_id else None,
-        "last": ids.text(one.last_id),
-        "removed_upto": ids.text(one.removed_upto),
-        "max_deleted_id": ids.text(one.max_deleted_id),
+        "first": ids.format(one.first_id) if one.first_id else None,
+        "last": ids.format(one.last_id),
+        "removed_upto": ids.format(one.removed_upto),
+        "max_deleted_id": ids.format(one.max_deleted_id),
         "generation": one.generation,
-        "durable": ids.text(one.durable) if one.durable is not None else None,
+        "durable": ids.format(one.durable) if one.durable is not None else None,
         "lag": one.lag,
-        "cuts": [ids.text(cut) for cut in one.cuts],
+        "cuts": [ids.format(cut) for cut in one.cuts],
     }

@@ -229,18 +229,18 @@ def _stream(name: str, info: Reply) -> bytes:
             "name": name,
             "type": "stream",
             "length": info.length,
-            "first_id": ids.text(info.first_id),
-            "last_id": ids.text(info.last_id),
+            "first_id": ids.format(info.first_id),
+            "last_id": ids.format(info.last_id),
             "first_entry": _fragment(info.first_entry),
             "last_entry": _fragment(info.last_entry),
-            "max_deleted_id": ids.text(info.max_deleted_id),
-            "removed_upto": ids.text(info.removed_upto),
+            "max_deleted_id": ids.format(info.max_deleted_id),
+            "removed_upto": ids.format(info.removed_upto),
             "entries_added": capped(info.entries_added),
             "nodes": info.nodes,
             "groups": info.groups,
             "generation": info.generation,
             "retention": {name: getattr(info, name) for name in _RETENTION},
-            "archived_up_to": ids.text(info.archived_up_to),
+            "archived_up_to": ids.format(info.archived_up_to),
             "memory_bytes": info.memory_bytes,
         }
     )
@@ -282,7 +282,7 @@ def _consumer(found: ConsumerDetail) -> dict[str, object]:
 
 def _pending(entry_id: int, at_ms: int, count: int, more: Mapping[str, str | None]) -> dict[str, object]:
     return {
-        "id": ids.text(entry_id),
+        "id": ids.format(entry_id),
         **more,
         "delivery_time_ms": at_ms,
         "delivery_count": capped(count),
@@ -406,7 +406,7 @@ async def trim_stream(request: RequestParameter, stream: StreamName, given: Trim
     assert isinstance(reply, TrimReply), "XTRIM answers what went"
     trimmed = Trimmed.model_construct(
         deleted=reply.deleted,
-        first_id=ids.text(reply.first_id),
+        first_id=ids.format(reply.first_id),
         pending_affected=reply.pending_affected,
     )
     return request.respond(200, trimmed)

@@ -224,10 +224,10 @@ class Import:
         return {
             "stream": outcome.stream,
             "length": view.length,
-            "last_id": ids.text(view.last_id),
+            "last_id": ids.format(view.last_id),
             "groups": len(view.groups),
             "pending": sum(group.pending for group in view.groups),
-            "in_weir": None if copy is None else ids.text(copy.last_id),
+            "in_weir": None if copy is None else ids.format(copy.last_id),
         }
 
     def show(self, *, as_json: bool) -> None:

@@ -25,13 +25,13 @@ def _texts(stored: Any) -> list[Any]:  # noqa: ANN401 - as all forms here: field
 
 
 def _ids(values: Any) -> list[str]:  # noqa: ANN401
-    return [ids.text(value) for value in values]
+    return [ids.format(value) for value in values]
 
 
 # By the mark that `engine.records` gives a field which MessagePack has no form for.
 _FORMS: Final[dict[str, Callable[[Any], Any]]] = {
-    "id": ids.text,
-    "bound": ids.text,
+    "id": ids.format,
+    "bound": ids.format,
     "ids": _ids,
     "texts": _texts,
 }

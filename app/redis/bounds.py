@@ -20,7 +20,7 @@ from engine import EngineError, entries, errors, ids
 from engine.commands import (
     Command,
     ListStreams,
-    Production,
+    ProducerKey,
     XAdd,
     XAutoClaim,
     XIdmpRecord,
@@ -63,7 +63,7 @@ def checked(request: CommandRequest, limits: CommandLimits) -> CommandRequest:
     """
     command = request.command
     if isinstance(command, XAdd | XIdmpRecord):
-        _check_production(command.production)
+        _check_production(command.producer_key)
     if isinstance(command, XAdd):
         _check_entry(command.bodies[0], limits)
     elif command is not None:
@@ -85,14 +85,14 @@ def _check_entry(body: bytes, limits: CommandLimits) -> None:
             f"an entry has at most {most} bytes as stored JSON",
         )
     most = limits.entry_fields_max
-    if len(body) > most * _FIELD_BYTES_MIN and len(entries.pairs_of(entries.stored(0, body))) > most:
+    if len(body) > most * _FIELD_BYTES_MIN and len(entries.pairs_of(entries.encode(0, body))) > most:
         raise errors.invalid(
             f"ERR too many fields: an entry has at most {most} (entry_fields_max); "
             "put several values into one field, or split the entry"
         )
 
 
-def _check_production(production: Production | None) -> None:
+def _check_production(production: ProducerKey | None) -> None:
     if production is not None and max(len(production.producer), len(production.key)) > _PRODUCTION_BYTES_MAX:
         raise errors.invalid(
             f"ERR producer IDs and idempotent IDs have at most {_PRODUCTION_BYTES_MAX} bytes; use a digest"

@@ -67,7 +67,7 @@ def just_ids(reply: Reply) -> Resp:
 
 
 def _id(entry_id: int) -> bytes:
-    return ids.text(entry_id).encode("ascii")
+    return ids.format(entry_id).encode("ascii")
 
 
 def _ids(entry_ids: Iterable[int]) -> Resp:

@@ -190,4 +190,4 @@ class ConsumerSource:
 
 
 def _event(one: Delivered) -> bytes:
-    return events.event(b"entry", delivered(one), ids.text(one.id).encode())
+    return events.event(b"entry", delivered(one), ids.format(one.id).encode())

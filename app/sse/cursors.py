@@ -46,7 +46,7 @@ class TailOptions(msgspec.Struct, frozen=True):
 
     def written(self, cursors: Sequence[int]) -> bytes:
         """Where a client goes on."""
-        texts = "~".join(map(ids.text, cursors))
+        texts = "~".join(map(ids.format, cursors))
         return f"{self.mark}.{texts}".encode() if self.mark else texts.encode()
 
 
@@ -77,7 +77,7 @@ def page(found: FeedPage, wanted: TailOptions, place: int, cursors: Sequence[int
     if not wanted.several:
         # Made once for all that want these fields.
         return found.cached(("sse", kept), lambda page: _events(texts(page)))
-    before, behind = map(ids.text, cursors[:place]), map(ids.text, cursors[place + 1 :])
+    before, behind = map(ids.format, cursors[:place]), map(ids.format, cursors[place + 1 :])
     head = f"{wanted.mark}.{'~'.join([*before, ''])}".encode()
     name = b'{"stream":%b,' % msgspec.json.encode(found.stream)
     return _events(texts(found), head, "~".join(["", *behind]).encode(), name)

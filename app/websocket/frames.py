@@ -480,7 +480,7 @@ def entries(sub: str, stream: str, texts: bytes, following: int) -> bytes:
     """The `entries` frame for stored texts, joined by `,`."""
     return on_wire(
         b'{"op":"entries","sub":%b,"stream":%b,"entries":[%b],"next":"%b"}'
-        % (_encode(sub), _encode(stream), texts, ids.text(following).encode())
+        % (_encode(sub), _encode(stream), texts, ids.format(following).encode())
     )
 
 

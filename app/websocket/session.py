@@ -261,7 +261,7 @@ class Session:
         tail = self._by_key.get(key)
         if not isinstance(tail, StreamSubscription):
             return []
-        places = {stream: ids.text(cursor) for stream, (cursor, _) in cursors.items()}
+        places = {stream: ids.format(cursor) for stream, (cursor, _) in cursors.items()}
         effects: Effects = [SendFrame(frames.ok(tail.ref, {"next": places}))]
         for stream, (cursor, caught_up) in cursors.items():
             if caught_up:
@@ -351,7 +351,9 @@ class Session:
         if isinstance(one, StreamSubscription):
             one.behind.discard(stream)
         return [
-            SendFrame(frames.encode(frames.CaughtUpFrame(sub=one.name, stream=stream, next=ids.text(cursor))))
+            SendFrame(
+                frames.encode(frames.CaughtUpFrame(sub=one.name, stream=stream, next=ids.format(cursor)))
+            )
         ]
 
     # ---- working for a group
@@ -374,7 +376,7 @@ class Session:
                 return [*self._end(work), self._error(frame.ref, to_refusal(refusal))]
             info = replies[-1]
             assert isinstance(info, GroupInfo), "DescribeGroup is the last command"
-            result = {"next": {work.stream: ids.text(info.last_delivered_id)}}
+            result = {"next": {work.stream: ids.format(info.last_delivered_id)}}
             claim = AcquireLease(work.key, work.consumer_key)
             return [SendFrame(frames.ok(frame.ref, result)), claim]
 

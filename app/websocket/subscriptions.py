@@ -141,8 +141,8 @@ def gap_frame(sub: str, stream: str, requested: int, first_available: int, lost:
         frames.GapFrame(
             sub=sub,
             stream=stream,
-            requested=ids.text(requested),
-            first_available=ids.text(first_available),
+            requested=ids.format(requested),
+            first_available=ids.format(first_available),
             lost=lost,
         )
     )

@@ -1,4 +1,4 @@
-"""What every command says of itself: all that the engine asks before it runs one, whatever it does.
+"""The facts that every command class states, which the engine reads before it runs the command.
 
 Knows: the questions, and the usual answers. A command's class gives its own where they differ, so that nobody
 else asks of what type a command is.
@@ -68,7 +68,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the reply grows with what is stored."""
         return self.long_reply
 
-    def unblocked(self) -> Self:
+    def to_nonblocking(self) -> Self:
         """The same, which does not wait."""
         return self
 
@@ -93,11 +93,11 @@ class BlockingCommand(Command, frozen=True, kw_only=True):
     def named_streams(self) -> tuple[str, ...]:
         return tuple([name for name, _ in self.streams])
 
-    def unblocked(self) -> Self:
+    def to_nonblocking(self) -> Self:
         return self if self.block_ms is None else msgspec.structs.replace(self, block_ms=None)
 
     def reader(self) -> tuple[str, str] | None:
-        """The group and the consumer that wait, None where nobody else hears of the wait."""
+        """The group and the consumer that wait, None if the wait is of no consumer."""
         return None
 
     def wake_cost(self) -> int:

@@ -1,7 +1,7 @@
 """Dead letters: entries delivered too often are moved to a stream of their own, in the same turn.
 
 Knows: what a dead letter holds beside the entry's fields.
-Must never know: who looks at them.
+Must never know: their readers.
 """
 
 from collections.abc import Sequence
@@ -76,18 +76,18 @@ def move_to_dead_letters(
     dead = _fitting(turn, dead, len(stream.encode()) + len(group_name.encode()) + _TOLD_BYTES)
     if not dead:
         return []
-    key = turn.keyspace.find(target) or turn.created(target)
+    key = turn.keyspace.find(target) or turn.create_stream(target)
     now_ms = max(turn.now_ms, turn.keyspace.floor_ms + 1)
     first = max(ids.make(now_ms, 0), key.stream.last_id + 1)
     bodies = [_body(stream, group_name, one, reason) for one in dead]
     new_ids = range(first, first + len(bodies))
-    turn.emit(Append(target, entries.stored_run(first, bodies), new_ids))
+    turn.emit(Append(target, entries.encode_run(first, bodies), new_ids))
     turn.auto_ms = max(turn.auto_ms, ids.ms_of(new_ids[-1]))
     turn.signal(target)
-    buried = [one.id for one in dead]
-    turn.settle(stream, group_name, buried)
-    turn.buried += [(stream, group_name, entry_id, reason) for entry_id in buried]
-    return buried
+    dead_lettered = [one.id for one in dead]
+    turn.settle(stream, group_name, dead_lettered)
+    turn.dead_lettered += [(stream, group_name, entry_id, reason) for entry_id in dead_lettered]
+    return dead_lettered
 
 
 def _fitting(turn: Turn, dead: Sequence[Dead], told_bytes: int) -> Sequence[Dead]:
@@ -95,7 +95,7 @@ def _fitting(turn: Turn, dead: Sequence[Dead], told_bytes: int) -> Sequence[Dead
     for place, one in enumerate(dead):
         owner = one.pending.consumer
         turn.letters_bytes += len(one.text) + told_bytes + (len(owner.name.encode()) if owner else 0)
-        if turn.letters_bytes > TURN_LETTERS_BYTES_MAX and (place or turn.buried):
+        if turn.letters_bytes > TURN_LETTERS_BYTES_MAX and (place or turn.dead_lettered):
             return dead[:place]
     return dead
 
@@ -103,5 +103,5 @@ def _fitting(turn: Turn, dead: Sequence[Dead], told_bytes: int) -> Sequence[Dead
 def _body(stream: str, group: str, one: Dead, reason: str) -> bytes:
     owner = one.pending.consumer
     consumer = owner.name if owner else ""
-    values = (stream, ids.text(one.id), group, consumer, str(one.pending.delivery_count), reason)
+    values = (stream, ids.format(one.id), group, consumer, str(one.pending.delivery_count), reason)
     return entries.body([*entries.pairs_of(one.text), *zip(LETTER_FIELDS, values, strict=True)])

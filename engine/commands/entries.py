@@ -1,4 +1,4 @@
-"""XADD, XLEN, XRANGE, XDEL, XDELEX, XTRIM, XSETID and idempotent production: the entries of a stream.
+"""XADD, XLEN, XRANGE, XDEL, XDELEX, XTRIM, XSETID and idempotent producer_key: the entries of a stream.
 
 Knows: Redis's order of checks (docs/semantics.md).
 Must never know: groups beyond the references to an entry, wire formats.
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from engine import entries, errors, ids
 from engine.commands import types
-from engine.commands.references import referenced, references_of, remove_references, trim, trim_in_turns
+from engine.commands.references import find_referenced, references_of, remove_references, trim, trim_in_turns
 from engine.commands.registry import runs
 from engine.commands.retention import enforce
 from engine.commands.turn import Turn, Unfinished
@@ -63,7 +63,7 @@ def prepare(turn: Turn, command: types.XAdd) -> Prepared | Added | None:
 def store(turn: Turn, prepared: Prepared) -> Added:
     """Append what was prepared, in the same turn; then trim, and keep what the retention keeps."""
     command, new_ids, auto_ms = prepared
-    key = turn.keyspace.find(command.stream) or turn.created(command.stream)
+    key = turn.keyspace.find(command.stream) or turn.create_stream(command.stream)
     turn.emit(Append(command.stream, _texts(new_ids, command.bodies), new_ids))
     turn.auto_ms = max(turn.auto_ms, auto_ms)
     _remember(turn, command, new_ids)
@@ -76,10 +76,10 @@ def store(turn: Turn, prepared: Prepared) -> Added:
 
 def _expect_last_id(key: Key | None, expected: int | None) -> None:
     last_id = key.stream.last_id if key else 0
-    # "0-0" is met by an empty stream too, whatever it once held.
+    # "0-0" also matches an empty stream that once had entries.
     empty = key is None or key.stream.length == 0
     if expected is not None and expected != last_id and not (expected == 0 and empty):
-        raise errors.last_id_mismatch(ids.text(last_id))
+        raise errors.last_id_mismatch(ids.format(last_id))
 
 
 def _repeated(turn: Turn, key: Key | None, command: types.XAdd) -> Added | None:
@@ -92,8 +92,8 @@ def _repeated(turn: Turn, key: Key | None, command: types.XAdd) -> Added | None:
             if answer.digest != command.idempotency.digest:
                 raise errors.idempotency_mismatch()
             return Added(answer.ids, duplicate=True)
-    if command.production is not None:
-        first = key.productions.find(command.production.producer, command.production.key)
+    if command.producer_key is not None:
+        first = key.idempotency_table.find(command.producer_key.producer, command.producer_key.key)
         if first is not None:
             turn.emit(RepeatProduction(command.stream))
             return Added((first,), duplicate=True)
@@ -139,22 +139,24 @@ def _next_id(turn: Turn, last_id: int, wanted: types.NewId) -> int:
     if isinstance(wanted, types.AutoSequence):
         sequence = 0 if wanted.ms != ids.ms_of(last_id) else ids.sequence_of(last_id) + 1
         if sequence > ids.SEQUENCE_MAX:
-            raise errors.id_not_increasing(ids.text(last_id))
+            raise errors.id_not_increasing(ids.format(last_id))
         wanted = ids.make(wanted.ms, sequence)
     if wanted <= last_id:
-        raise errors.id_not_increasing(ids.text(last_id))
+        raise errors.id_not_increasing(ids.format(last_id))
     return wanted
 
 
 def _texts(new_ids: Sequence[int], bodies: Sequence[bytes]) -> list[bytes]:
     if isinstance(new_ids, range):
-        return entries.stored_run(new_ids[0], bodies)
-    return [entries.stored(entry_id, body) for entry_id, body in zip(new_ids, bodies, strict=True)]
+        return entries.encode_run(new_ids[0], bodies)
+    return [entries.encode(entry_id, body) for entry_id, body in zip(new_ids, bodies, strict=True)]
 
 
 def _remember(turn: Turn, command: types.XAdd, new_ids: Sequence[int]) -> None:
-    if command.production is not None:
-        turn.emit(Produce(command.stream, command.production.producer, command.production.key, new_ids[-1]))
+    if command.producer_key is not None:
+        turn.emit(
+            Produce(command.stream, command.producer_key.producer, command.producer_key.key, new_ids[-1])
+        )
     if command.idempotency is not None:
         key = command.idempotency
         turn.emit(RememberAnswer(command.stream, key.key, key.digest, new_ids, turn.now_ms))
@@ -206,9 +208,9 @@ def ask_references(turn: Turn, key: Key, wanted: Sequence[int], refs: types.Refs
 
 
 def delete_each(turn: Turn, stream: str, key: Key, wanted: Sequence[int], refs: types.Refs) -> list[int]:
-    """Delete entries with regard to their references; what became of each."""
+    """Delete entries with regard to their references; return the result of each."""
     ordered = sorted(set(wanted))
-    staying = referenced(key, ordered) if refs is types.Refs.ACKED else set[int]()
+    staying = find_referenced(key, ordered) if refs is types.Refs.ACKED else set[int]()
     going = (entry_id for entry_id in ordered if entry_id not in staying)
     gone = list(key.stream.find_to_remove(going))
     if refs is types.Refs.DELETE:
@@ -257,9 +259,9 @@ def xsetid(turn: Turn, command: types.XSetId) -> bool:
 def xcfgset(turn: Turn, command: types.XCfgSet) -> bool:
     key = turn.key(command.stream)
     settings = command.settings
-    duration_s = key.productions.duration_s if settings.duration_s is None else settings.duration_s
-    maxsize = key.productions.maxsize if settings.maxsize is None else settings.maxsize
-    if (duration_s, maxsize) != (key.productions.duration_s, key.productions.maxsize):
+    duration_s = key.idempotency_table.duration_s if settings.duration_s is None else settings.duration_s
+    maxsize = key.idempotency_table.maxsize if settings.maxsize is None else settings.maxsize
+    if (duration_s, maxsize) != (key.idempotency_table.duration_s, key.idempotency_table.maxsize):
         turn.emit(ConfigureProductions(command.stream, duration_s, maxsize))
     return True
 
@@ -267,13 +269,13 @@ def xcfgset(turn: Turn, command: types.XCfgSet) -> bool:
 @runs(types.XIdmpRecord)
 def xidmprecord(turn: Turn, command: types.XIdmpRecord) -> bool:
     key = turn.key(command.stream)
-    production = command.production
-    before = key.productions.find(production.producer, production.key)
+    producer_key = command.producer_key
+    before = key.idempotency_table.find(producer_key.producer, producer_key.key)
     if before is not None:
         if before != command.id:
             raise errors.invalid("ERR IID already exists for this producer with a different stream ID")
         return True
     if command.id not in key.stream:
         raise errors.EngineError("no_entry", "ERR No such message in stream")
-    turn.emit(Produce(command.stream, production.producer, production.key, command.id))
+    turn.emit(Produce(command.stream, producer_key.producer, producer_key.key, command.id))
     return True

@@ -37,12 +37,12 @@ __all__ = [
     "Outcome",
     "Turn",
     "Unfinished",
+    "block_group_read",
     "check_memory",
     "execute",
     "execute_all",
     "give_up",
     "is_ready",
-    "parked_read",
     "retry_at_ms",
 ]
 
@@ -97,7 +97,7 @@ def execute_all(
     turn = Turn(keyspace, now_ms)
     replies: list[Reply | EngineError] = []
     for command in commands:
-        reply = _run(turn, command.unblocked())
+        reply = _run(turn, command.to_nonblocking())
         assert not isinstance(reply, Blocked | Unfinished), (
             "a transaction is one turn, in which nothing waits"
         )
@@ -147,21 +147,21 @@ def check_memory(keyspace: Keyspace, commands: Sequence[Command]) -> None:
 # --- reads that wait ----------------------------------------------------------------------------------------
 
 
-def is_ready(keyspace: Keyspace, parked: Blocked, now_ms: int, queue: str | None = None) -> bool:
-    """Whether a parked read may find something by now: in the queue that was signalled, None for any."""
-    return WAIT[type(parked.command)].is_ready(Turn(keyspace, now_ms), parked.command, queue)
+def is_ready(keyspace: Keyspace, blocked: Blocked, now_ms: int, queue: str | None = None) -> bool:
+    """Whether a blocked read may find something by now: in the queue that was signalled, None for any."""
+    return WAIT[type(blocked.command)].is_ready(Turn(keyspace, now_ms), blocked.command, queue)
 
 
-def give_up(keyspace: Keyspace, parked: Blocked, now_ms: int) -> Reply:
-    """The reply of a parked read whose time is over: what it found, which is nothing."""
-    return WAIT[type(parked.command)].end(Turn(keyspace, now_ms), parked.command)
+def give_up(keyspace: Keyspace, blocked: Blocked, now_ms: int) -> Reply:
+    """The reply of a blocked read whose time is over: what it found, which is nothing."""
+    return WAIT[type(blocked.command)].end(Turn(keyspace, now_ms), blocked.command)
 
 
-def parked_read(command: types.XReadGroup) -> Blocked:
+def block_group_read(command: types.XReadGroup) -> Blocked:
     """A read of a group as one that waits."""
-    return reading.parked(command)
+    return reading.block(command)
 
 
-def retry_at_ms(keyspace: Keyspace, parked: Blocked, now_ms: int) -> int | None:
-    """When (wall clock) a parked read may find something without any write, None for never."""
-    return WAIT[type(parked.command)].retry_at_ms(Turn(keyspace, now_ms), parked.command)
+def retry_at_ms(keyspace: Keyspace, blocked: Blocked, now_ms: int) -> int | None:
+    """When (wall clock) a blocked read may find something without any write, None for never."""
+    return WAIT[type(blocked.command)].retry_at_ms(Turn(keyspace, now_ms), blocked.command)

@@ -27,7 +27,7 @@ def xgroup_create(turn: Turn, command: types.XGroupCreate) -> bool:
     if key is not None and command.group in key.groups:
         raise errors.group_exists(command.group)
     if key is None:
-        key = turn.created(command.stream)
+        key = turn.create_stream(command.stream)
     turn.create_group(command.stream, command.group, start, _clamped(key, command.entries_read))
     return True
 

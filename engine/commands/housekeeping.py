@@ -1,4 +1,4 @@
-"""What time brings: retention, overdue entries, silent consumers, productions and answers that expire.
+"""What time brings: retention, overdue entries, silent consumers, idempotency_table and answers that expire.
 
 Knows: which streams need looking after, and how much of it is for one turn.
 Must never know: when turns come.
@@ -14,10 +14,10 @@ from engine.commands.registry import runs
 from engine.commands.retention import TURN_ENTRIES_MAX, enforce
 from engine.commands.turn import Turn
 from engine.groups import Consumer, Group, Pending
-from engine.keyspace import Answer, Key, PublishAnswer, Retention
+from engine.keyspace import IdempotentPublishReply, IdempotentReply, Key, Retention
 from engine.records import ANSWER_AGE_MS_MAX, ForgetAnswers, ForgetProductions, Release, RemoveConsumer
 
-# What one turn does at most, so that others have theirs: entries released, keys of productions and answers
+# What one turn does at most, so that others have theirs: entries released, keys and answers
 # forgotten, streams, groups and consumers looked at. A turn at its limit takes some 10 ms.
 TURN_RELEASES_MAX: Final = 400
 TURN_KEYS_MAX: Final = 4_000
@@ -49,31 +49,31 @@ class _Share:
 def maintain(turn: Turn, command: weir_commands.Maintain) -> bool:
     """Look after the streams that have waited longest for it; whether the round goes on in another turn.
 
-    A round looks at each tended stream once, and again at those that needed more than was left of a turn.
+    A round looks at each maintained stream once, and again at those that needed more than was left of a turn.
     """
     keyspace, share = turn.keyspace, _Share()
     if not keyspace.round:
-        keyspace.round.extend(keyspace.tended)
+        keyspace.round.extend(keyspace.maintained)
         _forget_answers(turn, "", keyspace.answers, share)
     while keyspace.round and not share.spent() and share.looks_left > 0:
         name = keyspace.round.popleft()
-        if name not in keyspace.tended:
+        if name not in keyspace.maintained:
             continue
         key = keyspace.keys[name]
         share.looks_left -= 1
-        _tend(turn, command, name, key, share)
-        if not _needs_tending(key):
-            del keyspace.tended[name]
+        _maintain(turn, command, name, key, share)
+        if not _needs_maintenance(key):
+            del keyspace.maintained[name]
         elif share.spent():
             keyspace.round.append(name)
     return bool(keyspace.round)
 
 
-def _needs_tending(key: Key) -> bool:
+def _needs_maintenance(key: Key) -> bool:
     """Whether time may change something in the stream."""
     return (
         key.retention != _NO_RETENTION
-        or bool(key.productions.producers)
+        or bool(key.idempotency_table.producers)
         or bool(key.answers)
         or any(_has_timeout(group) for group in key.groups.values())
     )
@@ -83,10 +83,10 @@ def _has_timeout(group: Group) -> bool:
     return group.policy.ack_timeout_ms is not None or group.policy.consumer_timeout_ms is not None
 
 
-def _tend(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, share: _Share) -> None:
+def _maintain(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, share: _Share) -> None:
     # Most looks find nothing: what a stream does not have is not asked.
-    if key.productions.producers:
-        for producer, count in key.productions.expired(turn.now_ms, share.keys_left):
+    if key.idempotency_table.producers:
+        for producer, count in key.idempotency_table.find_expired(turn.now_ms, share.keys_left):
             turn.emit(ForgetProductions(name, producer, count))
             share.keys_left -= count
     if key.answers:
@@ -102,7 +102,7 @@ def _tend(turn: Turn, command: weir_commands.Maintain, name: str, key: Key, shar
 
 
 def _forget_answers(
-    turn: Turn, name: str, answers: Mapping[str, Answer | PublishAnswer], share: _Share
+    turn: Turn, name: str, answers: Mapping[str, IdempotentReply | IdempotentPublishReply], share: _Share
 ) -> None:
     """Forget what no repeated request is compared with any more."""
     oldest_ms = turn.now_ms - ANSWER_AGE_MS_MAX
@@ -140,7 +140,7 @@ def _remove_silent(
 def _silent(
     turn: Turn, command: weir_commands.Maintain, name: str, group_name: str, share: _Share
 ) -> Sequence[Consumer]:
-    """Consumers that nobody has seen for too long, and that are not waiting for entries at this moment."""
+    """Consumers that were idle for too long and do not wait for entries now."""
     group = turn.keyspace.keys[name].groups[group_name]
     last_ms = turn.now_ms - (group.policy.consumer_timeout_ms or 0)
     if last_ms < command.since_ms:
@@ -154,8 +154,8 @@ def _silent(
 def _give_back(
     turn: Turn, name: str, group_name: str, rows: Sequence[tuple[int, Pending]], share: _Share
 ) -> None:
-    """Release entries for the next reader. Those delivered often enough are buried; those that are gone from
-    the stream, which no reader would ever get, are forgotten.
+    """Release entries for the next reader. Those delivered often enough become dead letters. Those whose
+    entry was deleted are settled, since no reader can get them.
     """
     share.releases_left -= len(rows)
     if rows:
@@ -194,5 +194,5 @@ def end_wait(turn: Turn, command: weir_commands.EndWait) -> bool:
             and group.policy.consumer_timeout_ms is not None
             and command.consumer in group.consumers
         ):
-            turn.seen(name, command.group, command.consumer)
+            turn.see_consumer(name, command.group, command.consumer)
     return True

@@ -32,7 +32,7 @@ def xinfo_stream(turn: Turn, command: types.XInfoStream) -> StreamInfo:
 
 def stream_info(key: Key) -> StreamInfo:
     """A stream as it is."""
-    stream, productions, retention = key.stream, key.productions, key.retention
+    stream, idempotency_table, retention = key.stream, key.idempotency_table, key.retention
     return StreamInfo(
         length=stream.length,
         nodes=stream.node_count,
@@ -40,12 +40,12 @@ def stream_info(key: Key) -> StreamInfo:
         max_deleted_id=stream.max_deleted_id,
         entries_added=stream.entries_added,
         first_id=stream.first_id,
-        idmp_duration_s=productions.duration_s,
-        idmp_maxsize=productions.maxsize,
-        pids_tracked=len(productions.producers),
-        iids_tracked=productions.keys_tracked,
-        iids_added=productions.added,
-        iids_duplicates=productions.duplicates,
+        idmp_duration_s=idempotency_table.duration_s,
+        idmp_maxsize=idempotency_table.maxsize,
+        pids_tracked=len(idempotency_table.producers),
+        iids_tracked=idempotency_table.keys_tracked,
+        iids_added=idempotency_table.added,
+        iids_duplicates=idempotency_table.duplicates,
         groups=len(key.groups),
         first_entry=stream.get(stream.first_id) if stream.length else None,
         last_entry=stream.get(stream.last_live_id) if stream.length else None,

@@ -31,7 +31,7 @@ from engine.records import (
     RemoveGroup,
     SetPolicy,
 )
-from engine.replies import Added, Buried, GroupInfo, Published, Republished, StoredRun, StreamPage
+from engine.replies import Added, DeadLettered, GroupInfo, Published, Republished, StoredRun, StreamPage
 
 # Streams described in one page: each takes up to 10 µs.
 _INFOS_MAX: Final = 1_000
@@ -43,7 +43,7 @@ TRANSFERRED_MAX: Final = 500
 def ensure_stream(turn: Turn, command: weir_commands.EnsureStream) -> bool:
     key = turn.keyspace.find(command.stream)
     created = key is None
-    key = key or turn.created(command.stream)
+    key = key or turn.create_stream(command.stream)
     _describe(turn, command.stream, key, command.retention, key.archived_up_to)
     return created
 
@@ -79,7 +79,7 @@ def ensure_group(turn: Turn, command: weir_commands.EnsureGroup) -> bool:
         raise errors.key_required(command.stream)
     if key is not None and command.group in key.groups:
         return False
-    key = key or turn.created(command.stream)
+    key = key or turn.create_stream(command.stream)
     start = key.stream.last_id if isinstance(command.start, types.Cursor) else command.start
     entries_read = command.entries_read
     if entries_read is not None:
@@ -158,7 +158,7 @@ def _transfer(turn: Turn, command: weir_commands.RemoveConsumer, group: Group, h
     page = group.consumers[command.consumer].pending.page(0, TRANSFERRED_MAX)
     held = [(entry_id, one) for entry_id, _ in page if (one := group.pending.get(entry_id))]
     rows = sorted(held, key=lambda row: row[1].order)
-    turn.seen(command.stream, command.group, heir)
+    turn.see_consumer(command.stream, command.group, heir)
     for time_ms, together in groupby(rows, key=lambda row: row[1].delivery_time_ms):
         run = list(together)
         counts = [one.delivery_count for _, one in run]
@@ -166,8 +166,8 @@ def _transfer(turn: Turn, command: weir_commands.RemoveConsumer, group: Group, h
     return len(rows)
 
 
-@runs(weir_commands.BuryEntries)
-def bury_entries(turn: Turn, command: weir_commands.BuryEntries) -> Buried:
+@runs(weir_commands.DeadLetterEntries)
+def dead_letter_entries(turn: Turn, command: weir_commands.DeadLetterEntries) -> DeadLettered:
     key, group = turn.group(command.stream, command.group)
     target = group.policy.dead_letter_stream
     if target is None:
@@ -179,7 +179,9 @@ def bury_entries(turn: Turn, command: weir_commands.BuryEntries) -> Buried:
     pending = {entry_id: one for entry_id in wanted if (one := group.pending.get(entry_id))}
     texts = key.stream.find_each(pending)
     dead = [Dead(entry_id, texts[entry_id], one) for entry_id, one in pending.items() if entry_id in texts]
-    return Buried(target, move_to_dead_letters(turn, command.stream, command.group, dead, command.reason))
+    return DeadLettered(
+        target, move_to_dead_letters(turn, command.stream, command.group, dead, command.reason)
+    )
 
 
 # --- many streams ---------------------------------------------------------------------------------------
@@ -246,7 +248,7 @@ _ROWS_OF: Final = msgspec.json.Decoder(list[_Row]).decode
 
 
 def _told(added: Sequence[tuple[str, Added]]) -> bytes:
-    rows = [(name, ids.text(one.ids[0]), ids.text(one.ids[-1]), len(one.ids)) for name, one in added]
+    rows = [(name, ids.format(one.ids[0]), ids.format(one.ids[-1]), len(one.ids)) for name, one in added]
     return msgspec.json.encode(rows)
 
 

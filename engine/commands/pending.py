@@ -29,9 +29,9 @@ from engine.replies import (
 )
 from engine.stream import Stream
 
-# XAUTOCLAIM looks at so many pending entries for each that it may claim.
+# Pending entries that XAUTOCLAIM looks at for each one that it may claim.
 _ATTEMPTS_FACTOR: Final = 10
-# And at so many at most; its cursor leads on from there.
+# Pending entries that it looks at in all; the returned cursor continues from there.
 _ATTEMPTS_MAX: Final = 10_000
 
 
@@ -41,7 +41,7 @@ def xack(turn: Turn, command: types.XAck) -> int:
     if key is None or command.group not in key.groups:
         return 0
     pending, wanted = key.groups[command.group].pending, list(command.ids)
-    # Those of a batch stand side by side: all are there, and none twice.
+    # The IDs of a batch are consecutive: all exist, and none is named twice.
     settled = wanted if pending.has_run(wanted) else pending.held_of(sorted(set(wanted)))
     turn.settle(command.stream, command.group, settled)
     return len(settled)
@@ -189,7 +189,7 @@ def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
     turn.expect_consumer(command.stream, command.group, command.consumer)
     if claim.last_id is not None and claim.last_id > group.last_delivered_id:
         turn.move_group(command.stream, command.group, claim.last_id, group.entries_read)
-    turn.seen(command.stream, command.group, command.consumer)
+    turn.see_consumer(command.stream, command.group, command.consumer)
     claiming = _Claiming(turn, command, key, claim, time_ms)
     texts = key.stream.find_each(claim.ids)
     for entry_id in claim.ids:
@@ -205,7 +205,7 @@ def xclaim(turn: Turn, command: types.XClaim) -> Claimed:
 def _own(turn: Turn, command: types.XClaim | types.XAutoClaim, found: list[Delivered], time_ms: int) -> None:
     claimed, counts = [one.id for one in found], [one.delivery_count for one in found]
     turn.emit(Own(command.stream, command.group, command.consumer, claimed, time_ms, counts))
-    turn.active(command.stream, command.group, command.consumer)
+    turn.mark_active(command.stream, command.group, command.consumer)
 
 
 def _claim_time(turn: Turn, claim: types.Claim) -> int:
@@ -219,7 +219,7 @@ def _claim_time(turn: Turn, claim: types.Claim) -> int:
 
 
 class _Claiming:
-    """XCLAIM, ID after ID, before anything is changed: what is claimed, gone, and to be buried."""
+    """XCLAIM, ID after ID, before anything is changed: what is claimed, gone, and to be dead_lettered."""
 
     __slots__ = (
         "_claim",
@@ -296,7 +296,7 @@ def _claimed_count(before: int, claim: types.Claim) -> int:
 @runs(types.XAutoClaim)
 def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     key, group = turn.group(command.stream, command.group)
-    turn.seen(command.stream, command.group, command.consumer)
+    turn.see_consumer(command.stream, command.group, command.consumer)
     found: list[Delivered] = []
     deleted_ids: list[int] = []
     dead: list[Dead] = []
@@ -329,7 +329,7 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     turn.lookups_left -= len(found) + len(deleted_ids) + len(dead)
     move_to_dead_letters(turn, command.stream, command.group, dead, TOO_MANY)
     turn.settle(command.stream, command.group, deleted_ids)
-    turn.took_ids(len(deleted_ids) + len(found))
+    turn.count_ids(len(deleted_ids) + len(found))
     if found:
         _own(turn, command, found, turn.now_ms)
     return AutoClaimed(next_start, found, deleted_ids)

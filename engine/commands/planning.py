@@ -1,9 +1,9 @@
 """Plans for readers of many streams: what there is behind each cursor, and which part of it is read next.
 
 Knows: counting and finding by number, how a budget is shared, what of a stream is on disk.
-Must never know: who reads, wire formats, how waiting is done.
+Must never know: readers, wire formats, how waiting works.
 
-A plan costs the same for a long stream as for a short one, and changes nothing.
+The cost of a plan does not depend on the length of the stream. A plan changes nothing.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from engine.commands.turn import Blocked, Turn
 from engine.keyspace import Key
 from engine.replies import Planned, StreamPlan
 
-# Each exact cut may take a look into another node: beyond so many, ranges are cut between nodes.
+# Each exact cut may take a look into another node; above this number, ranges are cut between nodes.
 _EXACT_CUTS_MAX: Final = 16
 _NODE_ENTRIES: Final = 100
 # No stream has a control character in its name: these are queues of their own.
@@ -66,12 +66,12 @@ def plan(turn: Turn, command: weir_commands.Plan) -> Planned | Blocked:
 
 
 def durable_queue(stream: str) -> str:
-    """Where those wait who want of a stream what is on disk."""
+    """The queue of reads that wait for entries of the stream to be on disk."""
     return _DURABLE + stream
 
 
 def is_ready(turn: Turn, command: weir_commands.Plan, queue: str | None) -> bool:
-    """Whether a parked plan would find something, in the stream of one queue (None: in any)."""
+    """Whether a blocked plan would find something, in the stream of one queue (None: in any)."""
     looked_at = None if queue is None else queue.removeprefix(_DURABLE)
     for name, after in command.streams:
         if looked_at is None or name == looked_at:
@@ -83,7 +83,7 @@ def is_ready(turn: Turn, command: weir_commands.Plan, queue: str | None) -> bool
 
 def _nothing(turn: Turn, command: weir_commands.Plan) -> Planned:
     """The plan as it is by now, its time being over."""
-    reply = plan(turn, command.unblocked())
+    reply = plan(turn, command.to_nonblocking())
     assert isinstance(reply, Planned), "it does not wait any more"
     return reply
 
@@ -132,7 +132,7 @@ def _durable(turn: Turn, name: str, key: Key) -> int | None:
 
 
 def _planned(one: _Range, count: int, size: int, parts: int) -> StreamPlan:
-    """The plan of one stream, which gets so many entries and bytes of the budget, but one entry at least."""
+    """The plan of one stream with its share of entries and bytes, at least one entry."""
     stream, live, taken = one.key.stream, one.live, one.size
     if size < one.size:
         live = max(1, order_statistics.count_within(stream, one.below.size + size) - one.below.live)

@@ -28,12 +28,12 @@ DELIVERY_COUNT_MAX: Final = (1 << 63) - 1
 _CLAIM_RETRY_MS_MIN: Final = 100
 # Nobody has held an entry for so long: a read that waits for that takes over what was given back, no more.
 CLAIM_NEVER_MS: Final = (1 << 53) - 1
-# A claiming read passes over so many pending entries that are gone from their stream, as Redis does with all
-# of them. Where there are more it settles up to so many a turn: they would be walked again by each read, and
-# nobody can be given them.
+# A claiming read skips up to this many pending entries that were deleted from their stream, as Redis does
+# with all of them. If there are more, it settles up to this many in each turn: otherwise each read would walk
+# over them again, although they cannot be delivered.
 _PASSED_OVER_MAX: Final = 1_000
 _SETTLED_MAX: Final = 2_000
-# Texts of pending entries are looked up so many at a time: those of a node cost little more than one.
+# Texts of pending entries are looked up in batches of this size: all of one node cost little more than one.
 _LOOKUPS_AT_ONCE: Final = 100
 # Streams of one read of many that are given something, each by records of its own. Others come next time.
 _STREAMS_GIVEN_MAX: Final = 300
@@ -49,7 +49,7 @@ def gap_after(stream: Stream, cursor: int) -> bool:
 class Budget:
     """What one read may still give, over all its streams: bytes of entries, and IDs in its frame.
 
-    The first entry always fits: a read goes on, whatever it finds.
+    The first entry always fits, so that a read always makes progress.
     """
 
     __slots__ = ("_bytes_left", "given", "ids_left")
@@ -72,7 +72,7 @@ class Budget:
         return self._bytes_left
 
     def takes(self, size: int, count: int = 1) -> bool:
-        """Enter entries of so many bytes, if they fit."""
+        """Count an entry of this size, if it fits."""
         if self.given and (
             count > self.ids_left or (self._bytes_left is not None and size > self._bytes_left)
         ):
@@ -126,7 +126,7 @@ def _resolve(turn: Turn, name: str, cursor: int | types.Cursor) -> int:
 def _entries_after(
     stream: Stream, name: str, cursor: int, command: types.XRead, room: Budget
 ) -> StreamEntries | None:
-    """What lies behind the cursor, something does; None where there is no room for any of it."""
+    """The entries after the cursor, of which there are some; None if the budget has no room for any."""
     if room.spent:
         return None
     entries = stream.range(cursor + 1, stream.last_live_id, count=command.count, bytes_max=room.bytes_left)
@@ -149,19 +149,19 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Blocked:
     claim_min_idle_ms = command.claim_min_idle_ms
     if len(cursors) > 1:
         for name, _ in cursors:
-            turn.took_names(1, name, command.group, command.consumer)
+            turn.count_names(1, name, command.group, command.consumer)
     room = Budget(command.bytes_max, turn.ids_left())
     for name, cursor in cursors:
         if len(found) >= _STREAMS_GIVEN_MAX:
             unfinished.append(name)
             continue
-        consumer = turn.seen(name, command.group, command.consumer)
+        consumer = turn.see_consumer(name, command.group, command.consumer)
         if room.spent:
             # An empty history would mean that there is none.
             unfinished.append(name)
             continue
         if len(cursors) > 1:
-            room.ids_left -= turn.took_names(_RECORDS_OF_DELIVERY, name, command.group, command.consumer)
+            room.ids_left -= turn.count_names(_RECORDS_OF_DELIVERY, name, command.group, command.consumer)
         if isinstance(cursor, int):
             delivered = _history(turn, name, command, consumer, cursor, room)
             # As in Redis, a history read ends the claiming for the streams behind it.
@@ -173,7 +173,7 @@ def xreadgroup(turn: Turn, command: types.XReadGroup) -> GroupRead | Blocked:
         elif delivered.more:
             unfinished.append(name)
     if not found and command.block_ms is not None:
-        return parked(command)
+        return block(command)
     return GroupRead(found, unfinished)
 
 
@@ -212,7 +212,7 @@ def _history(
     if again:
         counts = [one.delivery_count for one in again]
         turn.emit(Own(name, command.group, consumer.name, [one.id for one in again], turn.now_ms, counts))
-        turn.took_ids(len(again))
+        turn.count_ids(len(again))
     return StreamDeliveries(
         name, found, history=True, after=cursor, last_delivered_id=group.last_delivered_id, more=more
     )
@@ -277,8 +277,8 @@ def _deliver_new(
     entries_read = _entries_read(key.stream, group, new_ids)
     if not command.noack:
         turn.emit(Own(name, command.group, command.consumer, new_ids, turn.now_ms, [1] * len(new_ids)))
-        turn.took_ids(len(new_ids))
-        turn.active(name, command.group, command.consumer)
+        turn.count_ids(len(new_ids))
+        turn.mark_active(name, command.group, command.consumer)
     turn.move_group(name, command.group, new_ids[-1], entries_read)
     if claims:
         return [Delivered(entry_id, text, 1, 0, 0) for entry_id, text in fresh]
@@ -331,12 +331,12 @@ def _claim_idle(
     move_to_dead_letters(turn, name, command.group, dead, TOO_MANY)
     if len(gone) > _PASSED_OVER_MAX:
         turn.settle(name, command.group, gone)
-        turn.took_ids(len(gone))
+        turn.count_ids(len(gone))
     if found:
         counts = [one.delivery_count for one in found]
         turn.emit(Own(name, command.group, command.consumer, [one.id for one in found], turn.now_ms, counts))
-        turn.active(name, command.group, command.consumer)
-        turn.took_ids(len(found))
+        turn.mark_active(name, command.group, command.consumer)
+        turn.count_ids(len(found))
     return found, more
 
 
@@ -383,16 +383,16 @@ def _one_more(delivery_count: int) -> int:
     return min(delivery_count + 1, DELIVERY_COUNT_MAX)
 
 
-def parked(command: types.XReadGroup) -> Blocked:
+def block(command: types.XReadGroup) -> Blocked:
     """The read as one that waits."""
-    assert command.block_ms is not None, "only a read that waits is parked"
+    assert command.block_ms is not None, "only a read that waits is blocked"
     streams = tuple(name for name, _ in command.streams)
-    kin = (streams, command.group, command.claim_min_idle_ms, command.claims_own)
-    return Blocked(command, streams, command.block_ms, kin)
+    wait_key = (streams, command.group, command.claim_min_idle_ms, command.claims_own)
+    return Blocked(command, streams, command.block_ms, wait_key)
 
 
 def retry_at_ms(turn: Turn, command: types.XReadGroup) -> int | None:
-    """When (wall clock) a parked read may find something without any write, None for never."""
+    """When (wall clock) a blocked read may find something without any write, None for never."""
     wait_ms = command.claim_min_idle_ms
     if wait_ms is None:
         return None

@@ -6,6 +6,7 @@ Must never know: how a command was written, and what it answers.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import Final
 
 from engine import errors, ids
 from engine.commands.retention import needed_from
@@ -18,12 +19,12 @@ from engine.replies import Trimmed
 from engine.trim_plans import RemovalLimits, TrimPlan, plan_cut, plan_removal
 
 # Redis's bounds for the entries that one approximate trim without LIMIT may remove.
-_limit_entries_default = 10_000
-_limit_entries_max = 1_000_000
-_limit_nodes = 100
+_LIMIT_ENTRIES_DEFAULT: Final = 10_000
+_LIMIT_ENTRIES_MAX: Final = 1_000_000
+_LIMIT_NODES: Final = 100
 
 
-def referenced(key: Key, wanted: Sequence[int]) -> set[int]:
+def find_referenced(key: Key, wanted: Sequence[int]) -> set[int]:
     """Those of ascending IDs that a group has still to read, or to acknowledge."""
     return _Referenced(key).of(wanted)
 
@@ -58,7 +59,7 @@ class _Referenced:
 
     def __init__(self, key: Key) -> None:
         self.groups = [group for group in key.groups.values() if group.pending]
-        # What lies beyond has not been read by every group.
+        # Some group has not read the entries above it.
         self.read_upto = min((group.last_delivered_id for group in key.groups.values()), default=ids.ID_MAX)
 
     def of(self, wanted: Sequence[int]) -> set[int]:
@@ -93,12 +94,12 @@ def _carry_out(
 ) -> Trimmed:
     key = turn.keyspace.keys[stream]
     if guard and plan.removed and _highest(key, plan) >= needed_from(key):
-        raise errors.trim_guarded(ids.text(needed_from(key)))
+        raise errors.trim_guarded(ids.format(needed_from(key)))
     affected = pending_affected(key, plan) if asked.count_pending else 0
     if dry_run:
         return Trimmed(plan.removed, _first_kept(key, plan), affected)
     if plan.ids:
-        turn.took_ids(_logged(key, plan.ids, asked.refs))
+        turn.count_ids(_logged(key, plan.ids, asked.refs))
         turn.emit(Remove(stream, plan.ids, tombstone=False))
         if asked.refs is Refs.DELETE:
             remove_references(turn, stream, plan.ids)
@@ -167,8 +168,8 @@ def _limit(turn: Turn, asked: Trim) -> int:
         return 0
     if asked.limit is not None:
         return asked.limit
-    wanted = _limit_nodes * turn.keyspace.settings["stream-node-max-entries"]
-    return min(wanted, _limit_entries_max) if wanted > 0 else _limit_entries_default
+    wanted = _LIMIT_NODES * turn.keyspace.settings["stream-node-max-entries"]
+    return min(wanted, _LIMIT_ENTRIES_MAX) if wanted > 0 else _LIMIT_ENTRIES_DEFAULT
 
 
 def pending_affected(key: Key, plan: TrimPlan) -> int:

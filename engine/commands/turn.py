@@ -1,4 +1,4 @@
-"""One turn: what a command sees and leaves behind.
+"""One turn: what a command sees, and what it changes.
 
 Knows: the keyspace, the reading of the clock, the records emitted so far, and which streams may have readers
 to wake.
@@ -36,14 +36,14 @@ ID_FRAME_BYTES: Final = 25
 class Blocked(msgspec.Struct, frozen=True):
     """A read that found nothing and may wait: the command to run again, every cursor in it resolved.
 
-    Reads of one `kin` find something or nothing alike; None has none. `streams` are the queues in which it
-    waits: those of streams, or of what is on disk of them.
+    Reads with the same `wait_key` all find something or all find nothing; None compares with no other read.
+    `streams` are the names of the queues in which it waits: of streams, or of what is on disk of them.
     """
 
     command: BlockingCommand
     streams: tuple[str, ...]
     block_ms: int
-    kin: Hashable = None
+    wait_key: Hashable = None
 
 
 class Unfinished(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Unfinished(msgspec.Struct, frozen=True):
 
 
 class DirtyTurnError(Exception):
-    """A turn failed after it had begun to change the keyspace, which holds now what no frame tells.
+    """A turn failed after it had begun to change the keyspace, which now differs from the log.
 
     Its cause is what went wrong. Nothing may be served from that keyspace any more.
     """
@@ -69,7 +69,7 @@ class Turn:
     __slots__ = (
         "_seen_at",
         "auto_ms",
-        "buried",
+        "dead_lettered",
         "frame_bytes_left",
         "keyspace",
         "letters_bytes",
@@ -96,14 +96,14 @@ class Turn:
         self.may_continue = may_continue
         self.now_ms = now_ms
         self.records: list[Record] = []
-        # Who was seen last, and the place of the record.
+        # The consumer seen last, and the index of that record.
         self._seen_at: tuple[str, str, str, int] | None = None
         # Streams whose waiting readers may be served, in the order of their signals.
         self.signalled: dict[str, None] = {}
         # Up to which milliseconds IDs that the engine made have to be promised, -1 if it made none.
         self.auto_ms = -1
         # Dead letters made: stream, group, ID and reason of each.
-        self.buried: list[tuple[str, str, int, str]] = []
+        self.dead_lettered: list[tuple[str, str, int, str]] = []
         # The bytes of entries that became dead letters.
         self.letters_bytes = 0
         self.lookups_left = TURN_LOOKUPS_MAX
@@ -115,12 +115,12 @@ class Turn:
         """How many more entries may be delivered or claimed; one always may."""
         return max(1, self.frame_bytes_left // ID_FRAME_BYTES)
 
-    def took_ids(self, count: int) -> None:
-        """Enter `count` IDs that were delivered or claimed."""
+    def count_ids(self, count: int) -> None:
+        """Count IDs that were delivered or claimed against the frame."""
         self.frame_bytes_left -= count * ID_FRAME_BYTES
 
-    def took_names(self, records: int, *names: str) -> int:
-        """Enter emitted records with these names; return how many IDs would take as much room."""
+    def count_names(self, records: int, *names: str) -> int:
+        """Count emitted records with these names against the frame; return their size in IDs."""
         size = records * sum(len(name.encode()) for name in names)
         self.frame_bytes_left -= size
         return size // ID_FRAME_BYTES
@@ -132,7 +132,7 @@ class Turn:
             raise errors.invalid(
                 f"ERR too many IDs: this turn has room for {most}, send the others in another"
             )
-        self.took_ids(count)
+        self.count_ids(count)
 
     def ask_lookups(self, count: int) -> None:
         """Reserve `count` look-ups of entries that a command names, or refuse the command."""
@@ -145,9 +145,7 @@ class Turn:
         self.lookups_left -= count
 
     def emit(self, record: Record) -> None:
-        """Change the keyspace, and remember how: in the opposite order, so that a turn without records has
-        changed nothing, however it ends.
-        """
+        """Record a change and apply it, in this order: a turn without records has changed nothing."""
         before_change = self.keyspace.before_change
         if before_change is not None:
             before_change(getattr(record, "stream", ""))
@@ -155,7 +153,7 @@ class Turn:
         record.apply(self.keyspace)
 
     def signal(self, stream: str) -> None:
-        """Readers that wait on `stream` may have something now."""
+        """Wake the reads that wait on `stream`."""
         self.signalled[stream] = None
 
     def expect_room(self, streams: int) -> None:
@@ -169,8 +167,8 @@ class Turn:
         if name not in consumers and len(consumers) >= self.keyspace.caps.consumers_max:
             raise errors.too_many_consumers(group, self.keyspace.caps.consumers_max)
 
-    def created(self, stream: str) -> Key:
-        """A new stream of that name; refused where there are too many."""
+    def create_stream(self, stream: str) -> Key:
+        """Create a stream; refused if there are too many."""
         self.expect_room(1)
         settings = self.keyspace.settings
         duration_s, maxsize = settings["stream-idmp-duration"], settings["stream-idmp-maxsize"]
@@ -192,8 +190,10 @@ class Turn:
             raise errors.no_group(stream, group)
         return key, key.groups[group]
 
-    def seen(self, stream: str, group: str, name: str) -> Consumer:
-        """The consumer, made if it is missing, seen now. Who emits before it asks `expect_consumer` first."""
+    def see_consumer(self, stream: str, group: str, name: str) -> Consumer:
+        """Create the consumer if it is missing, and set its seen time. A caller that emits before this has to
+        call `expect_consumer` first.
+        """
         self.expect_consumer(stream, group, name)
         consumers = self.keyspace.keys[stream].groups[group].consumers
         consumer = consumers.get(name)
@@ -204,11 +204,11 @@ class Turn:
             self.emit(SeeConsumer(stream, group, name, self.now_ms, consumer.active_time_ms))
         return consumers[name]
 
-    def active(self, stream: str, group: str, name: str) -> None:
-        """The consumer got something now."""
+    def mark_active(self, stream: str, group: str, name: str) -> None:
+        """Set the consumer's active time: it got something now."""
         seen = SeeConsumer(stream, group, name, self.now_ms, self.now_ms)
         if self._seen_at is not None and self._seen_at[:3] == (stream, group, name):
-            # It was seen in this turn already: what is told last says it all.
+            # It was seen in this turn already: the later record contains that.
             del self.records[self._seen_at[3]]
         self._seen_at = None
         self.emit(seen)
@@ -220,7 +220,7 @@ class Turn:
             self.emit(MoveGroup(stream, name, last_delivered_id, entries_read))
 
     def create_group(self, stream: str, name: str, start: int, entries_read: int | None) -> None:
-        """A new group that reads after `start`; refused where the stream has too many."""
+        """Create a group that reads after `start`; refused if the stream has too many."""
         if len(self.keyspace.keys[stream].groups) >= self.keyspace.caps.groups_max:
             raise errors.too_many_groups(stream, self.keyspace.caps.groups_max)
         self.emit(CreateGroup(stream, name, start, entries_read))

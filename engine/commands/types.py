@@ -16,7 +16,7 @@ from engine.keyspace import Keyspace
 
 
 class Refs(Enum):
-    """What becomes of a deleted entry's references in the groups' pending lists."""
+    """How a deletion treats references to the entry in the groups' pending lists."""
 
     KEEP = "keep"
     """The pending entries stay and dangle."""
@@ -27,7 +27,7 @@ class Refs(Enum):
 
 
 class Cursor(Enum):
-    """Words in the place of an ID. A parked read never holds one: they are resolved once."""
+    """Words in the place of an ID. A blocked read never holds one: they are resolved once."""
 
     LATEST = "$"
     LAST_ENTRY = "+"
@@ -56,7 +56,7 @@ Ids = Sequence[int]
 class Trim(msgspec.Struct, frozen=True, kw_only=True):
     """One of `maxlen`, `minid` and `older_than_ms`. `limit` None is the default of `~`, 0 no limit.
 
-    With `count_pending` the answer tells how many pending entries lose their entry, which costs a look into
+    With `count_pending` the reply counts the pending entries that lose their entry, which takes a look into
     every group; else it says 0. Below a deleted entry that is exact for the first 10,000; beyond, pending
     entries that have lost theirs before count too.
     """
@@ -70,8 +70,8 @@ class Trim(msgspec.Struct, frozen=True, kw_only=True):
     count_pending: bool = False
 
 
-class Production(msgspec.Struct, frozen=True):
-    """IDMP and IDMPAUTO: who produces, and what tells one entry of theirs from another (both raw bytes)."""
+class ProducerKey(msgspec.Struct, frozen=True):
+    """IDMP and IDMPAUTO: the producer, and its key for this entry (both raw bytes)."""
 
     producer: bytes
     key: bytes
@@ -97,7 +97,7 @@ class XAdd(StreamCommand, frozen=True, kw_only=True):
     ids: Sequence[NewId] = ()
     mkstream: bool = True
     trim: Trim | None = None
-    production: Production | None = None
+    producer_key: ProducerKey | None = None
     idempotency: IdempotencyKey | None = None
     expected_last_id: int | None = None
 
@@ -144,7 +144,7 @@ class XDelEx(StreamCommand, frozen=True, kw_only=True):
 
 
 class XTrim(StreamCommand, frozen=True, kw_only=True):
-    """Reply: `Trimmed`. `dry_run` only tells; `guard` refuses to remove what a group still needs."""
+    """Reply: `Trimmed`. `dry_run` changes nothing; `guard` refuses to remove what a group still needs."""
 
     trim: Trim
     dry_run: bool = False
@@ -355,7 +355,7 @@ class XCfgSet(StreamCommand, frozen=True, kw_only=True):
 class XIdmpRecord(StreamCommand, frozen=True, kw_only=True):
     needs: ClassVar[MemoryNeed] = MemoryNeed.ADDS
 
-    production: Production
+    producer_key: ProducerKey
     id: int
 
 

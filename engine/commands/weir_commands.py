@@ -102,8 +102,8 @@ class RemoveConsumer(StreamCommand, frozen=True, kw_only=True):
     transfer_to: str | None = None
 
 
-class BuryEntries(StreamCommand, frozen=True, kw_only=True):
-    """Move pending entries to the group's dead-letter stream, by hand. Reply: `Buried`.
+class DeadLetterEntries(StreamCommand, frozen=True, kw_only=True):
+    """Move pending entries to the group's dead-letter stream, by hand. Reply: `DeadLettered`.
 
     As many as go into one frame; the others stay pending, for the next call.
     """
@@ -212,12 +212,12 @@ class Plan(BlockingCommand, frozen=True, kw_only=True):
 
 
 class Maintain(Command, frozen=True, kw_only=True):
-    """The gateway's own, once a second: retention, overdue entries, silent consumers, old productions and
+    """The gateway runs it once a second: retention, overdue entries, idle consumers, old idempotency keys and
     answers.
 
     A bounded part of it in one turn; a round is over when every stream that needs it was looked at.
-    `waiting` tells which (group, consumer) wait for entries of a stream: they are not silent. Nor does
-    silence count from before `since_ms` (wall clock), while nobody listened.
+    `waiting` returns the (group, consumer) pairs that wait for entries of a stream: they are not idle. Idle
+    time counts from `since_ms` (wall clock) at the earliest, when the gateway started.
     Reply: whether the round goes on, in another turn at once.
     """
 

@@ -67,7 +67,7 @@ def restore(source: Storage, target: Storage, payloads: Sequence[bytes], now_ms:
 def new_life(payloads: Sequence[bytes], reserved_ms: int) -> Ending:
     """Return what stands behind a log that goes on from less than was acknowledged.
 
-    No ID of what is lost is given again, whatever the clock says; `payloads` tell readers.
+    No lost ID is given again, also if the clock went back; `payloads` inform the readers.
     """
     lives = [(Kind.RECORDS, payload) for payload in payloads]
     return [(Kind.RESERVE, RESERVE_PAYLOAD.pack(reserved_ms)), *lives, *_SAFE]

@@ -1,6 +1,6 @@
 """The three ways in which the log says no.
 
-Knows: what each means for the caller. Must never know: who the caller is.
+Knows: what each error means for the caller. Must never know: the caller.
 """
 
 REPAIR = "run `weir log repair` to see what can be saved"

@@ -85,7 +85,7 @@ class BaseFile:
         self._handle = storage.create(self._base().name)
         try:
             self._handle.append(frame)
-            # By this a start tells later that what a power cut has left of the file was made here.
+            # After a power cut, a start recognises the rest of this file by it.
             self._handle.sync()
         except BaseException:
             self._handle.close()

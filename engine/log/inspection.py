@@ -1,4 +1,4 @@
-"""What is in a log's files, told without changing them: for check and dump, for backup and repair.
+"""Describes the files of a log without changing them: for check, dump, backup and repair.
 
 Knows: reading a file up to its first damage, in which order files follow each other, what a start would say.
 Must never know: what payloads mean, how any of it is shown.
@@ -129,7 +129,7 @@ class Inspection(NamedTuple):
 
 
 def inspect(storage: Storage) -> Inspection:
-    """Read everything, beside a running server too, and tell what is there. Raises OSError."""
+    """Read and describe all files, also beside a running server. Raises OSError."""
     with View.of(storage) as view:
         recovery, refusal = None, None
         try:
@@ -241,7 +241,7 @@ class _Tee:
 
 
 def _forget(_: bytes) -> None:
-    """A sink for who only wants to know."""
+    """A sink for callers that only need the summary."""
 
 
 def read_run(view: Storage, file: File, *, upto: int | None = None, sink: Sink = _forget) -> Run:

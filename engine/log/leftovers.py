@@ -10,7 +10,7 @@ needed any more:
                 another one that is proved so
     a base      it begins where a segment does that is named or proved so, but not where the named base does
 
-Whatever else has such a name was not made here. It is renamed, so that nobody's only copy is lost.
+Other files of such a name were not made here. They are renamed, since each may be an only copy.
 """
 
 from collections.abc import Sequence

@@ -46,16 +46,16 @@ from engine.log.files import BaseFile, Prepared, Salt, create_first_segment, nex
 from engine.log.manifest import MANIFEST, Base, Manifest, Seal, Segment
 from engine.log.recovery import (
     PAYLOAD_KINDS,
+    ProgressCallback,
     Recovery,
     Tail,
-    Tell,
     check_empty,
     frames,
+    ignore_progress,
     load_manifest,
     recover,
     remove_temporaries,
     settle,
-    untold,
 )
 from engine.storage import Handle, Storage
 
@@ -67,7 +67,7 @@ _random_salt: Salt = partial(secrets.randbits, 32)
 
 
 class Batch(NamedTuple):
-    """Frames for one write: they lie at positions `start` to `upto`, all in one segment."""
+    """Frames for one write: at log positions `start` to `upto`, all in one segment."""
 
     start: int
     upto: int
@@ -124,17 +124,17 @@ class Log:
         *,
         reserve_bytes: int = RESERVE_BYTES,
         salt: Salt = _random_salt,
-        tell: Tell = untold,
+        on_progress: ProgressCallback = ignore_progress,
     ) -> "Log":
-        """Lock the directory and recover its log, or begin one where there is none. `tell` hears now and then
-        how many bytes have been verified, and of how many.
+        """Lock the directory and recover its log, or begin one where there is none. `on_progress`
+        gets the number of verified bytes and the total, now and then.
 
         Raises `StorageLockedError` (another process), `StorageRefusedError` (the directory) or
         `LogRefusedError` (the files), and lets go of the lock then.
         """
         storage.lock()
         try:
-            return cls._open(storage, reserve_bytes, salt, tell)
+            return cls._open(storage, reserve_bytes, salt, on_progress)
         except OSError as error:
             storage.unlock()
             raise LogRefusedError(error.filename or "data directory", error.strerror or str(error)) from error
@@ -143,7 +143,7 @@ class Log:
             raise
 
     @classmethod
-    def _open(cls, storage: Storage, reserve_bytes: int, salt: Salt, tell: Tell) -> "Log":
+    def _open(cls, storage: Storage, reserve_bytes: int, salt: Salt, on_progress: ProgressCallback) -> "Log":
         manifest = load_manifest(storage)
         if manifest is None:
             # A manifest comes before any file, so that files without one can always be refused.
@@ -154,7 +154,7 @@ class Log:
             segment = create_first_segment(storage, next_number(storage, manifest), salt())
             manifest = Manifest(None, (segment,))
             storage.replace(MANIFEST, [manifest.encode()])
-        recovery, tail, recovered = recover(storage, manifest, tell)
+        recovery, tail, recovered = recover(storage, manifest, on_progress)
         handle = settle(storage, manifest, recovered, tail)
         if recovered != manifest:
             storage.replace(MANIFEST, [recovered.encode()])
@@ -281,7 +281,7 @@ class Log:
             raise LogPoisonedError(self.poisoned)
 
     def _poison(self, what: str, segment: Segment, error: BaseException) -> LogPoisonedError:
-        """Remember the first failure. Nothing is tried again: a second sync may succeed and lie."""
+        """Remember the first failure. Never retry: a second sync may succeed although data was lost."""
         self.poisoned = self.poisoned or f"{what} of {segment.name} failed: {error}"
         return LogPoisonedError(self.poisoned)
 
@@ -360,7 +360,7 @@ class Log:
     def install_base(self, base: Base) -> None:
         """Let the manifest name the base instead of what is before it, then remove that. Blocks.
 
-        After an `OSError` nobody knows which manifest the disk has. Both are good, as long as no file goes
+        After an `OSError` either manifest may be on disk. Both are good, as long as no file goes
         that either names.
         """
         old = self._manifest

@@ -1,6 +1,6 @@
 """Recovery: from the files of a directory to a log that can be read and written, or a refusal.
 
-Knows: how to tell a torn tail, which a crash leaves, from damage to what was safe.
+Knows: how to on_progress a torn tail, which a crash leaves, from damage to what was safe.
 Must never know: what payloads mean.
 
 Everything is verified before anything is changed. A power cut tears only what was not synced, and every frame
@@ -46,11 +46,11 @@ from engine.storage import TEMPORARY, Handle, Storage
 _OWN_TEMPORARY = re.compile(rf"(?:manifest|segment-\d+\.weir\.torn-\d+(?:\.\d+)?){re.escape(TEMPORARY)}")
 
 
-Tell = Callable[[int, int], None]  # hears how many bytes are done, and of how many
+ProgressCallback = Callable[[int, int], None]  # (bytes done, bytes in all)
 _frames_a_tell = 4096
 
 
-def untold(_done_bytes: int, _total_bytes: int) -> None:
+def ignore_progress(_done_bytes: int, _total_bytes: int) -> None:
     """Report no progress."""
 
 
@@ -88,9 +88,11 @@ class Tail(NamedTuple):
 
 
 class _Survey:
-    """What the verified frames of one file amount to. `tell` hears now and then how far it has come."""
+    """The sum of the verified frames of one file. Calls `on_progress` now and then."""
 
-    def __init__(self, storage: Storage, file: Base | Segment, tell: Callable[[int], object] = bool) -> None:
+    def __init__(
+        self, storage: Storage, file: Base | Segment, on_progress: Callable[[int], object] = bool
+    ) -> None:
         self.frames = 0
         self.reservation_ms = 0
         self.last: Frame | None = None
@@ -112,7 +114,7 @@ class _Survey:
                 self.has_stop = frame.checksum == file.stop.checksum
             self._before_last, self.last = self.last, frame
             if not frame.sequence % _frames_a_tell:
-                tell(frame.end)
+                on_progress(frame.end)
 
     @property
     def length(self) -> int:
@@ -162,7 +164,9 @@ def load_manifest(storage: Storage) -> Manifest | None:
     return None
 
 
-def recover(storage: Storage, manifest: Manifest, tell: Tell = untold) -> tuple[Recovery, Tail, Manifest]:
+def recover(
+    storage: Storage, manifest: Manifest, on_progress: ProgressCallback = ignore_progress
+) -> tuple[Recovery, Tail, Manifest]:
     """Verify every file of the log, then cut a torn tail. Return the manifest of what was found, too: it
     names the segments that go on where the given one ends.
 
@@ -173,7 +177,7 @@ def recover(storage: Storage, manifest: Manifest, tell: Tell = untold) -> tuple[
     total = sum(storage.size(file.name) for file in manifest.files())
     for file in manifest.files():
         done = sum(survey.length for survey in surveys.values())
-        surveys[file.name] = _Survey(storage, file, partial(_tell_more, tell, done, total))
+        surveys[file.name] = _Survey(storage, file, partial(_report_more, on_progress, done, total))
         _check_sealed(file, surveys[file.name])
         _check_stopped(file, surveys[file.name])
     found = _with_followers(storage, manifest, surveys)
@@ -200,8 +204,8 @@ def recover(storage: Storage, manifest: Manifest, tell: Tell = untold) -> tuple[
     return recovery, tail, found
 
 
-def _tell_more(tell: Tell, done: int, total: int, more: int) -> None:
-    tell(done + more, total)
+def _report_more(on_progress: ProgressCallback, done: int, total: int, more: int) -> None:
+    on_progress(done + more, total)
 
 
 def _adopted_lengths(manifest: Manifest, found: Manifest) -> list[tuple[str, int]]:

@@ -1,7 +1,7 @@
 """A log mended as far as its files prove it: for `weir log repair`.
 
 Knows: what to do about each way in which a start refuses, and when there is nothing to be done.
-Must never know: what payloads mean, who is asked first.
+Must never know: what payloads mean, and who confirms a step.
 
 `plan` looks and gives the next step, `carry_out` does it; so on until there is none. The prefix of the log
 that is kept is always one that the chain proves: a start from it is a start from an earlier moment.
@@ -59,7 +59,7 @@ def plan(storage: Storage) -> Step | None:
 
 
 def carry_out(storage: Storage, step: Step, payloads: Sequence[bytes], now_ms: int) -> None:
-    """Do a step that was planned. `payloads` tell readers of a log that has lost something (`new_life`).
+    """Do a step that was planned. `payloads` (see `new_life`) inform readers that the log has lost entries.
 
     Raises StorageLockedError, LogRefusedError where the directory has changed since it was planned, OSError.
     """
@@ -249,7 +249,7 @@ class _Lost:
         self.bytes = self.frames = self.reserved_ms = 0
 
     def add(self, name: str, offset: int) -> None:
-        """Count what is behind `offset`: all bytes, and the frames whose headers can be told."""
+        """Count what is behind `offset`: all bytes, and the frames whose headers can be recognised."""
         read, size = partial(self._view.read, name), self._view.size(name)
         self.bytes += size - offset
         for header in headers_beyond(read, size, file_salt(read), offset):

@@ -1,7 +1,7 @@
-"""What a repair does, one step at a time; each tells first, and may be stopped anywhere.
+"""The steps of a repair. Each step describes itself first, and may be stopped anywhere.
 
 Knows: the order of writing, naming and forgetting that a crash may interrupt.
-Must never know: how it was found out that a step is needed, who is asked first.
+Must never know: why a step is needed, and who confirms it.
 
 Nothing is deleted: what is given up stays beside the log under another name. What keeps everything (a torn
 tail, bytes too many, a lost manifest) is done in place. What gives frames up is done beside: the prefix that

@@ -88,7 +88,7 @@ class View(Storage):
 
     @classmethod
     def of(cls, storage: Storage) -> "View":
-        """Hold all files of the log in `storage`, whatever a running server does meanwhile.
+        """Hold all files of the log in `storage` open, so that a running server may replace them meanwhile.
 
         They fit together if the manifest did not change while they were opened, for files go only after a
         manifest without them. Their lengths are taken from the newest to the oldest, for a segment gets its
@@ -194,7 +194,7 @@ def _manifest(storage: Storage) -> bytes | None:
 
 
 def _hold(storage: Storage, names: list[str]) -> _Held:
-    """Open what is there; what has gone meanwhile was either replaced, or is missed by whoever needs it."""
+    """Open the files that exist. A missing one was replaced meanwhile, or its reader reports it."""
     held = _Held({}, {})
     try:
         for name in names:

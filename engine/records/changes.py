@@ -16,7 +16,14 @@ import msgspec
 
 from engine.groups import Consumer, Group, Policy
 from engine.idempotency import IdempotencyTable
-from engine.keyspace import GENERATION_BYTES, Answer, Key, Keyspace, PublishAnswer, Retention
+from engine.keyspace import (
+    GENERATION_BYTES,
+    IdempotentPublishReply,
+    IdempotentReply,
+    Key,
+    Keyspace,
+    Retention,
+)
 from engine.memory import Footprint
 
 # How `engine.records.payload` writes a field that MessagePack has no form for.
@@ -30,7 +37,7 @@ IdsInTexts = Annotated[Sequence[int], "in the texts"]
 ANSWER_AGE_MS_MAX: Final = 24 * 3600 * 1000
 ANSWERS_MAX: Final = 10_000
 
-A = TypeVar("A", Answer, PublishAnswer)
+A = TypeVar("A", IdempotentReply, IdempotentPublishReply)
 
 
 def _remember(answers: dict[str, A], key: str, answer: A, footprint: Footprint) -> None:
@@ -179,7 +186,7 @@ class Describe(Record, frozen=True):
             self.max_len, self.max_age_ms, self.max_bytes, self.keep_unacknowledged, self.keep_unarchived
         )
         key.archived_up_to = self.archived_up_to
-        keyspace.tended[self.stream] = None
+        keyspace.maintained[self.stream] = None
 
 
 class CreateGroup(Record, frozen=True):
@@ -317,8 +324,8 @@ class Produce(Record, frozen=True):
     id: Id
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].productions.record(self.producer, self.key, self.id)
-        keyspace.tended[self.stream] = None
+        keyspace.keys[self.stream].idempotency_table.record(self.producer, self.key, self.id)
+        keyspace.maintained[self.stream] = None
 
 
 class RepeatProduction(Record, frozen=True):
@@ -328,7 +335,7 @@ class RepeatProduction(Record, frozen=True):
     stream: str
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].productions.duplicates += 1
+        keyspace.keys[self.stream].idempotency_table.duplicates += 1
 
 
 class ConfigureProductions(Record, frozen=True):
@@ -338,7 +345,7 @@ class ConfigureProductions(Record, frozen=True):
     maxsize: int
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].productions.configure(self.duration_s, self.maxsize)
+        keyspace.keys[self.stream].idempotency_table.configure(self.duration_s, self.maxsize)
 
 
 class ForgetProductions(Record, frozen=True):
@@ -350,7 +357,7 @@ class ForgetProductions(Record, frozen=True):
     count: int
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].productions.forget(self.producer, self.count)
+        keyspace.keys[self.stream].idempotency_table.forget(self.producer, self.count)
 
 
 class RememberAnswer(Record, frozen=True):
@@ -367,8 +374,10 @@ class RememberAnswer(Record, frozen=True):
 
     def apply(self, keyspace: Keyspace) -> None:
         key = keyspace.keys[self.stream]
-        _remember(key.answers, self.key, Answer(self.digest, tuple(self.ids), self.at_ms), key.footprint)
-        keyspace.tended[self.stream] = None
+        _remember(
+            key.answers, self.key, IdempotentReply(self.digest, tuple(self.ids), self.at_ms), key.footprint
+        )
+        keyspace.maintained[self.stream] = None
 
 
 class PublishChunk(Record, frozen=True):
@@ -410,7 +419,7 @@ class SetPolicy(Record, frozen=True):
         keyspace.keys[self.stream].groups[self.group].policy = Policy(
             self.dead_letter_stream, self.max_deliveries, self.ack_timeout_ms, self.consumer_timeout_ms
         )
-        keyspace.tended[self.stream] = None
+        keyspace.maintained[self.stream] = None
 
 
 class RememberPublish(Record, frozen=True):
@@ -427,7 +436,7 @@ class RememberPublish(Record, frozen=True):
     def apply(self, keyspace: Keyspace) -> None:
         rest = iter(self.ids)
         streams = [(name, tuple(islice(rest, n))) for name, n in zip(self.names, self.counts, strict=True)]
-        answer = PublishAnswer(self.digest, tuple(streams), self.at_ms)
+        answer = IdempotentPublishReply(self.digest, tuple(streams), self.at_ms)
         _remember(keyspace.answers, self.key, answer, keyspace.memory.shared)
 
 

@@ -25,12 +25,12 @@ class RestoreStream(Record, frozen=True):
     max_deleted_id: Id
     removed_upto: Id
     entries_added: int
-    productions: tuple[int, int, int, int]
+    idempotency_table: tuple[int, int, int, int]
 
     def apply(self, keyspace: Keyspace) -> None:
-        duration_s, maxsize, added, duplicates = self.productions
+        duration_s, maxsize, added, duplicates = self.idempotency_table
         key = Key(self.generation, IdempotencyTable(duration_s, maxsize))
-        key.productions.added, key.productions.duplicates = added, duplicates
+        key.idempotency_table.added, key.idempotency_table.duplicates = added, duplicates
         key.stream.first_id, key.stream.last_live_id = self.first_id, self.last_live_id
         key.stream.last_id, key.stream.max_deleted_id = self.last_id, self.max_deleted_id
         key.stream.removed_upto, key.stream.entries_added = self.removed_upto, self.entries_added
@@ -114,5 +114,5 @@ class RestoreProduction(Record, frozen=True):
     id: Id
 
     def apply(self, keyspace: Keyspace) -> None:
-        keyspace.keys[self.stream].productions.restore(self.producer, self.key, self.id)
-        keyspace.tended[self.stream] = None
+        keyspace.keys[self.stream].idempotency_table.restore(self.producer, self.key, self.id)
+        keyspace.maintained[self.stream] = None

@@ -1,7 +1,7 @@
 """A snapshot: the keyspace as records that make an empty one equal to it, read while it goes on changing.
 
 Knows: everything that is in a keyspace, nothing left out; what has to be kept of a stream before it changes.
-Must never know: files, frames, who asks, and how fast.
+Must never know: files, frames, and how fast it is read.
 
 Taking one costs a copy of the lists of streams and of producers. A stream is held when its turn comes, or
 when a command is about to change it, whichever is first: by reference to blocks that are copied before they
@@ -19,7 +19,14 @@ from zstandard import ZstdCompressor
 from engine import entries
 from engine.blocks import Snapshot
 from engine.groups import Group, Pending, Policy
-from engine.keyspace import SETTINGS_DEFAULT, Answer, Key, Keyspace, PublishAnswer, Retention
+from engine.keyspace import (
+    SETTINGS_DEFAULT,
+    IdempotentPublishReply,
+    IdempotentReply,
+    Key,
+    Keyspace,
+    Retention,
+)
 from engine.nodes import OpenNode, SealedNode, Text, new_compressor
 from engine.producers import HeldProducer
 from engine.records.changes import (
@@ -54,8 +61,8 @@ class _HeldStream(NamedTuple):
     before: list[Record]
     nodes: Snapshot[SealedNode]
     opened: list[Record]
-    productions: list[tuple[bytes, dict[bytes, int]]]
-    answers: dict[str, Answer]
+    idempotency_table: list[tuple[bytes, dict[bytes, int]]]
+    answers: dict[str, IdempotentReply]
     groups: "list[_HeldGroup]"
 
 
@@ -127,7 +134,7 @@ def _chunks(held: Sequence[HeldProducer]) -> Iterator[PublishChunk]:
                 yield PublishChunk(producer.name, epoch, number, answer)
 
 
-def _remembered(key: str, answer: PublishAnswer) -> RememberPublish:
+def _remembered(key: str, answer: IdempotentPublishReply) -> RememberPublish:
     counts = [len(given) for _, given in answer.streams]
     every = [entry_id for _, given in answer.streams for entry_id in given]
     return RememberPublish(
@@ -139,7 +146,7 @@ def _remembered(key: str, answer: PublishAnswer) -> RememberPublish:
 
 
 def _hold_stream(name: str, key: Key) -> _HeldStream:
-    stream, kept = key.stream, key.productions
+    stream, kept = key.stream, key.idempotency_table
     before: list[Record] = [
         RestoreStream(
             name, key.generation, stream.first_id, stream.last_live_id, stream.last_id, stream.max_deleted_id,
@@ -150,9 +157,11 @@ def _hold_stream(name: str, key: Key) -> _HeldStream:
     if key.retention != Retention() or key.archived_up_to:
         before.append(Describe(name, *key.retention, key.archived_up_to))
     opened: list[Record] = [] if stream.open is None else [_restore_open(name, stream.open)]
-    productions = [(producer, keys.copy()) for producer, keys in kept.producers.items()]
+    idempotency_table = [(producer, keys.copy()) for producer, keys in kept.producers.items()]
     groups = [_hold_group(name, group_name, group) for group_name, group in sorted(key.groups.items())]
-    return _HeldStream(name, before, stream.nodes.snapshot(), opened, productions, key.answers.copy(), groups)
+    return _HeldStream(
+        name, before, stream.nodes.snapshot(), opened, idempotency_table, key.answers.copy(), groups
+    )
 
 
 def _hold_group(stream: str, name: str, group: Group) -> _HeldGroup:
@@ -165,7 +174,7 @@ def _hold_group(stream: str, name: str, group: Group) -> _HeldGroup:
 
 def _restore_open(name: str, node: OpenNode) -> RestoreOpenNode:
     texts = tuple(
-        entries.blanked(text) if node.deleted >> place & 1 else text for place, text in enumerate(node.stored)
+        entries.blank(text) if node.deleted >> place & 1 else text for place, text in enumerate(node.stored)
     )
     return RestoreOpenNode(name, texts, tuple(node.ids), _mask_bytes(node.deleted))
 
@@ -178,7 +187,7 @@ def _records_of(held: _HeldStream, compressor: ZstdCompressor) -> Iterator[Recor
     for node in held.nodes.values():
         yield _restore_node(held.name, node, compressor)
     yield from held.opened
-    for producer, keys in held.productions:
+    for producer, keys in held.idempotency_table:
         for key, entry_id in keys.items():
             yield RestoreProduction(held.name, producer, key, entry_id)
     for answer_key, answer in held.answers.items():
@@ -196,7 +205,7 @@ def _restore_node(name: str, node: SealedNode, compressor: ZstdCompressor) -> Re
     if node.deleted:
         live = [each for place, each in enumerate(node.texts()) if not node.deleted >> place & 1]
         text = Text(b",".join(live))
-    return RestoreNode(name, node.first, node.last, node.count, node.live, b"", text.packed(compressor))
+    return RestoreNode(name, node.first, node.last, node.count, node.live, b"", text.compress(compressor))
 
 
 def _restore_pending(stream: str, group: _HeldGroup) -> Iterator[RestorePending]:

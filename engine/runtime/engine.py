@@ -4,7 +4,7 @@ Knows: one turn after the other, whom to wake, and that nothing leaves before th
 is safe.
 Must never know: what any command means, where commands come from, frames.
 
-    execute() → turn: change state, stage one frame, serve parked reads → wait for the log → the answer
+    execute() → turn: change state, stage one frame, serve blocked reads → wait for the log → the answer
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Final, Self
 from engine import errors
 from engine.clock import Clock
 from engine.commands import Command, Maintain, XReadGroup
-from engine.commands.execution import Blocked, Unfinished, is_ready, parked_read
+from engine.commands.execution import Blocked, Unfinished, block_group_read, is_ready
 from engine.commands.planning import durable_queue
 from engine.errors import EngineError
 from engine.keyspace import CAPS_DEFAULT, Caps, Keyspace
@@ -23,13 +23,13 @@ from engine.log import Log, Recovery
 from engine.log.leftovers import remove_leftovers
 from engine.memory import Memory
 from engine.replies import GroupRead, Reply
-from engine.runtime.loading import Progress, no_progress, recovered
+from engine.runtime.loading import Progress, no_progress, recover
 from engine.runtime.packing import Packer
 from engine.runtime.resident import resident_bytes
 from engine.runtime.rewriting import GROWTH_DEFAULT, Growth, Rewriter, Rewritten
-from engine.runtime.turns import Ran, Turns
+from engine.runtime.turns import TurnResult, Turns
 from engine.runtime.unsynced import UnsyncedPositions
-from engine.runtime.waits import Served, Waits
+from engine.runtime.waits import WaitResult, Waits
 from engine.runtime.writer import Fsync, LogFigures, Writer
 from engine.storage import Storage
 from engine.storage.file import FileStorage
@@ -63,23 +63,23 @@ class Engine:
         self._clock = clock
         self._writer = Writer(log, fsync)
         # Under `no` it is unknown when written bytes are on disk.
-        self._volatile = None if fsync == "no" else UnsyncedPositions()
-        if self._volatile is not None:
-            keyspace.unsynced_from = self._volatile.lowest
-            self._writer.on_sync_begins = self._volatile.sync_begins
+        self._unsynced = None if fsync == "no" else UnsyncedPositions()
+        if self._unsynced is not None:
+            keyspace.unsynced_from = self._unsynced.lowest
+            self._writer.on_sync_begins = self._unsynced.begin_sync
             self._writer.on_synced = self._synced
         self._rewriter = Rewriter(keyspace, self._writer, clock, growth)
         self._packer = Packer(keyspace, clock)
-        self._turns = Turns(keyspace, self._writer, clock, self._packer, self._volatile)
+        self._turns = Turns(keyspace, self._writer, clock, self._packer, self._unsynced)
         self._turns.on_broken = self._break_down
         self._waits = Waits(keyspace, self._turns, clock)
         # Returns the (group, consumer) pairs of a stream that are connected without a blocked read, so that
         # they are not expired as silent.
-        self.attended: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
+        self.active_readers: Callable[[str], Collection[tuple[str, str]]] = lambda _: ()
         self._housekeeping: asyncio.TimerHandle | None = None
-        # What went wrong in a turn that had changed something, and who is told.
+        # The error of a turn that had already changed something, and the callback that gets it.
         self._fault: BaseException | None = None
-        self._tell_fault: Callable[[BaseException], None] | None = None
+        self._on_fault: Callable[[BaseException], None] | None = None
         self._finishing: asyncio.Task[None] | None = None
         self._started_ms = 0
 
@@ -92,14 +92,14 @@ class Engine:
         fsync: Fsync = "everysec",
         caps: Caps = CAPS_DEFAULT,
         growth: Growth = GROWTH_DEFAULT,
-        tell: Progress = no_progress,
+        on_progress: Progress = no_progress,
     ) -> "Engine":
-        """Recover the log in directory `data` (None: in memory, for tests) and load it. Blocks. `tell` hears
-        now and then, in the calling thread, how far it is.
+        """Recover the log in directory `data` (None: in memory, for tests) and load it. Blocks. Calls
+        `on_progress` now and then, in the calling thread.
 
         Raises what `Log.open` raises, and `LogRefusedError` for frames that make no sense together.
         """
-        storage, log, keyspace = recovered(data, caps, tell)
+        storage, log, keyspace = recover(data, caps, on_progress)
         keyspace.floor_ms = log.recovery.floor_ms
         engine = cls(storage, log, keyspace, clock, fsync, growth)
         # Until everything was read, nothing in the directory was known to be needless.
@@ -110,7 +110,7 @@ class Engine:
         """Begin the work that time brings: syncs, deadlines, forgetting."""
         self._started_ms = self._clock.wall_ms()
         self._writer.start()
-        self._keep_house()
+        self._keep_maintaining()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -165,7 +165,7 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """How many reads are parked."""
+        """How many reads are blocked."""
         return len(self._waits)
 
     @property
@@ -178,31 +178,31 @@ class Engine:
         return self._writer.figures()
 
     @property
-    def on_buried(self) -> Callable[[Sequence[tuple[str, str, int, str]]], None] | None:
+    def on_dead_lettered(self) -> Callable[[Sequence[tuple[str, str, int, str]]], None] | None:
         """Called after a turn that made dead letters: stream, group, ID and reason of each."""
-        return self._turns.on_buried
+        return self._turns.on_dead_lettered
 
-    @on_buried.setter
-    def on_buried(self, call: Callable[[Sequence[tuple[str, str, int, str]]], None] | None) -> None:
-        self._turns.on_buried = call
+    @on_dead_lettered.setter
+    def on_dead_lettered(self, call: Callable[[Sequence[tuple[str, str, int, str]]], None] | None) -> None:
+        self._turns.on_dead_lettered = call
 
-    def when_log_fails(self, tell: Callable[[str], None]) -> None:
+    def when_log_fails(self, callback: Callable[[str], None]) -> None:
         """Tell once that the log has failed, and why: at once where it has. It is read-only then."""
-        self._writer.tell_failure(tell)
+        self._writer.call_when_failed(callback)
 
-    def when_full(self, tell: Callable[[str | None], None]) -> None:
+    def when_full(self, callback: Callable[[str | None], None]) -> None:
         """Tell why the disk has no room, each time that it begins to refuse writes; and None with the next
         write that it has room for.
         """
-        self._writer.on_full = tell
+        self._writer.on_full = callback
 
-    def when_faulty(self, tell: Callable[[BaseException], None]) -> None:
+    def when_faulty(self, callback: Callable[[BaseException], None]) -> None:
         """Tell once what went wrong in a turn that had changed something, at once where it has happened: then
         `finish_turns`, `abandon`, `free`, open another.
         """
-        self._tell_fault = tell
+        self._on_fault = callback
         if self._fault is not None:
-            tell(self._fault)
+            callback(self._fault)
 
     @property
     def memory(self) -> Memory:
@@ -220,13 +220,13 @@ class Engine:
     ) -> Reply:
         """Run `command` and give its reply once that may leave; with `synced` once it is on disk.
 
-        A read with `block_ms` waits. Cancelled while it is parked it receives nothing, and nothing is
-        delivered to it; once it was served, and only waits for the log, what it was given stays pending.
-        `until`, once done, ends a wait as its time would: who cannot afford to miss what was given uses that.
+        A read with `block_ms` waits. If it is cancelled while it is blocked, nothing is delivered. If it is
+        cancelled later, while it waits for the log, the delivered entries stay pending. A caller that must
+        not lose them uses `until`: once done, it ends the wait like a timeout.
         Raises EngineError.
         """
-        if self._waits.serving.must_come_behind((command,)):
-            await self._waits.serving.come_behind()
+        if self._waits.serving.must_wait_behind((command,)):
+            await self._waits.serving.wait_behind()
         ran = self._run((command,))
         reply: Reply | Blocked | Unfinished | EngineError = ran.replies[0]
         position = ran.position
@@ -248,8 +248,8 @@ class Engine:
 
         A refusal stands in the place of its reply and does not end the transaction.
         """
-        if self._waits.serving.must_come_behind(commands):
-            await self._waits.serving.come_behind()
+        if self._waits.serving.must_wait_behind(commands):
+            await self._waits.serving.wait_behind()
         ran = self._run(commands, together=True)
         if synced or ran.position > self._writer.safe_upto:
             await self._writer.safe(ran.position, synced=synced)
@@ -262,11 +262,11 @@ class Engine:
         What refuses the whole is the only reply then: `storage_failed`, `storage_full`, `draining`,
         `restarting`, `internal`.
         """
-        if self._waits.serving.must_come_behind(commands):
+        if self._waits.serving.must_wait_behind(commands):
             self._waits.serving.serve_all_groups()
         together = len(commands) != 1
         if not together:
-            commands = (commands[0].unblocked(),)
+            commands = (commands[0].to_nonblocking(),)
         # Behind them: one of their turns may have failed.
         try:
             ran = self._run(commands, together=together)
@@ -279,7 +279,7 @@ class Engine:
         elif self._writer.is_safe(ran.position, synced=synced):
             done(ran.replies)
         else:
-            self._writer.tell(ran.position, ran.replies, done, synced=synced)
+            self._writer.answer(ran.position, ran.replies, done, synced=synced)
 
     def read(
         self, command: XReadGroup, done: Done, until: asyncio.Future[None], *, going_on: bool = False
@@ -290,8 +290,8 @@ class Engine:
         `going_on` is for a reader that reads on when it has been given something: it was seen then, so there
         is nothing to log unless something more is there for it.
         """
-        if self._waits.serving.must_come_behind((command,)):
-            let_in = asyncio.ensure_future(self._waits.serving.come_behind())
+        if self._waits.serving.must_wait_behind((command,)):
+            let_in = asyncio.ensure_future(self._waits.serving.wait_behind())
             let_in.add_done_callback(lambda _: self._read(command, done, until, going_on=False))
         else:
             self._read(command, done, until, going_on=going_on)
@@ -302,36 +302,36 @@ class Engine:
         try:
             self._turns.admit((command,))
             going_on = going_on and command.block_ms is not None
-            reply = parked_read(command) if going_on else GroupRead(())
+            reply = block_group_read(command) if going_on else GroupRead(())
             if not isinstance(reply, Blocked) or is_ready(self._keyspace, reply, self._clock.wall_ms()):
                 ran = self._run((command,))
                 reply, position = ran.replies[0], ran.position
             if isinstance(reply, Blocked):
-                self._waits.call_when_served(reply, lambda served: self._tell(served, done), until)
+                self._waits.call_when_served(reply, lambda served: self._answer(served, done), until)
                 return
         except EngineError as refusal:
             reply = refusal
         except Exception as error:  # noqa: BLE001 - the reader gets an answer in any case
             reply = _unexpected("a read failed", error)
         assert not isinstance(reply, Unfinished), "reads take one turn"
-        self._tell(Served(reply, position), done)
+        self._answer(WaitResult(reply, position), done)
 
-    def _tell(self, served: Served, done: Done) -> None:
+    def _answer(self, served: WaitResult, done: Done) -> None:
         """Call back when the reply may leave, never before this turn is over."""
         if self._writer.is_safe(served.position):
             asyncio.get_running_loop().call_soon(done, [served.reply])
         else:
-            self._writer.tell(served.position, [served.reply], done)
+            self._writer.answer(served.position, [served.reply], done)
 
     def _run(
         self, commands: Sequence[Command], *, before: Unfinished | None = None, together: bool = False
-    ) -> Ran:
+    ) -> TurnResult:
         """Run a turn, and serve the reads that it wakes."""
         ran = self._turns.run(commands, so_far=None if before is None else before.so_far, together=together)
         self._waits.serving.serve(ran.turn.signalled, ran.turn.now_ms)
         return ran
 
-    async def _further_turns(self, command: Command, reply: Unfinished) -> Served:
+    async def _further_turns(self, command: Command, reply: Unfinished) -> WaitResult:
         """Run what one turn was not enough for to its end, with others' turns between."""
         while True:
             await asyncio.sleep(0)
@@ -339,7 +339,7 @@ class Engine:
             further: Reply | Blocked | Unfinished | EngineError = ran.replies[0]
             if not isinstance(further, Unfinished):
                 assert not isinstance(further, Blocked), "reads take one turn"
-                return Served(further, ran.position)
+                return WaitResult(further, ran.position)
             reply = further
 
     async def _rest(self, command: Command, reply: Unfinished, *, synced: bool) -> Reply | EngineError:
@@ -354,36 +354,36 @@ class Engine:
             return _unexpected("a command in several turns failed", error)
 
     def _synced(self, durable_upto: int) -> None:
-        """Serve those who wait for what is on disk."""
-        assert self._volatile is not None, "it is told of syncs where it counts on them"
-        grown = self._volatile.synced(durable_upto)
+        """Serve the reads that wait for entries on disk."""
+        assert self._unsynced is not None, "syncs are reported only when positions are tracked"
+        grown = self._unsynced.note_synced(durable_upto)
         self._waits.serving.serve({durable_queue(stream): None for stream in grown}, self._clock.wall_ms())
 
     # --- housekeeping ---------------------------------------------------------------------------------------
 
-    def _keep_house(self) -> None:
+    def _keep_maintaining(self) -> None:
         delay = _HOUSEKEEPING_INTERVAL_S
         self.memory.observe(resident_bytes())
         try:
-            if (self._keyspace.tended or self._keyspace.answers) and self._tend():
+            if (self._keyspace.maintained or self._keyspace.answers) and self._maintain():
                 # A bounded turn each, with others' turns between.
                 delay = 0.0
             elif self._keyspace.free_some():
                 delay = 0.0
         finally:
             if self._turns.shut is None:
-                self._housekeeping = asyncio.get_running_loop().call_later(delay, self._keep_house)
+                self._housekeeping = asyncio.get_running_loop().call_later(delay, self._keep_maintaining)
         self._rewriter.begin_if_due()
         self._packer.begin()
 
-    def _tend(self) -> bool:
+    def _maintain(self) -> bool:
         """Do what time has brought; whether there is more of it."""
         command = Maintain(waiting=self._readers, since_ms=self._started_ms)
         return self._waits.run_unasked(command) is True
 
     def _readers(self, stream: str) -> Collection[tuple[str, str]]:
         """Which (group, consumer) wait for entries of the stream, or for room for them."""
-        return {*self._waits.readers(stream), *self.attended(stream)}
+        return {*self._waits.readers(stream), *self.active_readers(stream)}
 
     # --- a fault --------------------------------------------------------------------------------------------
 
@@ -395,8 +395,8 @@ class Engine:
         # Behind the turn, which may be one of many that are run again right now.
         self._finishing = asyncio.ensure_future(self._finish_turns())
         self._fault = fault
-        if self._tell_fault is not None:
-            self._tell_fault(fault)
+        if self._on_fault is not None:
+            self._on_fault(fault)
 
     async def _finish_turns(self) -> None:
         await self._writer.finish_turns()

@@ -27,13 +27,13 @@ def no_progress(_step: str, _done_bytes: int, _total_bytes: int) -> None:
     """Report no progress."""
 
 
-def recovered(data: Path | Storage | None, caps: Caps, tell: Progress) -> tuple[Storage, Log, Keyspace]:
+def recover(data: Path | Storage | None, caps: Caps, on_progress: Progress) -> tuple[Storage, Log, Keyspace]:
     """A directory, its log, and what that makes; where it is refused nothing stays open. Blocks."""
     storage = _storage_of(data)
-    log = Log.open(storage, tell=partial(tell, "checking"))
+    log = Log.open(storage, on_progress=partial(on_progress, "checking"))
     keyspace = Keyspace(caps=caps)
     try:
-        _load(keyspace, log, tell)
+        _load(keyspace, log, on_progress)
     except BaseException:
         log.close(clean=False)
         if isinstance(storage, FileStorage):
@@ -42,13 +42,13 @@ def recovered(data: Path | Storage | None, caps: Caps, tell: Progress) -> tuple[
     return storage, log, keyspace
 
 
-def _load(keyspace: Keyspace, log: Log, tell: Progress) -> None:
+def _load(keyspace: Keyspace, log: Log, on_progress: Progress) -> None:
     """Apply every payload of the log. Raises LogRefusedError for one that makes no sense."""
     done = 0
     for number, payload in enumerate(log.replay(), 1):
         done += len(payload)
         if not number % _PAYLOADS_A_TELL:
-            tell("loading", done, log.recovery.bytes)
+            on_progress("loading", done, log.recovery.bytes)
         try:
             replay(keyspace, payload)
         except (ValueError, LookupError, AssertionError) as error:
@@ -62,14 +62,14 @@ def _load(keyspace: Keyspace, log: Log, tell: Progress) -> None:
 
 
 def _pack(texts: Sequence[Text]) -> None:
-    for text, small in zip(texts, packed(texts), strict=True):
+    for text, small in zip(texts, pack(texts), strict=True):
         text.keep_packed(small)
 
 
-def packed(texts: Sequence[Text]) -> list[bytes]:
+def pack(texts: Sequence[Text]) -> list[bytes]:
     """Each text compressed. May be called from any thread."""
     compressor = new_compressor()
-    return [text.packed(compressor) for text in texts]
+    return [text.compress(compressor) for text in texts]
 
 
 def _storage_of(data: Path | Storage | None) -> Storage:

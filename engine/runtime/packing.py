@@ -10,9 +10,9 @@ from typing import Final
 from engine.clock import Clock
 from engine.keyspace import Keyspace
 from engine.nodes import Text
-from engine.runtime.loading import packed
+from engine.runtime.loading import pack
 
-# After a failure, as for want of memory: by then somebody may have given some back.
+# The pause after a failure, such as a lack of memory, which may be available again then.
 RETRY_S: Final = 10.0
 
 
@@ -46,14 +46,14 @@ class Packer:
         try:
             while self._keyspace.cold:
                 texts, self._keyspace.cold = self._keyspace.cold, []
-                small = await loop.run_in_executor(self._thread, packed, texts)
+                small = await loop.run_in_executor(self._thread, pack, texts)
                 for text, one in zip(texts, small, strict=True):
                     text.keep_packed(one)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the texts are as good as before
+        except Exception as error:  # noqa: BLE001 - the texts are unchanged in any case
             self._keyspace.cold[:0] = texts
             self.failures += 1
             self._retry_at = self._clock.monotonic() + RETRY_S
-            told = {"message": "compressing failed, and is tried again later", "exception": error}
-            loop.call_exception_handler(told)
+            context = {"message": "compressing failed, and is tried again later", "exception": error}
+            loop.call_exception_handler(context)
         finally:
             self._packing = None

@@ -64,7 +64,7 @@ class _StoppingError(Exception):
 
 
 class Rewriter:
-    """One rewrite at a time. `last` and `failure` tell how the latest one ended."""
+    """One rewrite at a time. `last` and `failure` are the result of the latest one."""
 
     def __init__(self, keyspace: Keyspace, writer: Writer, clock: Clock, growth: Growth) -> None:
         self.last: Rewritten | None = None
@@ -125,7 +125,7 @@ class Rewriter:
         except _StoppingError:
             raise RewriteFailedError("the engine is being closed") from None
         except Exception as error:
-            # Whatever it is: nobody may be waiting for this rewrite, and the next one would fail alike.
+            # Any exception: this rewrite may have no waiter, and the next one would fail in the same way.
             self.failure = str(error) or repr(error)
             if self.on_failed is not None:
                 self.on_failed(self.failure, self._retry_s)

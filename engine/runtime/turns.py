@@ -1,7 +1,7 @@
-"""Running commands: one way for all doors.
+"""Running commands: one way for all callers.
 
 Knows: when the log has no room for a command, that a turn is one frame, and on which frame a reply depends.
-Must never know: who asked, who waits, what a command means.
+Must never know: callers, waiting reads, what a command means.
 
     run → admit: memory, room in the log │ nothing has changed
         → look up, emit, apply           │ `engine.commands.execution`
@@ -38,10 +38,10 @@ from engine.runtime.writer import Writer
 _FRAME_OVERHEAD_BYTES: Final = 64 << 10
 
 
-class Ran(msgspec.Struct, frozen=True):
+class TurnResult(msgspec.Struct, frozen=True):
     """One turn: a reply or a refusal for each command, and the log position on which they depend.
 
-    Where one command ran alone its reply may be `Parked` or `Unfinished`.
+    Where one command ran alone its reply may be `Blocked` or `Unfinished`.
     """
 
     replies: Sequence[Any]
@@ -65,12 +65,12 @@ class Turns:
         # Called with the error of a turn that failed after it had changed something.
         self.on_broken: Callable[[BaseException], None] = lambda _: None
         # Called after a turn that made dead letters: stream, group, ID and reason of each.
-        self.on_buried: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
+        self.on_dead_lettered: Callable[[Sequence[tuple[str, str, int, str]]], None] | None = None
         self._keyspace = keyspace
         self._writer = writer
         self._clock = clock
         self._packer = packer
-        self._volatile = volatile
+        self._unsynced = volatile
         self._touched = Touched()
         # Whether a call of `_free` is scheduled.
         self._freeing = False
@@ -81,7 +81,7 @@ class Turns:
         *,
         so_far: Any = None,  # noqa: ANN401 - each command has its own
         together: bool = False,
-    ) -> Ran:
+    ) -> TurnResult:
         """Run one command, which may wait or be `Unfinished`, or several together, which may not.
 
         Raises EngineError where all of it is refused: with nothing changed, or as `internal` where the turn
@@ -102,7 +102,7 @@ class Turns:
         except DirtyTurnError as error:
             self._break_down(error)
             raise errors.internal() from None
-        return Ran(replies, position, turn)
+        return TurnResult(replies, position, turn)
 
     def _break_down(self, error: DirtyTurnError) -> None:
         """Memory is ahead of the log: run nothing any more."""
@@ -131,10 +131,10 @@ class Turns:
             position = self._writer.stage(encode(turn.records))
         except Exception as error:
             raise DirtyTurnError from error
-        if self._volatile is not None:
-            self._volatile.staged(turn.records, position)
-        if turn.buried and self.on_buried is not None:
-            self.on_buried(turn.buried)
+        if self._unsynced is not None:
+            self._unsynced.note_staged(turn.records, position)
+        if turn.dead_lettered and self.on_dead_lettered is not None:
+            self.on_dead_lettered(turn.dead_lettered)
         self._touched.note(turn.records, position)
         if turn.auto_ms >= 0:
             self._writer.reserve(turn.auto_ms, turn.now_ms, start)

@@ -5,7 +5,7 @@ Knows: positions of frames, and which stream each has added to. Must never know:
     epochs   (upto 900, {a: 5-0, b: 7-1})     frames before the sync that is under way, together
     fresh    {a: 12-0}                        those since it began, which are for the next one
 
-What was added before the same sync is not told apart: an epoch is on disk when its last frame is. So nothing
+Entries added before the same sync form one epoch, which is on disk when its last frame is. So nothing
 is kept of a frame but its stream and the lowest ID. A stream that is made anew needs no care: its entries
 come in frames behind the one that removed the other.
 """
@@ -18,7 +18,7 @@ from engine.records import Append, Record, SetCounters
 
 
 class UnsyncedPositions:
-    """Told of each frame and of each sync."""
+    """The positions of entries that are not on disk yet, by epoch. Needs to know each frame and sync."""
 
     __slots__ = ("_epochs", "_fresh", "_upto")
 
@@ -27,7 +27,7 @@ class UnsyncedPositions:
         self._fresh: dict[str, int] = {}
         self._upto = 0
 
-    def staged(self, records: Sequence[Record], position: int) -> None:
+    def note_staged(self, records: Sequence[Record], position: int) -> None:
         """A frame of these records ends at `position`."""
         self._upto = position
         for record in records:
@@ -40,16 +40,16 @@ class UnsyncedPositions:
         if lowest < self._fresh.get(stream, ids.ID_MAX + 1):
             self._fresh[stream] = lowest
 
-    def sync_begins(self) -> None:
+    def begin_sync(self) -> None:
         """A sync begins. Frames staged from now on are no part of it, nor are those not yet written."""
         if self._fresh:
             self._epochs.append((self._upto, self._fresh))
             self._fresh = {}
 
-    def synced(self, durable_upto: int) -> list[str]:
+    def note_synced(self, durable_upto: int) -> list[str]:
         """All frames up to there are on disk; the streams of which more is by that."""
         if self._upto <= durable_upto:
-            self.sync_begins()
+            self.begin_sync()
         grown: dict[str, int] = {}
         while self._epochs and self._epochs[0][0] <= durable_upto:
             grown |= self._epochs.popleft()[1]

@@ -1,7 +1,7 @@
-"""Reads that wait: parked, woken, run again, answered or given up.
+"""Reads that wait: blocked, woken, run again, answered or given up.
 
 Knows: deadlines, and that waking a read means running it again. Must never know: frames, when a reply may
-leave, who asked.
+leave, callers.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from engine.waiters import Waiter, WaiterGroup, Waiters
 WAITERS_MAX: Final = 20_000
 
 
-class Served(NamedTuple):
+class WaitResult(NamedTuple):
     """What a read found, and the log position on which that depends."""
 
     reply: Reply | EngineError
     position: int
 
 
-Ticket = Callable[[Served], None]
+Ticket = Callable[[WaitResult], None]
 
 
 class Waits:
@@ -53,12 +53,14 @@ class Waits:
 
     # --- coming ---------------------------------------------------------------------------------------------
 
-    async def wait(self, parked: Blocked, until: asyncio.Future[None] | None) -> Served:
+    async def wait(self, blocked: Blocked, until: asyncio.Future[None] | None) -> WaitResult:
         """Wait until the read is served. `until`, once done, ends the wait as its time would. Cancelled, it
         takes nothing.
         """
-        served: asyncio.Future[Served] = asyncio.get_running_loop().create_future()
-        waiter = self._parked(parked, lambda found: None if served.done() else served.set_result(found))
+        served: asyncio.Future[WaitResult] = asyncio.get_running_loop().create_future()
+        waiter = self._read_or_block(
+            blocked, lambda found: None if served.done() else served.set_result(found)
+        )
         end = partial(self._end_early, waiter)
         if until is not None:
             until.add_done_callback(end)
@@ -69,70 +71,70 @@ class Waits:
                 until.remove_done_callback(end)
             if not waiter.gone:
                 self._waiters.remove(waiter)
-                self._end(parked.command)
+                self._end(blocked.command)
 
-    def call_when_served(self, parked: Blocked, ticket: Ticket, until: asyncio.Future[None]) -> None:
+    def call_when_served(self, blocked: Blocked, ticket: Ticket, until: asyncio.Future[None]) -> None:
         """The same by callback. Raises EngineError where it may not wait."""
 
-        def answer(served: Served) -> None:
+        def answer(served: WaitResult) -> None:
             until.remove_done_callback(end)
             ticket(served)
 
-        waiter = self._parked(parked, answer)
+        waiter = self._read_or_block(blocked, answer)
         end = partial(self._end_early, waiter)
         until.add_done_callback(end)
 
-    def _parked(self, parked: Blocked, ticket: Ticket) -> Waiter[Ticket]:
+    def _read_or_block(self, blocked: Blocked, ticket: Ticket) -> Waiter[Ticket]:
         if self._ending:
             raise errors.closing()
         if len(self._waiters) >= WAITERS_MAX:
             raise errors.too_many_waiters()
-        waiter = Waiter(parked, ticket, self._clock.monotonic() + parked.block_ms / 1000)
-        self._park(waiter)
+        waiter = Waiter(blocked, ticket, self._clock.monotonic() + blocked.block_ms / 1000)
+        self._block(waiter)
         self._set_deadline()
         return waiter
 
-    def _park(self, waiter: Waiter[Ticket]) -> None:
-        lane = self._waiters.park(waiter)
-        if lane is not None:
-            self._look_again(lane)
+    def _block(self, waiter: Waiter[Ticket]) -> None:
+        waiter_group = self._waiters.add(waiter)
+        if waiter_group is not None:
+            self._look_again(waiter_group)
 
     # --- being served ---------------------------------------------------------------------------------------
 
     def _run_again(self, waiter: Waiter[Ticket], _: int) -> dict[str, None]:
-        """Run a parked read again, and answer it or leave it parked; the streams that it signals."""
+        """Run a blocked read again, and answer it or leave it blocked; the streams that it signals."""
         try:
-            ran = self._turns.run((waiter.parked.command,))
+            ran = self._turns.run((waiter.blocked.command,))
         except EngineError as refusal:
             self._answer(waiter, refusal, 0)
             return {}
         reply: Reply | Blocked | Unfinished | EngineError = ran.replies[0]
         assert not isinstance(reply, Unfinished), "reads take one turn"
         if isinstance(reply, Blocked):
-            waiter.parked = reply
-            self._park(waiter)
+            waiter.blocked = reply
+            self._block(waiter)
             self._set_deadline()
         else:
             self._answer(waiter, reply, ran.position)
         return ran.turn.signalled
 
-    def _served(self, lane: WaiterGroup[Ticket] | None) -> None:
-        if lane is None:
+    def _served(self, waiter_group: WaiterGroup[Ticket] | None) -> None:
+        if waiter_group is None:
             self._set_deadline()
         else:
-            self._look_again(lane)
+            self._look_again(waiter_group)
 
-    def _look_again(self, lane: WaiterGroup[Ticket]) -> None:
-        """Have the lane's reads come due when time alone may bring them something."""
+    def _look_again(self, waiter_group: WaiterGroup[Ticket]) -> None:
+        """Have the waiter_group's reads come due when time alone may bring them something."""
         now_ms = self._clock.wall_ms()
-        due_ms = [retry_at_ms(self._keyspace, one.parked, now_ms) for one in lane.front()]
+        due_ms = [retry_at_ms(self._keyspace, one.blocked, now_ms) for one in waiter_group.front()]
         at_ms = min((at_ms for at_ms in due_ms if at_ms is not None), default=None)
         if at_ms is not None:
-            self._waiters.retry(lane, self._clock.monotonic() + max(0, at_ms - now_ms) / 1000)
+            self._waiters.retry(waiter_group, self._clock.monotonic() + max(0, at_ms - now_ms) / 1000)
 
     def _answer(self, waiter: Waiter[Ticket], reply: Reply | EngineError, position: int) -> None:
         self._waiters.remove(waiter)
-        waiter.ticket(Served(reply, position))
+        waiter.ticket(WaitResult(reply, position))
 
     # --- going ----------------------------------------------------------------------------------------------
 
@@ -145,8 +147,8 @@ class Waits:
         if self._turns.shut is not None:
             self._answer(waiter, self._turns.shut(), 0)
             return
-        command = waiter.parked.command
-        reply = give_up(self._keyspace, waiter.parked, now_ms)
+        command = waiter.blocked.command
+        reply = give_up(self._keyspace, waiter.blocked, now_ms)
         self._answer(waiter, reply, self._turns.position_of((command,)))
         self._end(command)
 
@@ -171,16 +173,18 @@ class Waits:
 
     def readers(self, stream: str) -> Collection[tuple[str, str]]:
         """The (group, consumer) pairs that wait for entries of the stream."""
-        waiters = (waiter for lane in self._waiters.lanes(stream) for waiter in lane.waiters)
-        readers = {waiter.parked.command.reader() for waiter in waiters}
+        waiters = (
+            waiter for waiter_group in self._waiters.waiter_groups(stream) for waiter in waiter_group.waiters
+        )
+        readers = {waiter.blocked.command.reader() for waiter in waiters}
         return {reader for reader in readers if reader is not None}
 
     def refuse_all(self, refusal: Callable[[], EngineError]) -> Sequence[BlockingCommand]:
         """Answer all that wait with a refusal; their commands."""
-        waiters = self._waiters.everyone()
+        waiters = self._waiters.all_waiters()
         for waiter in waiters:
             self._answer(waiter, refusal(), 0)
-        return [waiter.parked.command for waiter in waiters]
+        return [waiter.blocked.command for waiter in waiters]
 
     def end_all(self) -> None:
         """Answer all that wait, and those that would from now on, with `draining`. What was served already is
@@ -213,10 +217,12 @@ class Waits:
     def _pass_deadlines(self) -> None:
         self._deadline = self._deadline_at = None
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
-        waiters, lanes = self._waiters.due(now, ANSWERED_AT_ONCE_MAX)
+        waiters, waiter_groups = self._waiters.due(now, ANSWERED_AT_ONCE_MAX)
         for waiter in waiters:
             self._give_up(waiter, now_ms)
-        self.serving.serve({stream: None for lane in lanes for stream in lane.streams}, now_ms)
-        for lane in lanes:
-            self._look_again(lane)
+        self.serving.serve(
+            {stream: None for waiter_group in waiter_groups for stream in waiter_group.streams}, now_ms
+        )
+        for waiter_group in waiter_groups:
+            self._look_again(waiter_group)
         self._set_deadline()

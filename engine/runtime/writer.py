@@ -1,7 +1,7 @@
 """Group commit: one write for all frames of a loop cycle, one sync for all that wait for one.
 
-Knows: which log positions are safe by the policy, who waits for them, when to sync, and how far IDs are
-promised.
+Knows: which log positions are safe by the policy, the callbacks that wait for them, when to sync, and how
+far IDs are promised.
 Must never know: commands, records, streams.
 
     stage → (end of the loop cycle) write, inline → `os` answers leave
@@ -89,7 +89,7 @@ class Writer:
         self.on_synced: Callable[[int], None] | None = None
         # Whether the engine has failed: what is not safe by then never will be.
         self._abandoned = False
-        self._tell_failure: Callable[[str], None] | None = None
+        self._on_failure: Callable[[str], None] | None = None
         # Called when the disk begins to refuse writes, with the reason; with None when it takes one again.
         self.on_full: Callable[[str | None], None] | None = None
         self._is_full = False
@@ -158,12 +158,12 @@ class Writer:
         """The position of everything staged so far."""
         return self.log.staged_upto
 
-    def tell_failure(self, tell: Callable[[str], None]) -> None:
-        """Tell once that the log has failed, and why."""
+    def call_when_failed(self, callback: Callable[[str], None]) -> None:
+        """Call back once with the reason when the log has failed, at once if it has."""
         if self.log.poisoned is not None:
-            tell(self.log.poisoned)
+            callback(self.log.poisoned)
         else:
-            self._tell_failure = tell
+            self._on_failure = callback
 
     def figures(self) -> LogFigures:
         """How the log is."""
@@ -212,13 +212,13 @@ class Writer:
         if synced or self._fsync == "always":
             self._want_sync(position)
 
-    def tell(self, position: int, replies: Sequence[R], done: Done[R], *, synced: bool = False) -> None:
+    def answer(self, position: int, replies: Sequence[R], done: Done[R], *, synced: bool = False) -> None:
         """Call back with the replies once `position` is safe; with a refusal alone if it never will be."""
         self.call_when_safe(
-            position, partial(self._tell, position, replies, done, synced=synced), synced=synced
+            position, partial(self._answer, position, replies, done, synced=synced), synced=synced
         )
 
-    def _tell(self, position: int, replies: Sequence[R], done: Done[R], *, synced: bool) -> None:
+    def _answer(self, position: int, replies: Sequence[R], done: Done[R], *, synced: bool) -> None:
         if self.is_safe(position, synced=synced):
             done(replies)
         else:
@@ -334,10 +334,10 @@ class Writer:
             self.on_synced(self._told_upto)
 
     def _fail_all(self) -> None:
-        """Nothing that waits can become safe any more: let everyone look again."""
-        if self.log.poisoned is not None and self._tell_failure is not None:
-            tell, self._tell_failure = self._tell_failure, None
-            tell(self.log.poisoned)
+        """Nothing that waits can become safe any more: let all_waiters look again."""
+        if self.log.poisoned is not None and self._on_failure is not None:
+            callback, self._on_failure = self._on_failure, None
+            callback(self.log.poisoned)
         _wake(self._waiting, NEVER_SAFE)
         _wake(self._waiting_for_sync, NEVER_SAFE)
 
@@ -366,7 +366,7 @@ class Writer:
             self._hold(self.log.staged_upto, self.log.staged_upto)
 
     def _mark(self) -> None:
-        """Tell recovery that everything before is on disk: damage there is corruption, no torn tail."""
+        """Record for recovery that everything before is on disk: damage there is not a torn tail."""
         try:
             self.log.ensure_reserve()
             self._marked_upto = self.log.mark(clean=False)
@@ -415,7 +415,7 @@ class Writer:
 
     def _close_log(self) -> None:
         # A floor once in force stays so: what it stands for may have been shown and lost with a stream that
-        # nobody has published to since.
+        # has had no publish since.
         self.log.close(floor_ms=self.log.recovery.floor_ms)
 
 
@@ -424,9 +424,9 @@ def _wake(waiting: list[_Wait], upto: int) -> None:
         callback = heappop(waiting)[2]
         try:
             callback()
-        except Exception as error:  # noqa: BLE001 - whoever it is, the others' answers must leave
-            told = {"message": "an answer's callback failed", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(told)
+        except Exception as error:  # noqa: BLE001 - the other answers must leave in any case
+            context = {"message": "an answer's callback failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

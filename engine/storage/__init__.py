@@ -5,7 +5,8 @@ Must never know: frames, records, or what a name stands for.
 
 Two versions keep the same promises, checked by one test suite: `storage.file` on a real directory and
 `storage.memory`, which models what a power cut leaves. Every call blocks. A failing operation raises
-`OSError` with the system's errno; nothing here tries again, since a second fsync after a failed one may lie.
+`OSError` with the system's errno; nothing here tries again, since a second fsync after a failed one
+may report success for lost data.
 """
 
 import errno

@@ -168,7 +168,7 @@ class FileStorage(Storage):
             os.close(directory)
 
     def _open(self, name: str, flags: int) -> int:
-        """Open a regular file. Without O_NONBLOCK a pipe would block until somebody writes to it."""
+        """Open a regular file. Without O_NONBLOCK, opening a pipe would block until it has a writer."""
         flags |= os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             descriptor = os.open(name, flags, FILE_MODE, dir_fd=self._directory)

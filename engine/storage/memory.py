@@ -85,7 +85,7 @@ class MemoryStorage(Storage):
         self.operations: list[tuple[str, str]] = []  # every change asked for so far: what, and of which file
         self._faults: list[Fault] = []
         self._stop_before: int | None = None
-        self.stopped = False  # whether somebody has been told to stop
+        self.stopped = False  # whether StoppedError was raised
         self._holds_lock = False
         for name, content in (files or {}).items():
             self._disk.live[name] = self._disk.durable[name] = _File(bytearray(content), bytearray(content))

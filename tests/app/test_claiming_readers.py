@@ -13,7 +13,7 @@ from tests.app.pushing import House, Peer, Stored
 from tests.app.test_sse import Reader
 
 IDLE_MS = 1_000
-# Two deliveries are allowed; the third would bury it.
+# Two deliveries are allowed; the third would make it a dead letter.
 POLICY = {"dead_letter_stream": "dead", "max_deliveries": 2}
 
 
@@ -61,7 +61,7 @@ class Worker:
 def pending(house: House) -> list[tuple[str, str | None, int]]:
     found = house.execute(XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=100))
     assert isinstance(found, PendingList)
-    return [(ids.text(one.id), one.consumer, one.delivery_count) for one in found.entries]
+    return [(ids.format(one.id), one.consumer, one.delivery_count) for one in found.entries]
 
 
 def pass_s(house: House, seconds: int) -> None:

@@ -259,7 +259,7 @@ def test_columns_stand_for_the_same_entries(
     given_entries: Sequence[Sequence[Pair]], slice_length: int, fields: Sequence[str] | None
 ) -> None:
     """Whatever fields they have, in however many slices, all of them or some."""
-    texts = [entries.stored(ids.make(n, n), entries.body(pairs)) for n, pairs in enumerate(given_entries)]
+    texts = [entries.encode(ids.make(n, n), entries.body(pairs)) for n, pairs in enumerate(given_entries)]
 
     def made(*, binary: bool) -> ColumnsBuilder:
         page = ColumnsBuilder(fields, binary=binary)

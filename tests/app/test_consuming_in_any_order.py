@@ -221,7 +221,7 @@ class Consuming(RuleBasedStateMachine):
         chosen = data.draw(st.lists(st.sampled_from(recent), min_size=1, max_size=3, unique=True))
         if isinstance(worker.peer, Peer):
             self._note(op, chosen)
-            self.house.do(worker.peer.say, op, sub="w", ids=[ids.text(one) for one in chosen])
+            self.house.do(worker.peer.say, op, sub="w", ids=[ids.format(one) for one in chosen])
         else:
             self._settle(op, chosen)
             self.house.do(self.house.app.gateway.leases.settled, "s")
@@ -306,7 +306,7 @@ class Consuming(RuleBasedStateMachine):
         for one in came:
             assert one in self.stored.all
             again = self.handed.get(one, 0) - worker.handed.get(one, 0)
-            assert worker.received.count(one) <= 1 + again, f"{ids.text(one)} was sent twice"
+            assert worker.received.count(one) <= 1 + again, f"{ids.format(one)} was sent twice"
 
     @invariant()
     def nothing_is_lost(self) -> None:

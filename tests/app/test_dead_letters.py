@@ -44,7 +44,7 @@ def closed_app(settings: Settings, clock: HandClock) -> App:
 
 @pytest.fixture
 async def held(http: httpx.AsyncClient) -> httpx.AsyncClient:
-    """Of 1-0 to 3-0, which two deliveries suffice to bury, a holds 1-0 and 2-0."""
+    """Of 1-0 to 3-0, which two deliveries suffice for a dead letter, a holds 1-0 and 2-0."""
     rows = [{"id": f"{n}-0", "fields": {"n": str(n)}} for n in range(1, 4)]
     await http.post("/v1/streams/s/entries", json={"entries": rows})
     await http.put(G, json={"start": "0", "dead_letter": {"stream": "dead", "max_deliveries": 2}})
@@ -98,14 +98,14 @@ async def test_every_way_of_delivery_counts(held: httpx.AsyncClient, way: str) -
 
 
 async def test_a_poison_entry_does_not_stop_the_others(held: httpx.AsyncClient) -> None:
-    """Given back for good it is buried by the next reader that claims, which goes on with what is new."""
+    """Given back for good it becomes a dead letter at the next claiming read, which then gets new ones."""
     await held.post(G + "/nack", json={"ids": ["1-0"], "mode": "fatal"})
     answer = await held.post(READ.format("b"), json={"claim_min_idle_ms": 60_000})
     assert [one["id"] for one in answer.json()["entries"]] == ["3-0"]
     assert [one["weir-id"] for one in await _dead(held)] == ["1-0"]
 
 
-async def test_entries_are_buried_by_hand(held: httpx.AsyncClient) -> None:
+async def test_entries_are_dead_lettered_on_request(held: httpx.AsyncClient) -> None:
     """Pending ones, whoever holds them, with the reason given; the others are left alone."""
     answer = await held.post(BURY, json={"ids": ["2-0", "3-0", "2-0"], "reason": "not for us"})
     assert (answer.status_code, answer.headers["weir-durability"]) == (200, "os")

@@ -33,12 +33,12 @@ async def feeds(talk: Conversation) -> AsyncIterator[Feeds]:
 
 
 def ids_in(page: FeedPage) -> list[str]:
-    return [ids.text(entries.id_of(text)) for text in entries.texts(page.entries)]
+    return [ids.format(entries.id_of(text)) for text in entries.texts(page.entries)]
 
 
 def told(item: FeedPage | FeedGap) -> list[str]:
     """The IDs of a page; a gap as the one word that tells where to go on."""
-    return ids_in(item) if isinstance(item, FeedPage) else [f"gap before {ids.text(item.first_available)}"]
+    return ids_in(item) if isinstance(item, FeedPage) else [f"gap before {ids.format(item.first_available)}"]
 
 
 async def drained(tail: Subscriber, count_max: int = MANY, bytes_max: int = LARGE) -> list[str]:
@@ -72,7 +72,7 @@ async def test_a_missing_stream_is_an_empty_one(talk: Conversation, feeds: Feeds
 
 
 async def test_tails_share_one_read_and_one_page(talk: Conversation, feeds: Feeds) -> None:
-    """However many there are, the engine has one parked read, and an encoded form is made once."""
+    """However many there are, the engine has one blocked read, and an encoded form is made once."""
     tails = [await feeds.subscribe("s", NEW) for _ in range(50)]
     reading = [asyncio.ensure_future(tail.next(MANY, LARGE)) for tail in tails]
     await settle()
@@ -91,7 +91,7 @@ async def test_tails_share_one_read_and_one_page(talk: Conversation, feeds: Feed
 
 
 async def test_the_last_tail_takes_the_reader_along(talk: Conversation, feeds: Feeds) -> None:
-    """No feed and no parked read is left behind."""
+    """No feed and no blocked read is left behind."""
     tails = [await feeds.subscribe("s", NEW) for _ in range(3)]
     await settle()
     for tail in tails:
@@ -266,13 +266,13 @@ async def test_a_shutdown_is_told_after_what_was_read_before(talk: Conversation,
     """The last page first, then `draining`; a tail that waits is told at once."""
     tail, waiting = await feeds.subscribe("s", NEW), await feeds.subscribe("t", NEW)
     assert await drained(tail) == []
-    parked = asyncio.ensure_future(waiting.next(MANY, LARGE))
+    blocked = asyncio.ensure_future(waiting.next(MANY, LARGE))
     await talk.add("s", "1-0")
     await settle()
     talk.engine.end_waits()
     await settle()
     assert told(await tail.next(MANY, LARGE)) == ["1-0"]
-    for ended in (tail.next(MANY, LARGE), parked):
+    for ended in (tail.next(MANY, LARGE), blocked):
         with pytest.raises(EngineError) as refusal:
             await ended
         assert refusal.value.code == "draining"

@@ -15,8 +15,8 @@ from tests.server import Server
 
 GROUP = "/v1/streams/s/groups/g"
 _tries = 30
-# Long enough for a read to be parked, which nothing tells a client.
-_parked_s = 0.01
+# Long enough for a read to be blocked, which nothing tells a client.
+_BLOCKED_S = 0.01
 
 
 @pytest.fixture(scope="module")
@@ -89,4 +89,4 @@ def next_of(http: httpx.Client) -> list[tuple[str, int]]:
 def leave_while_waiting(port: int, path: str, body: dict[str, object]) -> None:
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(post(path, body))
-        time.sleep(_parked_s)
+        time.sleep(_BLOCKED_S)

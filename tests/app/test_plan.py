@@ -91,7 +91,7 @@ async def test_a_pattern_of_too_many_streams_is_refused(app: App, two: httpx.Asy
 
 
 async def test_a_plan_waits_for_what_comes(app: App, two: httpx.AsyncClient) -> None:
-    """And answers then; nothing is parked any more."""
+    """And answers then; nothing is blocked any more."""
     body = {"streams": {"a:1": "5-0", "c": "0"}, "wait": 5_000}
     waiting = asyncio.ensure_future(plan(two, body))
     while not app.gateway.engine.waiting:  # noqa: ASYNC110 - the engine has no event for it

@@ -43,7 +43,7 @@ def held_by_consumers(house: House) -> list[str]:
     look = XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=100, consumer="c")
     found = house.execute(look)
     assert isinstance(found, PendingList)
-    return [ids.text(one.id) for one in found.entries]
+    return [ids.format(one.id) for one in found.entries]
 
 
 async def failed(house: House) -> object:

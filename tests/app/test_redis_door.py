@@ -24,7 +24,7 @@ from engine.replies import (
 from tests.redis_session import RedisSession
 
 ONE = ids.make(1, 0)
-TEXT = entries.stored(ONE, entries.body([("a", b"1"), ("a", b"\xff")]))
+TEXT = entries.encode(ONE, entries.body([("a", b"1"), ("a", b"\xff")]))
 FIELDS: Resp = [b"a", b"1", b"a", b"\xff"]
 
 

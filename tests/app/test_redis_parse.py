@@ -279,8 +279,8 @@ def test_idmpauto_does_not_depend_on_the_order_of_fields() -> None:
     for fields in ("a 1 b 2", "b 2 a 1", "a 1 b 2 b 2"):
         command = parse(words(f"XADD s IDMPAUTO p * {fields}")).command
         assert isinstance(command, XAdd)
-        assert command.production is not None
-        keys.append(command.production.key)
+        assert command.producer_key is not None
+        keys.append(command.producer_key.key)
     assert keys[0] == keys[1] != keys[2]
 
 

@@ -31,7 +31,7 @@ ID = st.builds(ids.make, st.integers(0, ids.MS_MAX), st.integers(0, 9))
 
 @st.composite
 def texts(draw: st.DrawFn) -> list[bytes]:
-    return [entries.stored(draw(ID), entries.body(draw(PAIRS))) for _ in range(draw(st.integers(1, 3)))]
+    return [entries.encode(draw(ID), entries.body(draw(PAIRS))) for _ in range(draw(st.integers(1, 3)))]
 
 
 def run(found: list[bytes]) -> Entries:
@@ -94,7 +94,7 @@ def test_what_is_empty(line: str, reply: Reply, *, base64: bool) -> None:
 
 def test_what_is_written_is_counted() -> None:
     """The bytes of stored text, which tell how long it will take."""
-    text = entries.stored(1, entries.body([("f", "v")]))
+    text = entries.encode(1, entries.body([("f", "v")]))
     found = deliveries([text])
     for reply in (Entries([text], 1), group_read(found), Claimed(found), AutoClaimed(0, found, [])):
         assert text_bytes(reply) == len(text)

@@ -13,7 +13,7 @@ from weir import Client
 from weir.cli.redrive import Calls
 
 
-def bury(url: str, stream: str, count: int, reason: str = "bad") -> list[str]:
+def dead_letter(url: str, stream: str, count: int, reason: str = "bad") -> list[str]:
     """So many entries that died, 5-0 and so on; the IDs of their dead letters."""
     commands = [["XADD", stream, f"5-{number}", "n", number] for number in range(count)]
     commands.append(["XGROUP", "CREATE", stream, "g", "0"])
@@ -33,7 +33,7 @@ def call_group(url: str, stream: str, method: str, path: str, body: object) -> o
 
 def test_the_oldest_go_back(url: str, stream: str) -> None:
     """A line each, both IDs; then how many, and that there may be more."""
-    letters = bury(url, stream, 3)
+    letters = dead_letter(url, stream, 3)
     done = weir(url, "redrive", stream, "g", "--count", "2")
     assert done.code == 0, done.err
     copies = [entry_id for entry_id, _ in redis(url, "XRANGE", stream, "6", "+")]
@@ -52,7 +52,7 @@ def test_the_oldest_go_back(url: str, stream: str) -> None:
 
 
 def test_a_dry_run_shows_which(url: str, stream: str) -> None:
-    letters = bury(url, stream, 3)
+    letters = dead_letter(url, stream, 3)
     done = weir(url, "redrive", stream, "g", letters[1], letters[2], "9-9", "--dry-run")
     assert done.lines == letters[1:]
     assert done.err == f"weir: 2 dead letters of {stream} dead would go back to {stream}\n"
@@ -67,7 +67,7 @@ def test_a_dry_run_shows_which(url: str, stream: str) -> None:
 @pytest.mark.parametrize("words", [["--all"], ["--count", "450"], ["ids"]])
 def test_many_go_back_in_many_calls(server: Server, stream: str, words: list[str]) -> None:
     """Each dead letter once and in order, though an answer is lost and another refused."""
-    letters = bury(server.url, stream, 450)
+    letters = dead_letter(server.url, stream, 450)
     if words == ["ids"]:
         words = letters
     # Where the dead letters end is looked up first.
@@ -102,13 +102,13 @@ def test_without_dead_letters_to_look_for(url: str, stream: str) -> None:
 
 def test_a_dry_run_of_many_shows_each_once(url: str, stream: str) -> None:
     """Nothing goes away between its calls: each goes on behind the last one."""
-    letters = bury(url, stream, 230)
+    letters = dead_letter(url, stream, 230)
     assert weir(url, "redrive", stream, "g", "--all", "--dry-run").lines == letters
 
 
 def test_what_dies_again_meanwhile_is_not_sent_back_again(server: Server, stream: str) -> None:
     """A task that no worker can do would go round for ever, a copy more each time."""
-    letters = bury(server.url, stream, 150)
+    letters = dead_letter(server.url, stream, 150)
     sent: list[str] = []
     with Client(server.url) as client:
         for answer in Calls(client, stream, "g", dry_run=False).filtered({}, None):

@@ -41,7 +41,7 @@ def entries(port: int, stream: str) -> list[Any]:
     return found
 
 
-def bury(port: int) -> None:
+def dead_letter(port: int) -> None:
     """Entries with neighbouring IDs, all of them dead letters."""
     rows = [{"id": f"5-{number}", "fields": {"n": str(number)}} for number in range(letters)]
     call(port, "POST", "/v1/streams/s/entries", {"entries": rows})
@@ -84,7 +84,7 @@ class Operator:
 def test_redriven_once_through_kills(fsync: str, options: tuple[str, ...], tmp_path: Path) -> None:
     """An entry is a dead letter or back in its stream; what was answered is what is there."""
     with Server(tmp_path / "data", "--fsync", fsync, *options) as server:
-        bury(server.port)
+        dead_letter(server.port)
         operators = [Operator(name, server.port) for name in ("a", "b")]
         for operator in operators:
             operator.thread.start()

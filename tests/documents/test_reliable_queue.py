@@ -104,9 +104,9 @@ def test_no_task_is_lost(server: Server, tmp_path: Path) -> None:
         for producer in producers:
             producer.kill()
     done = set((tmp_path / "done").read_text().split())
-    buried = {one["task"] for one in dead}
-    assert {POISON, HOPELESS} <= buried
-    assert done | buried == everything
+    dead_lettered = {one["task"] for one in dead}
+    assert {POISON, HOPELESS} <= dead_lettered
+    assert done | dead_lettered == everything
     assert not done & {POISON, HOPELESS}
     assert all(one["weir-deliveries"] == "3" for one in dead)
 

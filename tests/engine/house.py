@@ -94,7 +94,7 @@ class House(World):
 
     def live(self, stream: str) -> list[str]:
         """The IDs of all live entries."""
-        return [ids.text(entry_id) for entry_id in self.key(stream).stream.live_ids()]
+        return [ids.format(entry_id) for entry_id in self.key(stream).stream.live_ids()]
 
     def pairs(self, stream: str) -> list[list[tuple[str, bytes]]]:
         """The fields of all live entries."""
@@ -119,8 +119,8 @@ class House(World):
         for copy in (replayed(self.payloads), replayed([encode(now)])):
             copy.check()
             assert state(copy) == now, "a restart gives the same state"
-            assert needing(copy) <= set(copy.tended), "what needs tending is tended"
-        assert needing(self.keyspace) <= set(self.keyspace.tended), "what needs tending is tended"
+            assert needing(copy) <= set(copy.maintained), "what needs tending is maintained"
+        assert needing(self.keyspace) <= set(self.keyspace.maintained), "what needs tending is maintained"
 
 
 def state(keyspace: Keyspace) -> Sequence[Record]:
@@ -142,7 +142,7 @@ def needing(keyspace: Keyspace) -> set[str]:
         name
         for name, key in keyspace.keys.items()
         if key.retention != Retention()
-        or key.productions.producers
+        or key.idempotency_table.producers
         or key.answers
         or any(any(group.policy[2:]) for group in key.groups.values())
     }

@@ -35,7 +35,7 @@ DERIVED: Final = frozenset(
         "memory",
         "new_generation",
         "round",
-        "tended",
+        "maintained",
         "before_change",
         "held",
         "text_bytes",

@@ -24,7 +24,7 @@ from tests.engine.model_state import (
     parse_id,
     show,
 )
-from tests.engine.model_turns import Parked, Reply, Turns
+from tests.engine.model_turns import Reply, Turns, WouldBlock
 
 KEY_REQUIRED: Final = (
     "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the "
@@ -64,9 +64,9 @@ class Model(Turns):
         producer, token = production or ("", None)
         # IDMPAUTO: the fields themselves, in any order, are the key.
         iid: object = token or tuple(sorted(zip(fields[::2], fields[1::2], strict=True)))
-        if production and iid in stream.productions.get(producer, {}):
+        if production and iid in stream.idempotency_table.get(producer, {}):
             stream.duplicates += 1
-            return show(stream.productions[producer][iid])
+            return show(stream.idempotency_table[producer][iid])
         new_id = self._new_id(stream, entry_id)
         self.streams[key] = stream
         stream.append(new_id, list(fields), self.node_max)
@@ -93,9 +93,9 @@ class Model(Turns):
 
     @staticmethod
     def _produce(stream: Stream, producer: str, iid: object, entry_id: Id) -> None:
-        keys = stream.productions.setdefault(producer, {})
+        keys = stream.idempotency_table.setdefault(producer, {})
         keys[iid] = entry_id
-        stream.productions_added += 1
+        stream.keys_added += 1
         while len(keys) > stream.idmp_maxsize:
             del keys[next(iter(keys))]
 
@@ -105,7 +105,7 @@ class Model(Turns):
         stream.idmp_duration = duration or stream.idmp_duration
         stream.idmp_maxsize = maxsize or stream.idmp_maxsize
         if before != (stream.idmp_duration, stream.idmp_maxsize):
-            stream.productions = {}
+            stream.idempotency_table = {}
         return "OK"
 
     def config(self, node_max: int) -> Reply:
@@ -195,7 +195,7 @@ class Model(Turns):
                 found.append([key, [_entry(entry) for entry in entries[: count or None]]])
         if not found and block:
             key, cursor = cursors[0]
-            raise Parked(
+            raise WouldBlock(
                 key,
                 lambda model: model._xread(cursors, count, block=True),  # noqa: SLF001 - itself
                 lambda model: key in model.streams and model.streams[key].top > cursor,
@@ -232,7 +232,7 @@ class Model(Turns):
                 found.append([key, delivered])
         if not found and block:
             key = streams[0][0]
-            raise Parked(
+            raise WouldBlock(
                 key,
                 lambda model: model.xreadgroup(
                     group, consumer, streams, count=count, block=True, noack=noack, claim=claim

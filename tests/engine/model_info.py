@@ -59,14 +59,14 @@ def _shown(entry: Entry) -> Reply:
 
 
 def _head(stream: Stream) -> list[Reply]:
-    tracked = sum(len(keys) for keys in stream.productions.values())
+    tracked = sum(len(keys) for keys in stream.idempotency_table.values())
     return [
         *["length", stream.length, "radix-tree-keys", len(stream.nodes), "radix-tree-nodes", "<any>"],
         *["last-generated-id", show(stream.last), "max-deleted-entry-id", show(stream.max_deleted)],
         *["entries-added", stream.added, "recorded-first-entry-id", show(stream.first)],
         *["idmp-duration", stream.idmp_duration, "idmp-maxsize", stream.idmp_maxsize],
-        *["pids-tracked", len(stream.productions), "iids-tracked", tracked],
-        *["iids-added", stream.productions_added, "iids-duplicates", stream.duplicates],
+        *["pids-tracked", len(stream.idempotency_table), "iids-tracked", tracked],
+        *["iids-added", stream.keys_added, "iids-duplicates", stream.duplicates],
     ]
 
 

@@ -107,15 +107,15 @@ class Group:
 
 @dataclass
 class Stream:
-    """A stream with its groups, and idempotent productions: producer → key → ID."""
+    """A stream with its groups, and idempotent idempotency_table: producer → key → ID."""
 
     nodes: list[list[Entry]] = field(default_factory=list)
     last: Id = ZERO
     max_deleted: Id = ZERO
     added: int = 0
     groups: dict[str, Group] = field(default_factory=dict)
-    productions: dict[str, dict[object, Id]] = field(default_factory=dict)
-    productions_added: int = 0
+    idempotency_table: dict[str, dict[object, Id]] = field(default_factory=dict)
+    keys_added: int = 0
     duplicates: int = 0
     idmp_duration: int = 100
     idmp_maxsize: int = 100

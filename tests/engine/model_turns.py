@@ -17,7 +17,7 @@ Play = Callable[[Any], Reply]
 BLOCK_MS: Final = 60_000
 
 
-class Parked(Exception):  # noqa: N818 - not an error
+class WouldBlock(Exception):  # noqa: N818 - not an error
     """A read found nothing and waits: what to play again, and when at the latest without any write."""
 
     def __init__(
@@ -25,13 +25,13 @@ class Parked(Exception):  # noqa: N818 - not an error
         key: str,
         again: Play,
         ready: Callable[[Any], bool],
-        kin: object,
+        wait_key: object,
         due: Callable[[Any], int | None],
     ) -> None:
         super().__init__()
         self.key, self.again, self.ready = key, again, ready
-        # Reads of one kin come due together: `due` tells when (wall clock), None for never.
-        self.kin, self.due = kin, due
+        # Reads of one wait_key come due together: `due` tells when (wall clock), None for never.
+        self.wait_key, self.due = wait_key, due
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Waiter:
     """A reader that waits; the deadline is of the monotonic clock."""
 
     name: str
-    parked: Parked
+    blocked: WouldBlock
     deadline: int
 
 
@@ -52,7 +52,7 @@ class Turns:
         self.waiters: list[Waiter] = []
         self.served: dict[str, Reply] = {}
         self._signals: list[str] = []
-        # When (monotonic clock) reads of a kin come due.
+        # When (monotonic clock) reads of a wait_key come due.
         self._retries: dict[object, int] = {}
 
     # --- turns and waiting ----------------------------------------------------------------------------------
@@ -69,15 +69,15 @@ class Turns:
             self.served[name] = play(self)
         except Refusal as refusal:
             self.served[name] = f"-{refusal}"
-        except Parked as parked:
-            self._park(name, parked, self.monotonic + BLOCK_MS)
+        except WouldBlock as blocked:
+            self._block(name, blocked, self.monotonic + BLOCK_MS)
             return True
         return False
 
     def cancel(self, name: str) -> None:
         self.waiters = [waiter for waiter in self.waiters if waiter.name != name]
-        kins = {waiter.parked.kin for waiter in self.waiters}
-        self._retries = {kin: at for kin, at in self._retries.items() if kin in kins}
+        kins = {waiter.blocked.wait_key for waiter in self.waiters}
+        self._retries = {wait_key: at for wait_key, at in self._retries.items() if wait_key in kins}
 
     def pass_ms(self, wall: int, monotonic: int) -> None:
         """Let time pass; whose time is over is answered null, whose claim is due tries again."""
@@ -86,10 +86,12 @@ class Turns:
         for waiter in [each for each in self.waiters if each.deadline <= self.monotonic]:
             self.cancel(waiter.name)
             self.served[waiter.name] = None
-        due = sorted((at, kin) for kin, at in self._retries.items() if at <= self.monotonic)
-        for _, kin in due:
-            del self._retries[kin]
-            self._signals += [each.parked.key for each in self.waiters if each.parked.kin == kin][:1]
+        due = sorted((at, wait_key) for wait_key, at in self._retries.items() if at <= self.monotonic)
+        for _, wait_key in due:
+            del self._retries[wait_key]
+            self._signals += [each.blocked.key for each in self.waiters if each.blocked.wait_key == wait_key][
+                :1
+            ]
         self._serve()
 
     def _play(self, play: Play) -> Reply:
@@ -97,38 +99,38 @@ class Turns:
             return play(self)
         except Refusal as refusal:
             return f"-{refusal}"
-        except Parked:
+        except WouldBlock:
             return None
 
-    def _park(self, name: str, parked: Parked, deadline: int) -> None:
-        self.waiters.append(Waiter(name, parked, deadline))
-        self._look_again(parked)
+    def _block(self, name: str, blocked: WouldBlock, deadline: int) -> None:
+        self.waiters.append(Waiter(name, blocked, deadline))
+        self._look_again(blocked)
 
-    def _look_again(self, parked: Parked) -> None:
-        due = parked.due(self)
+    def _look_again(self, blocked: WouldBlock) -> None:
+        due = blocked.due(self)
         if due is not None:
             at = self.monotonic + max(0, due - self.now)
-            self._retries[parked.kin] = min(at, self._retries.get(parked.kin, at))
+            self._retries[blocked.wait_key] = min(at, self._retries.get(blocked.wait_key, at))
 
     def _serve(self) -> None:
         signals, self._signals = self._signals, []
         for key in dict.fromkeys(signals):
-            for waiter in [each for each in self.waiters if each.parked.key == key]:
+            for waiter in [each for each in self.waiters if each.blocked.key == key]:
                 # Weir's own: a reader that can't find anything is not run again.
-                if waiter.parked.ready(self):
+                if waiter.blocked.ready(self):
                     self._again(waiter)
             for waiter in self.waiters:
-                if waiter.parked.key == key:
-                    self._look_again(waiter.parked)
+                if waiter.blocked.key == key:
+                    self._look_again(waiter.blocked)
 
     def _again(self, waiter: Waiter) -> None:
         self.cancel(waiter.name)
         try:
-            self.served[waiter.name] = waiter.parked.again(self)
+            self.served[waiter.name] = waiter.blocked.again(self)
         except Refusal as refusal:
             self.served[waiter.name] = f"-{refusal}"
-        except Parked as parked:
-            self._park(waiter.name, parked, waiter.deadline)
+        except WouldBlock as blocked:
+            self._block(waiter.name, blocked, waiter.deadline)
 
     def signal(self, key: str) -> None:
         self._signals.append(key)

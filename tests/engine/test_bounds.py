@@ -99,22 +99,22 @@ def test_a_claiming_read_settles_what_is_gone_where_it_is_much(house: House) -> 
     assert left.last_id == found[-1]
 
 
-def test_a_parked_claim_is_ready_when_there_is_something_for_it(house: House) -> None:
+def test_a_blocked_claim_is_ready_when_there_is_something_for_it(house: House) -> None:
     """An entry that another has taken is nothing, until it has been idle for long enough."""
     filled(house, 0)
     waiting = reading(consumer="d", claim_min_idle_ms=1_000, block_ms=60_000)
     assert house.run(waiting) is None
-    parked = Blocked(waiting, ("s",), 60_000)
+    blocked = Blocked(waiting, ("s",), 60_000)
     house.run(XAdd(stream="s", bodies=[BODY]))
-    assert is_ready(house.keyspace, parked, house.now_ms)
+    assert is_ready(house.keyspace, blocked, house.now_ms)
     given(house, reading())
-    assert not is_ready(house.keyspace, parked, house.now_ms + 999)
-    assert is_ready(house.keyspace, parked, house.now_ms + 1_000)
+    assert not is_ready(house.keyspace, blocked, house.now_ms + 999)
+    assert is_ready(house.keyspace, blocked, house.now_ms + 1_000)
 
 
 def test_one_budget_of_bytes_is_for_all_streams(house: House) -> None:
     """What is taken over and what is new count together, stream after stream; the first always fits."""
-    size = len(entries.stored(1 << 64, BODY))
+    size = len(entries.encode(1 << 64, BODY))
     for stream in ("s", "t"):
         filled(house, 0, stream)
         house.run(XAdd(stream=stream, bodies=[BODY] * 4, ids=[n << 64 for n in range(1, 5)]))
@@ -293,7 +293,7 @@ def test_claims_stop_at_so_many_bytes(house: House) -> None:
     """What does not fit stays with whom it was; one entry always fits."""
     found = filled(house, 3)
     given(house, reading())
-    size = len(entries.stored(found[0], BODY))
+    size = len(entries.encode(found[0], BODY))
     claim = Claim(ids=found, min_idle_ms=0)
     for bytes_max, most in ((1, 1), (2 * size, 2), (3 * size, 3)):
         claimed = house.run(XClaim(stream="s", group="g", consumer="d", claim=claim, bytes_max=bytes_max))

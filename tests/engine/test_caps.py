@@ -11,8 +11,8 @@ import pytest
 
 from engine import Caps, Engine, entries
 from engine.commands import (
-    BuryEntries,
     Cursor,
+    DeadLetterEntries,
     EnsureGroup,
     EnsureStream,
     IdempotencyKey,
@@ -159,7 +159,7 @@ def test_entries_are_not_handed_over_to_a_consumer_beyond_the_cap(house: House) 
 
 
 def test_an_entry_whose_dead_letter_stream_has_no_room_stays_pending(house: House) -> None:
-    """It goes on being delivered, and is buried once there is room."""
+    """It goes on being delivered, and becomes a dead letter once there is room."""
     full(house)
     policy = {"dead_letter_stream": "dead", "max_deliveries": 1, "ack_timeout_ms": 10}
     house.run(EnsureGroup(stream="t", group="x", start=0, policy=policy))
@@ -171,7 +171,7 @@ def test_an_entry_whose_dead_letter_stream_has_no_room_stays_pending(house: Hous
         (None, 1)
     ], "housekeeping gave it back"
     assert house.call("XCLAIM", "t", "x", "c", "0", "1-0") == [["1-0", ["a", "1"]]]
-    by_hand = BuryEntries(stream="t", group="x", ids=[id_of("1-0")], reason="r")
+    by_hand = DeadLetterEntries(stream="t", group="x", ids=[id_of("1-0")], reason="r")
     assert house.refused(by_hand).members == {"limit": "streams_max"}
     house.call("DEL", "u")
     house.pass_ms(10)

@@ -41,7 +41,7 @@ def delivered(reply: object) -> Sequence[Delivered]:
 
 
 def given(reply: object) -> list[tuple[str, int]]:
-    return [(ids.text(one.id), one.delivery_count) for one in delivered(reply)]
+    return [(ids.format(one.id), one.delivery_count) for one in delivered(reply)]
 
 
 def holding(house: House, consumer: str, *entry_ids: str) -> None:

@@ -75,7 +75,7 @@ def filled(count: int, groups: Sequence[str] = ()) -> House:
 def pack(house: House) -> None:
     """Compress what has gone cold, as the gateway does in a thread."""
     for text in house.keyspace.cold:
-        text.keep_packed(text.packed())
+        text.keep_packed(text.compress())
     house.keyspace.cold.clear()
 
 
@@ -140,10 +140,10 @@ def test_readers_that_wait_for_claims_share_one_look_at_what_is_gone() -> None:
     waiting = XReadGroup(
         group="g", consumer="d", streams=[("s", Cursor.NEW)], claim_min_idle_ms=60_000, block_ms=1_000
     )
-    parked = Blocked(waiting, ("s",), 1_000)
+    blocked = Blocked(waiting, ("s",), 1_000)
     with Calls() as calls:
         for _ in range(100):
-            assert not is_ready(house.keyspace, parked, house.now_ms)
+            assert not is_ready(house.keyspace, blocked, house.now_ms)
     assert calls.count < 20_000
 
 

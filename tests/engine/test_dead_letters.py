@@ -12,10 +12,10 @@ import pytest
 
 from engine import Clock, Engine, entries, ids
 from engine.commands import (
-    BuryEntries,
     Claim,
     Cursor,
     DbSize,
+    DeadLetterEntries,
     EnsureGroup,
     UpdateGroup,
     XAdd,
@@ -30,7 +30,7 @@ from engine.commands import (
 from engine.commands.base import Command
 from engine.entries import Pairs
 from engine.records import Append, Settle
-from engine.replies import Added, AutoClaimed, Buried, Claimed, Entries, GroupRead
+from engine.replies import Added, AutoClaimed, Claimed, DeadLettered, Entries, GroupRead
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock, settle
 from tests.engine.house import House, adding, id_of
@@ -103,7 +103,7 @@ def test_the_delivery_beyond_the_limit_buries(house: House, way: str) -> None:
     assert len(house.key("s").groups["g"].pending) == 0
     assert house.live("s") == ["1-0"], "the stream keeps its entry"
     assert house.pairs("dead") == [[("a", b"1"), *letter("1-0", owner, 2)]]
-    assert house.turn.buried == [("s", "g", ONE, "max_deliveries")]
+    assert house.turn.dead_lettered == [("s", "g", ONE, "max_deliveries")]
     assert "dead" in house.turn.signalled
     assert given(house.run(AGAIN[way])) == []
     assert len(house.live("dead")) == 1, "once is enough"
@@ -178,22 +178,24 @@ def test_by_hand(house: House) -> None:
     house.run(reading(count=3))
     house.run(XDel(stream="s", ids=[id_of("3-0")]))
     wanted = [id_of(f"{number}-0") for number in (2, 1, 2, 3, 4, 9)]
-    buried = house.of(Buried, BuryEntries(stream="s", group="g", ids=wanted, reason="bad ü"))
-    assert buried == Buried("dead", [id_of("2-0"), ONE])
+    dead_lettered = house.of(
+        DeadLettered, DeadLetterEntries(stream="s", group="g", ids=wanted, reason="bad ü")
+    )
+    assert dead_lettered == DeadLettered("dead", [id_of("2-0"), ONE])
     assert [pairs[1:] for pairs in house.pairs("dead")] == [
         letter("2-0", "c", 1, "bad ü"),
         letter("1-0", "c", 1, "bad ü"),
     ]
     assert [each for each, _ in house.key("s").groups["g"].pending.items()] == [id_of("3-0")]
-    again = house.of(Buried, BuryEntries(stream="s", group="g", ids=wanted, reason="again"))
-    assert again == Buried("dead", [])
+    again = house.of(DeadLettered, DeadLetterEntries(stream="s", group="g", ids=wanted, reason="again"))
+    assert again == DeadLettered("dead", [])
 
 
 def test_by_hand_without_a_place_to_go(house: House) -> None:
     house.run(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
-    assert house.refused(BuryEntries(stream="s", group="g", ids=[ONE], reason="")).code == "invalid"
-    assert house.refused(BuryEntries(stream="s", group="h", ids=[ONE], reason="")).code == "no_group"
-    assert house.refused(BuryEntries(stream="t", group="g", ids=[ONE], reason="")).code == "no_group"
+    assert house.refused(DeadLetterEntries(stream="s", group="g", ids=[ONE], reason="")).code == "invalid"
+    assert house.refused(DeadLetterEntries(stream="s", group="h", ids=[ONE], reason="")).code == "no_group"
+    assert house.refused(DeadLetterEntries(stream="t", group="g", ids=[ONE], reason="")).code == "no_group"
 
 
 def test_a_poison_that_loops_ends_there_once(house: House) -> None:
@@ -206,7 +208,7 @@ def test_a_poison_that_loops_ends_there_once(house: House) -> None:
         for entry_id in given(house.run(reading(f"w{number}", claim_min_idle_ms=0, count=1))):
             if entry_id == id_of("4-0"):
                 break
-            house.call("XACK", "s", "g", ids.text(entry_id))
+            house.call("XACK", "s", "g", ids.format(entry_id))
             done.append(entry_id)
     assert len(house.live("dead")) == 1
     assert ("weir-id", b"4-0") in house.pairs("dead")[0]
@@ -215,7 +217,7 @@ def test_a_poison_that_loops_ends_there_once(house: House) -> None:
 
 
 def test_an_empty_history_is_the_end_of_it(house: House) -> None:
-    """Entries that are buried on the way do not count: what lies behind them is answered."""
+    """Entries that become dead letters on the way do not count: what lies behind them is answered."""
     grouped(house, deliveries=1)
     house.fill("s", 15)
     house.run(reading(count=10))
@@ -247,7 +249,7 @@ def test_letters_without_ids_left_are_not_written(house: House) -> None:
     house.run(reading())
     for ask in AGAIN.values():
         assert given(house.run(ask)) == [ONE] or ask is AGAIN["a history read"]
-    refusal = house.refused(BuryEntries(stream="s", group="g", ids=[ONE], reason=""))
+    refusal = house.refused(DeadLetterEntries(stream="s", group="g", ids=[ONE], reason=""))
     assert refusal.code == "stream_exhausted"
 
 
@@ -271,9 +273,9 @@ def test_one_frame_takes_so_many_bytes(house: House, way: str) -> None:
         house.run(XAdd(stream="s", bodies=[large], ids=[id_of(f"{number}-0")]))
     house.run(reading())
     ask = claiming(*[id_of(f"{number}-0") for number in numbers]) if way == "XCLAIM" else AGAIN[way]
-    for buried in (3, 6, 7):
+    for dead_lettered in (3, 6, 7):
         assert given(house.run(ask)) == []
-        assert len(house.live("dead")) == buried
+        assert len(house.live("dead")) == dead_lettered
         assert len(house.payloads[-1]) < dead_letters.TURN_LETTERS_BYTES_MAX + (1 << 20)
     assert not house.key("s").groups["g"].pending
 
@@ -283,9 +285,9 @@ def test_one_turn_takes_so_many_letters(house: House, way: str) -> None:
     grouped(house, deliveries=1)
     house.fill("s", 2_500)
     house.run(reading())
-    for buried in (1_000, 2_000, 2_500):
+    for dead_lettered in (1_000, 2_000, 2_500):
         assert given(house.run(AGAIN[way])) == []
-        assert len(house.live("dead")) == buried
+        assert len(house.live("dead")) == dead_lettered
 
 
 # --- in the engine --------------------------------------------------------------------------------------
@@ -299,7 +301,7 @@ class Running:
         self.clock = clock
         self.engine = Engine.open(storage, clock=_as_clock(clock), fsync="everysec")
         self.told: list[tuple[str, str, int, str]] = []
-        self.engine.on_buried = self.told.extend
+        self.engine.on_dead_lettered = self.told.extend
 
     async def run(self, command: Command) -> Any:
         return await self.engine.execute(command)

@@ -10,7 +10,7 @@ import pytest
 
 from app.redis import to_json
 from engine import entries
-from engine.commands import Production, XAdd
+from engine.commands import ProducerKey, XAdd
 from engine.commands.execution import execute
 from engine.keyspace import Keyspace
 from engine.records import Own, Settle, decode
@@ -68,9 +68,9 @@ def test_expiry_goes_by_the_ids_time(world: World) -> None:
     world.call("XADD", "s", "IDMP", "p", "old", "*", "a", "1")
     world.add("s", f"{NOW_MS + 5000}-0")
     ahead = world.call("XADD", "s", "IDMP", "p", "ahead", "*", "a", "1")
-    productions = world.keyspace.keys["s"].productions
-    assert list(productions.expired(NOW_MS + 99_999)) == []
-    assert list(productions.expired(NOW_MS + 100_000)) == [(b"p", 1)]
+    idempotency_table = world.keyspace.keys["s"].idempotency_table
+    assert list(idempotency_table.find_expired(NOW_MS + 99_999)) == []
+    assert list(idempotency_table.find_expired(NOW_MS + 100_000)) == [(b"p", 1)]
     assert world.call("XADD", "s", "IDMP", "p", "ahead", "*", "a", "1") == ahead
 
 
@@ -208,6 +208,6 @@ def test_a_batch_is_added_whole_or_not_at_all() -> None:
     outcome = execute(keyspace, XAdd(stream="s", bodies=bodies, ids=[5 << 64, 5 << 64]), NOW_MS)
     assert getattr(outcome.reply, "code", None) == "id_not_increasing"
     assert (outcome.turn.records, keyspace.keys) == ([], {})
-    production = Production(b"p", b"i")
-    outcome = execute(keyspace, XAdd(stream="s", bodies=bodies[:1], production=production), NOW_MS)
+    producer_key = ProducerKey(b"p", b"i")
+    outcome = execute(keyspace, XAdd(stream="s", bodies=bodies[:1], producer_key=producer_key), NOW_MS)
     assert getattr(outcome.reply, "duplicate", None) is False

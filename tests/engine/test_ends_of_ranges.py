@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from engine import entries, ids
 from engine.commands import (
-    BuryEntries,
     Command,
+    DeadLetterEntries,
     DescribeEdges,
     DescribeGroup,
     EndWait,
@@ -64,7 +64,7 @@ def field_ends(hint: object) -> tuple[object, object]:
         }
         if form in ends_of_id:
             return ends_of_id[form]
-        texts = [entries.stored(each, entries.body([])) for each in ENDS]
+        texts = [entries.encode(each, entries.body([])) for each in ENDS]
         return ([], []) if plain == Sequence[int] else ([texts[0]], texts)
     table: dict[object, tuple[object, object]] = {
         str: ("\0", "\U0010ffff"),
@@ -211,7 +211,7 @@ def own(draw: st.DrawFn) -> Command:
             st.builds(lambda one: Publish(parts=[one]), part),
             st.builds(lambda one: XTrim(stream="s", trim=one, guard=True), trims),
             st.builds(lambda one: XTrim(stream="s", trim=one, dry_run=True), trims),
-            st.builds(lambda one: BuryEntries(stream="s", group="g", ids=one, reason="r"), some),
+            st.builds(lambda one: DeadLetterEntries(stream="s", group="g", ids=one, reason="r"), some),
             st.builds(lambda one: GiveBack(stream="s", group="g", consumer="a", ids=one), some),
             st.builds(
                 lambda after, end, durable: Plan(

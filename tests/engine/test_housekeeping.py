@@ -1,6 +1,6 @@
 """What time brings: overdue entries are given back, silent consumers go, and nothing is looked at in vain.
 
-Knows: the timeouts of a group's policy, whom they concern, which streams are tended.
+Knows: the timeouts of a group's policy, whom they concern, which streams are maintained.
 Must never know: doors.
 """
 
@@ -19,7 +19,7 @@ from engine.commands import (
     EnsureGroup,
     EnsureStream,
     IdempotencyKey,
-    Production,
+    ProducerKey,
     Publish,
     Trim,
     UpdateGroup,
@@ -64,7 +64,7 @@ def reading(consumer: str = "c", **more: Any) -> XReadGroup:
 def rows(house: House) -> list[tuple[str, str | None, int]]:
     """Pending entries in order of delivery: ID, owner, count."""
     return [
-        (ids.text(entry_id), one.consumer.name if one.consumer else None, one.delivery_count)
+        (ids.format(entry_id), one.consumer.name if one.consumer else None, one.delivery_count)
         for entry_id, one in house.key("s").groups["g"].in_order_of_delivery()
     ]
 
@@ -104,7 +104,7 @@ def test_a_released_entry_counts_on(house: House) -> None:
     assert [(one.id, one.delivery_count) for one in found] == [(id_of("1-0"), 2)]
 
 
-def test_what_was_delivered_often_enough_is_buried_and_the_rest_released(house: House) -> None:
+def test_what_was_delivered_often_enough_becomes_a_dead_letter_and_the_rest_released(house: House) -> None:
     grouped(house, ack_timeout_ms=1_000, dead_letter_stream="dead", max_deliveries=2)
     house.fill("s", 2)
     house.run(reading())
@@ -230,7 +230,7 @@ def test_nobody_is_silent_while_nobody_listens(house: House) -> None:
     assert house.consumers("s", "g") == []
 
 
-# --- what is tended -------------------------------------------------------------------------------------
+# --- what is maintained -------------------------------------------------------------------------------------
 
 
 def test_streams_that_time_does_not_change_cost_nothing(house: House) -> None:
@@ -241,18 +241,18 @@ def test_streams_that_time_does_not_change_cost_nothing(house: House) -> None:
         house.run(XReadGroup(group="g", consumer="c", streams=[(f"s{number}", Cursor.NEW)]))
     house.run(EnsureStream(stream="s0"))
     house.run(EnsureGroup(stream="s1", group="h", start=0))
-    assert not house.keyspace.tended
+    assert not house.keyspace.maintained
     house.run(UpdateStream(stream="s2", archived_up_to=5))
     grouped(house, "s3", dead_letter_stream="dead", max_deliveries=1)
     house.run(UpdateStream(stream="s4", retention={"max_len": 1}))
     house.run(UpdateStream(stream="s4", retention={"max_len": None}))
     house.keep_house()
-    assert not house.keyspace.tended
+    assert not house.keyspace.maintained
 
 
 @pytest.mark.parametrize("again", [House.restart, House.rewrite])
 def test_a_restart_tends_what_needs_it(house: House, again: Any) -> None:
-    """Retention, timeouts and productions; nothing else, after the first round."""
+    """Retention, timeouts and idempotency_table; nothing else, after the first round."""
     house.run(EnsureStream(stream="kept", retention=Retention(max_age_ms=5)))
     grouped(house, "acked", ack_timeout_ms=5)
     grouped(house, "seen", consumer_timeout_ms=5)
@@ -262,10 +262,10 @@ def test_a_restart_tends_what_needs_it(house: House, again: Any) -> None:
     house.call("DEL", "gone")
     again(house)
     house.keep_house()
-    assert set(house.keyspace.tended) == {"kept", "acked", "seen", "produced"}
+    assert set(house.keyspace.maintained) == {"kept", "acked", "seen", "produced"}
     house.pass_ms(100_000)
     house.keep_house()
-    assert set(house.keyspace.tended) == {"kept", "acked", "seen"}
+    assert set(house.keyspace.maintained) == {"kept", "acked", "seen"}
     assert house.info("produced", "iids-tracked") == 0
 
 
@@ -349,21 +349,21 @@ def test_a_second_costs_what_has_expired_and_not_what_producers_there_are(house:
     assert costs[1] <= costs[0] * 1.1, costs
 
 
-def test_productions_that_expire_all_at_once_go_in_several_turns(house: House) -> None:
+def test_idempotency_keys_that_expire_all_at_once_go_in_several_turns(house: House) -> None:
     """One turn forgets so many keys at most; the round is over when all are forgotten."""
     house.call("XADD", "s", "1-0", "a", "1")
     house.call("XCFGSET", "s", "IDMP-MAXSIZE", 10_000)
-    productions = house.key("s").productions
+    idempotency_table = house.key("s").idempotency_table
     for number in range(TURN_KEYS_MAX + 500):
         house.run(
-            XAdd(stream="s", bodies=[BODY], production=Production(b"p%d" % (number % 3), b"%d" % number))
+            XAdd(stream="s", bodies=[BODY], producer_key=ProducerKey(b"p%d" % (number % 3), b"%d" % number))
         )
     house.pass_ms(100_000)
     assert house.run(Maintain()) is True
-    assert productions.keys_tracked == 500
+    assert idempotency_table.keys_tracked == 500
     house.keep_house()
-    assert productions.keys_tracked == 0
-    assert productions.producers == {}
+    assert idempotency_table.keys_tracked == 0
+    assert idempotency_table.producers == {}
 
 
 def test_answers_under_keys_are_freed_after_a_day_though_nobody_writes(house: House) -> None:
@@ -381,7 +381,7 @@ def test_answers_under_keys_are_freed_after_a_day_though_nobody_writes(house: Ho
     house.keep_house()
     assert not house.key("s").answers
     assert not house.keyspace.answers
-    assert not house.keyspace.tended
+    assert not house.keyspace.maintained
 
 
 class Walked:
@@ -418,17 +418,17 @@ class Walked:
 )
 def test_what_has_expired_is_what_a_walk_over_all_finds(steps: list[tuple[str, str, int]]) -> None:
     """Also where IDs do not ascend (XIDMPRECORD), the oldest were pushed out, and a clock goes back."""
-    productions, walked = IdempotencyTable(0, 3), Walked(3)
+    idempotency_table, walked = IdempotencyTable(0, 3), Walked(3)
     for number, (step, name, ms) in enumerate(steps):
         if step == "record":
-            productions.record(name.encode(), b"%d" % number, ms << 64)
+            idempotency_table.record(name.encode(), b"%d" % number, ms << 64)
             walked.record(name.encode(), b"%d" % number, ms << 64)
             continue
-        found = productions.expired(ms)
+        found = idempotency_table.find_expired(ms)
         assert dict(found) == walked.expired(ms)
         assert len(found) == len(dict(found)), "each producer is told once"
         for producer, count in found if step == "forget" else ():
-            productions.forget(producer, count)
+            idempotency_table.forget(producer, count)
             walked.forget(producer, count)
 
 

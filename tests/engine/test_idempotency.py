@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine import entries, ids
-from engine.commands import IdempotencyKey, Production, Trim, XAdd, XDel, XSetId, XTrim
+from engine.commands import IdempotencyKey, ProducerKey, Trim, XAdd, XDel, XSetId, XTrim
 from engine.records import ANSWER_AGE_MS_MAX, ANSWERS_MAX
 from tests.engine.house import House, id_of, state
 
@@ -102,9 +102,9 @@ def test_keys_are_a_streams_own_and_go_with_it(house: House) -> None:
 
 def test_a_production_and_a_key_agree(house: House) -> None:
     """The producer's own table answers under a new key too."""
-    production = Production(b"p", b"i")
-    first = house.added(adding(production=production))
-    second = house.added(adding("other", production=production))
+    producer_key = ProducerKey(b"p", b"i")
+    first = house.added(adding(producer_key=producer_key))
+    second = house.added(adding("other", producer_key=producer_key))
     assert (second.ids, second.duplicate) == (tuple(first.ids), True)
     assert house.info("s", "iids-duplicates") == 1
 

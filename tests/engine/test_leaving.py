@@ -81,7 +81,7 @@ async def test_what_never_arrived_goes_back_as_it_was(engine: Engine) -> None:
 
 
 async def test_who_claims_gets_it_at_once(engine: Engine) -> None:
-    """A parked read that takes released entries is woken."""
+    """A blocked read that takes released entries is woken."""
     await engine.execute(XAdd(stream="s", bodies=[ENTRY]))
     (first,) = await _read(engine)
     waiting = XReadGroup(

@@ -63,7 +63,7 @@ def rows(house: House) -> list[tuple[str, str | None, int, int]]:
     """Pending entries in order of delivery: ID, owner, time, count."""
     return [
         (
-            ids.text(entry_id),
+            ids.format(entry_id),
             one.consumer.name if one.consumer else None,
             one.delivery_time_ms,
             one.delivery_count,
@@ -129,14 +129,14 @@ def test_a_group_is_created_once(house: House) -> None:
     assert house.run(ensuring(Cursor.LATEST, policy={"ack_timeout_ms": 9, "max_deliveries": 1})) is False
     assert not house.turn.records
     info = described(house)
-    assert (ids.text(info.last_delivered_id), info.ack_timeout_ms, info.max_deliveries) == ("2-0", 5, None)
+    assert (ids.format(info.last_delivered_id), info.ack_timeout_ms, info.max_deliveries) == ("2-0", 5, None)
 
 
 def test_a_group_starts_where_it_is_told(house: House) -> None:
     house.fill("s", 3)
     assert house.run(ensuring(Cursor.LATEST, entries_read=99)) is True
     info = described(house)
-    assert (ids.text(info.last_delivered_id), info.entries_read, info.lag) == ("3-0", 3, 0)
+    assert (ids.format(info.last_delivered_id), info.entries_read, info.lag) == ("3-0", 3, 0)
 
 
 def test_a_change_of_a_group_names_only_what_changes(house: House) -> None:

@@ -16,9 +16,9 @@ import pytest
 
 from engine import Caps, Engine, EngineError, Memory
 from engine.commands import (
-    BuryEntries,
     Claim,
     Cursor,
+    DeadLetterEntries,
     EnsureGroup,
     EnsureStream,
     Nack,
@@ -72,7 +72,7 @@ ADDING: Final[list[Command]] = [
     XGroupCreate(stream="s", group="new", start=0),
     XGroupCreateConsumer(stream="s", group="g", consumer="new"),
     Publish(parts=[adding("s"), adding("t")]),
-    BuryEntries(stream="s", group="g", ids=[id_of("5-0")], reason="r"),
+    DeadLetterEntries(stream="s", group="g", ids=[id_of("5-0")], reason="r"),
     Redrive(stream="s", group="g", letters="dead", ids=[id_of("5-0")]),
 ]
 DELIVERING: Final[list[Command]] = [
@@ -235,8 +235,8 @@ def test_what_reads_and_what_makes_room_goes_on(command: Command) -> None:
     house.check()
 
 
-def test_nothing_is_buried_where_there_is_no_memory_for_it() -> None:
-    """What was delivered too often stays pending, and is buried once there is room."""
+def test_nothing_becomes_a_dead_letter_where_there_is_no_memory_for_it() -> None:
+    """What was delivered too often stays pending, and becomes a dead letter once there is room."""
     house = house_at(1.5)
     bytes_max = house.keyspace.memory.bytes_max
     policy = {"max_deliveries": 1, "ack_timeout_ms": 10}
@@ -319,7 +319,7 @@ def test_what_is_taken_away_is_counted_no_more() -> None:
     house = House()
     empty = house.keyspace.memory.used_bytes
     house.run(XAdd(stream="s", bodies=[b'"a":"1"'] * 1_000, idempotency=types.IdempotencyKey("k", b"d")))
-    house.run(XAdd(stream="s", bodies=[b'"a":"1"'], production=types.Production(b"p", b"k")))
+    house.run(XAdd(stream="s", bodies=[b'"a":"1"'], producer_key=types.ProducerKey(b"p", b"k")))
     house.run(Publish(parts=[adding("t")], idempotency=types.IdempotencyKey("k", b"d")))
     house.run(Publish(parts=[adding("t")], chunk=weir_commands.Chunk("p", 1, 1)))
     house.run(EnsureGroup(stream="s", group="g", start=0))

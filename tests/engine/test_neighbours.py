@@ -382,8 +382,8 @@ def test_a_plan_has_what_is_behind_its_cursor_up_to_its_end(house: House, node_m
             found = house.of(Planned, asked).streams[0]
             planned = wanted[:budget]
             assert found.count == len(planned), (start, end)
-            assert ids.text(found.end) == (planned[-1] if planned else start), (start, end)
-            borders = [start, *map(ids.text, found.cuts), ids.text(found.end)]
+            assert ids.format(found.end) == (planned[-1] if planned else start), (start, end)
+            borders = [start, *map(ids.format, found.cuts), ids.format(found.end)]
             pieces = [between(one, other) for one, other in pairwise(borders)]
             assert [each for piece in pieces for each in piece] == planned, (start, end, parts)
             assert len(pieces) <= parts

@@ -16,10 +16,10 @@ class NeedsMemory(Text):
     __slots__ = ()
     short = True
 
-    def packed(self, compressor: zstandard.ZstdCompressor | None = None) -> bytes:
+    def compress(self, compressor: zstandard.ZstdCompressor | None = None) -> bytes:
         if self.short:
             raise MemoryError
-        return super().packed(compressor)
+        return super().compress(compressor)
 
 
 async def test_compressing_is_tried_again_when_memory_was_short() -> None:

@@ -46,7 +46,7 @@ def test_a_range_is_counted_up_to_the_end(house: House) -> None:
     assert (one.after, one.end, one.count, one.lag) == (id_of("3-0"), id_of("9-0"), 5, 5)
     assert (one.first_id, one.last_id, one.removed_upto) == (id_of("2-0"), id_of("9-0"), id_of("1-0"))
     assert (one.max_deleted_id, one.durable, one.cuts) == (id_of("5-0"), id_of("9-0"), [])
-    text = entries.stored(id_of("4-0"), BODY)
+    text = entries.encode(id_of("4-0"), BODY)
     assert one.bytes == 5 * len(text)
 
 
@@ -61,7 +61,7 @@ def test_an_end_bounds_its_stream(house: House) -> None:
     """Inclusive; the lag is of all the same. One before the cursor leaves nothing."""
     for end, found in (("4-0", ("4-0", 2)), ("4-7", ("4-0", 2)), ("1-0", ("2-0", 0)), ("99-0", ("9-0", 7))):
         one = of_a(house, "2-0", ends={"a": id_of(end)})
-        assert (ids.text(one.end), one.count, one.lag) == (*found, 7)
+        assert (ids.format(one.end), one.count, one.lag) == (*found, 7)
 
 
 def test_a_missing_stream_is_told(house: House) -> None:
@@ -75,12 +75,12 @@ def test_a_budget_is_shared_in_proportion(house: House) -> None:
     for most, counts in ((8, (6, 2)), (2, (1, 1)), (1, (1, 1)), (100, (9, 3))):
         found = planned(house, Plan(streams=[("a", 0), ("b", 0)], max_entries=most))
         assert tuple(one.count for one in found.values()) == counts
-        assert [ids.text(one.end) for one in found.values()] == [f"{count}-0" for count in counts]
+        assert [ids.format(one.end) for one in found.values()] == [f"{count}-0" for count in counts]
 
 
 def test_a_budget_of_bytes_is_kept(house: House) -> None:
     """But for the first entry of each stream; both budgets together are the smaller one."""
-    size = len(entries.stored(id_of("4-0"), BODY))
+    size = len(entries.encode(id_of("4-0"), BODY))
     assert of_a(house, "0-0", max_bytes=3 * size).count == 3
     assert of_a(house, "0-0", max_bytes=3 * size - 1).count == 2
     assert of_a(house, "0-0", max_bytes=1).count == 1
@@ -91,7 +91,7 @@ def test_a_budget_of_bytes_is_kept(house: House) -> None:
 
 def test_ranges_are_cut_into_equal_pieces(house: House) -> None:
     """By their entries; a cut ends its piece, and no piece is empty."""
-    assert [ids.text(cut) for cut in of_a(house, "0-0", parts=3).cuts] == ["3-0", "6-0"]
+    assert [ids.format(cut) for cut in of_a(house, "0-0", parts=3).cuts] == ["3-0", "6-0"]
     assert len(of_a(house, "0-0", parts=200).cuts) == 8
     assert of_a(house, "9-0", parts=3).cuts == []
 
@@ -99,12 +99,12 @@ def test_ranges_are_cut_into_equal_pieces(house: House) -> None:
 def test_what_a_crash_may_take_back_is_not_planned(house: House) -> None:
     """With `durable_only`; `durable` tells it in any case."""
     house.keyspace.unsynced_from = lambda name: id_of("5-0") if name == "a" else ids.ID_MAX + 1
-    assert [ids.text(one) for one in (of_a(house, "0-0").end, of_a(house, "0-0").durable or 0)] == [
+    assert [ids.format(one) for one in (of_a(house, "0-0").end, of_a(house, "0-0").durable or 0)] == [
         "9-0",
         "4-0",
     ]
     one = of_a(house, "0-0", durable_only=True)
-    assert (ids.text(one.end), one.count, one.lag) == ("4-0", 4, 9)
+    assert (ids.format(one.end), one.count, one.lag) == ("4-0", 4, 9)
     assert of_a(house, "6-0", durable_only=True).end == id_of("6-0")
     house.keyspace.unsynced_from = None
     assert of_a(house, "0-0").durable is None
@@ -114,26 +114,26 @@ def test_what_a_crash_may_take_back_is_not_planned(house: House) -> None:
 def test_a_plan_of_nothing_waits(house: House) -> None:
     """In the queues of its streams, or of what is on disk of them; ready once there is something."""
     outcome = execute(house.keyspace, Plan(streams=[("a", id_of("9-0")), ("c", 0)], block_ms=5), house.now_ms)
-    parked = outcome.reply
-    assert isinstance(parked, Blocked)
-    assert parked.streams == ("a", "c")
-    assert not is_ready(house.keyspace, parked, house.now_ms)
+    blocked = outcome.reply
+    assert isinstance(blocked, Blocked)
+    assert blocked.streams == ("a", "c")
+    assert not is_ready(house.keyspace, blocked, house.now_ms)
     house.fill("a", 1, first=10)
-    assert is_ready(house.keyspace, parked, house.now_ms)
-    assert is_ready(house.keyspace, parked, house.now_ms, "a")
-    assert not is_ready(house.keyspace, parked, house.now_ms, "c")
+    assert is_ready(house.keyspace, blocked, house.now_ms)
+    assert is_ready(house.keyspace, blocked, house.now_ms, "a")
+    assert not is_ready(house.keyspace, blocked, house.now_ms, "c")
 
 
 def test_a_plan_of_what_is_on_disk_waits_for_that(house: House) -> None:
     """A stream's own queue does not wake it."""
     house.keyspace.unsynced_from = lambda _: id_of("9-0")
     command = Plan(streams=[("a", id_of("8-0"))], durable_only=True, block_ms=5)
-    parked = execute(house.keyspace, command, house.now_ms).reply
-    assert isinstance(parked, Blocked)
-    assert parked.streams == (durable_queue("a"),)
-    assert not is_ready(house.keyspace, parked, house.now_ms, durable_queue("a"))
+    blocked = execute(house.keyspace, command, house.now_ms).reply
+    assert isinstance(blocked, Blocked)
+    assert blocked.streams == (durable_queue("a"),)
+    assert not is_ready(house.keyspace, blocked, house.now_ms, durable_queue("a"))
     house.keyspace.unsynced_from = lambda _: ids.ID_MAX + 1
-    assert is_ready(house.keyspace, parked, house.now_ms, durable_queue("a"))
+    assert is_ready(house.keyspace, blocked, house.now_ms, durable_queue("a"))
 
 
 def test_a_plan_is_of_so_many_streams(house: House) -> None:
@@ -217,10 +217,10 @@ def test_a_plan_that_waits_is_looked_at_where_something_happened() -> None:
     """One stream of a thousand."""
     house = House()
     streams = [(f"s{number}", 0) for number in range(1_000)]
-    parked = execute(house.keyspace, Plan(streams=streams, block_ms=1), house.now_ms).reply
-    assert isinstance(parked, Blocked)
+    blocked = execute(house.keyspace, Plan(streams=streams, block_ms=1), house.now_ms).reply
+    assert isinstance(blocked, Blocked)
     with Calls() as calls:
-        assert not is_ready(house.keyspace, parked, house.now_ms, "s7")
+        assert not is_ready(house.keyspace, blocked, house.now_ms, "s7")
     many = calls.count
     with Calls() as calls:
         assert not is_ready(house.keyspace, Blocked(Plan(streams=streams[:10]), (), 1), 0, "s7")
@@ -238,31 +238,31 @@ def lowest(volatile: UnsyncedPositions, names: Sequence[str] = ("a", "b")) -> Ma
 def test_frames_between_two_syncs_become_durable_together() -> None:
     """Once the last position of them is on disk, never before; what comes meanwhile holds nothing back."""
     volatile = UnsyncedPositions()
-    volatile.staged([Append("a", [b""], [5]), Append("b", [b""], [7])], 100)
-    volatile.staged([Append("a", [b""], [9])], 200)
+    volatile.note_staged([Append("a", [b""], [5]), Append("b", [b""], [7])], 100)
+    volatile.note_staged([Append("a", [b""], [9])], 200)
     assert lowest(volatile) == {"a": 5, "b": 7}
-    assert volatile.synced(100) == []
-    volatile.sync_begins()
-    volatile.staged([Append("a", [b""], [12])], 300)
+    assert volatile.note_synced(100) == []
+    volatile.begin_sync()
+    volatile.note_staged([Append("a", [b""], [12])], 300)
     assert lowest(volatile) == {"a": 5, "b": 7}
-    assert sorted(volatile.synced(200)) == ["a", "b"]
+    assert sorted(volatile.note_synced(200)) == ["a", "b"]
     assert lowest(volatile) == {"a": 12}
-    assert volatile.synced(300) == ["a"]
+    assert volatile.note_synced(300) == ["a"]
     assert lowest(volatile) == {}
 
 
 def test_of_a_stream_made_anew_nothing_is_durable_yet() -> None:
     """Whatever IDs the one before had; the lowest of both counts."""
     volatile = UnsyncedPositions()
-    volatile.staged([Append("a", [b""], [50])], 100)
-    assert volatile.synced(90) == []
-    volatile.sync_begins()
-    volatile.staged([RemoveStream("a"), Append("a", [b""], [5])], 200)
-    volatile.staged([SetCounters("b", 70, 0, 0)], 300)
+    volatile.note_staged([Append("a", [b""], [50])], 100)
+    assert volatile.note_synced(90) == []
+    volatile.begin_sync()
+    volatile.note_staged([RemoveStream("a"), Append("a", [b""], [5])], 200)
+    volatile.note_staged([SetCounters("b", 70, 0, 0)], 300)
     assert lowest(volatile) == {"a": 5, "b": 70}
-    assert volatile.synced(100) == ["a"]
+    assert volatile.note_synced(100) == ["a"]
     assert lowest(volatile) == {"a": 5, "b": 70}
-    assert set(volatile.synced(300)) == {"a", "b"}
+    assert set(volatile.note_synced(300)) == {"a", "b"}
     assert lowest(volatile) == {}
 
 

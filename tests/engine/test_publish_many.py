@@ -38,7 +38,7 @@ def part(stream: str, count: int = 1, **more: Any) -> XAdd:
 
 
 def given(published: Published) -> dict[str, list[str]]:
-    return {stream: [ids.text(one) for one in added.ids] for stream, added in published.streams}
+    return {stream: [ids.format(one) for one in added.ids] for stream, added in published.streams}
 
 
 def test_many_streams_get_theirs_in_one_frame(house: House) -> None:

@@ -46,7 +46,7 @@ def house() -> Iterator[House]:
 
 
 def letter_body(source_id: str, *, source: str = "s", group: str = "g", own: Pairs = (("a", "1"),)) -> bytes:
-    """A dead letter as `bury` writes it."""
+    """A dead letter as `dead_letter` writes it."""
     values = (source, source_id, group, "c", "2", "max_deliveries")
     return entries.body([*own, *zip(dead_letters.LETTER_FIELDS, values, strict=True)])
 
@@ -74,11 +74,11 @@ def test_a_letter_goes_back_as_a_new_entry(house: House) -> None:
     house.run(XClaim(stream="s", group="g", consumer="d", claim=claim))
     (dead,) = house.live("dead")
     answer = house.of(Redriven, redrive(dead))
-    assert [ids.text(one) for one in answer.letters] == [dead]
+    assert [ids.format(one) for one in answer.letters] == [dead]
     assert (answer.upto, answer.duplicate) == (None, False)
     assert house.live("dead") == []
     assert house.live("s")[:3] == ["5-0", "5-1", "5-2"], "the entry that died stays where it was"
-    assert house.live("s")[3:] == [ids.text(one) for one in answer.copies]
+    assert house.live("s")[3:] == [ids.format(one) for one in answer.copies]
     assert house.pairs("s")[3] == [("a", b"1"), ("weir-redriven-from", b"5-1")]
     assert {type(one) for one in house.turn.records} == {Append, Remove}, "both in one frame"
     assert "s" in house.turn.signalled, "waiting readers are woken"
@@ -121,7 +121,7 @@ def test_letters_of_dead_letters_go_back_step_by_step(house: House) -> None:
     house.run(XAdd(stream="deader", bodies=[body], ids=[id_of("7-0")]))
     first = Redrive(stream="dead", group="retry", letters="deader", ids=[id_of("7-0")])
     (copy,) = house.of(Redriven, first).copies
-    house.of(Redriven, redrive(ids.text(copy)))
+    house.of(Redriven, redrive(ids.format(copy)))
     assert house.pairs("s") == [[("a", b"1"), ("weir-redriven-from", b"5-1")]]
     assert house.live("dead") == ["6-0"]
 
@@ -218,7 +218,7 @@ def test_one_frame_takes_so_many_bytes(house: House) -> None:
 
 def test_ids_at_the_end_of_their_range(house: House) -> None:
     """A dead letter has the last ID there is; the source has one ID left, then none."""
-    last, before = ids.text(ids.ID_MAX), ids.text(ids.ID_MAX - 1)
+    last, before = ids.format(ids.ID_MAX), ids.format(ids.ID_MAX - 1)
     with_letters(house, [before, last])
     house.run(XSetId(stream="s", last_id=ids.ID_MAX - 1))
     assert house.refused(redrive(before, last)).code == "stream_exhausted"
@@ -248,7 +248,7 @@ def test_a_stream_may_hold_its_own_letters(house: House) -> None:
         XAdd(stream="s", bodies=[letter_body("1-0"), letter_body("1-1")], ids=[id_of("5-0"), id_of("5-1")])
     )
     answer = house.of(Redriven, Redrive(stream="s", group="g", letters="s", ids=[id_of("5-0"), id_of("5-1")]))
-    assert house.live("s") == [ids.text(one) for one in answer.copies]
+    assert house.live("s") == [ids.format(one) for one in answer.copies]
     assert [pairs[1][1] for pairs in house.pairs("s")] == [b"1-0", b"1-1"]
 
 
@@ -304,7 +304,7 @@ def test_a_search_goes_up_to_its_bounds(
 ) -> None:
     with_letters(house, ["5-0", "5-1", "5-2"])
     answer = house.of(DeadLettersFound, wanted)
-    assert [ids.text(one) for one in answer.ids] == found
+    assert [ids.format(one) for one in answer.ids] == found
     assert answer.upto == (None if upto is None else id_of(upto))
     assert not house.turn.records
 
@@ -318,8 +318,8 @@ def test_a_search_passes_over_others_and_stops(house: House, monkeypatch: pytest
     house.run(XAdd(stream="dead", bodies=[*others, letter_body("1-0"), letter_body("1-1")], ids=wanted))
     start, seen = 0, []
     while True:
-        page = house.of(DeadLettersFound, find(ids.text(start)))
-        seen.append([ids.text(one) for one in page.ids])
+        page = house.of(DeadLettersFound, find(ids.format(start)))
+        seen.append([ids.format(one) for one in page.ids])
         if page.upto is None:
             break
         start = page.upto + 1
@@ -338,7 +338,7 @@ def packed_letters(house: House, count: int) -> list[str]:
     bodies = [letter_body(name, own=[("a", "x" * 100), ("n", name)]) for name in names]
     house.run(XAdd(stream="dead", bodies=bodies, ids=[id_of(name) for name in names]))
     for text in house.keyspace.cold:
-        text.keep_packed(text.packed())
+        text.keep_packed(text.compress())
     house.keyspace.cold.clear()
     return names
 

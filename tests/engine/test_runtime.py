@@ -352,7 +352,7 @@ async def _fill(talk: Conversation, value: str) -> int:
 
 
 class TestHousekeeping:
-    async def test_productions_expire(self) -> None:
+    async def test_idempotency_keys_expire(self) -> None:
         """By themselves, within a second of their time; the log has it."""
         storage = MemoryStorage()
         async with Conversation(storage, "always") as talk:
@@ -464,7 +464,7 @@ def test_opening_tells_how_far_it_is() -> None:
         log.stage(encode([Configure("stream-node-max-entries", number)]))
     log.close()
     told: list[tuple[str, int, int]] = []
-    Engine.open(storage.kill(), clock=HandClock(), tell=lambda *one: told.append(one))
+    Engine.open(storage.kill(), clock=HandClock(), on_progress=lambda *one: told.append(one))
     assert list(dict.fromkeys(step for step, _, _ in told)) == ["checking", "loading"]
     for step in ("checking", "loading"):
         done = [(behind, total) for each, behind, total in told if each == step]

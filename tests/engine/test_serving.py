@@ -19,7 +19,7 @@ FAILING = MANY // 2 + 1
 
 
 class Reads:
-    """Many parked reads alike, of which one fails; the others are answered when they are run again."""
+    """Many blocked reads alike, of which one fails; the others are answered when they are run again."""
 
     def __init__(self, command: Command) -> None:
         self.keyspace = Keyspace()
@@ -30,10 +30,10 @@ class Reads:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, told: self.failures.append(told["exception"]))
         execute(self.keyspace, XGroupCreate(stream="s", group="g", start=0, mkstream=True), 1)
-        parked = execute(self.keyspace, command, 1).reply
-        assert isinstance(parked, Blocked)
+        blocked = execute(self.keyspace, command, 1).reply
+        assert isinstance(blocked, Blocked)
         for number in range(MANY):
-            self.waiters.park(Waiter(parked, number, 60.0))
+            self.waiters.add(Waiter(blocked, number, 60.0))
         execute(self.keyspace, XAdd(stream="s", bodies=[b',"fields":{"a":"1"}}']), 2)
 
     def _run_again(self, waiter: Waiter[int], now_ms: int) -> Mapping[str, None]:
@@ -60,5 +60,5 @@ async def test_a_read_that_fails_holds_up_nobody(command: Command) -> None:
     await settle()
     assert reads.answered == [number for number in range(MANY) if number != FAILING]
     assert {str(failure) for failure in reads.failures} == {"as it happens"}
-    assert not reads.serving.must_come_behind([command])
-    assert [waiter.ticket for waiter in reads.waiters.everyone()] == [FAILING]
+    assert not reads.serving.must_wait_behind([command])
+    assert [waiter.ticket for waiter in reads.waiters.all_waiters()] == [FAILING]

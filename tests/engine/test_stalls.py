@@ -16,9 +16,9 @@ import pytest
 
 from engine import entries
 from engine.commands import (
-    BuryEntries,
     Claim,
     Cursor,
+    DeadLetterEntries,
     Delete,
     EnsureStream,
     FlushAll,
@@ -93,7 +93,7 @@ def filled(entry_count: int = ENTRIES, consumers: int = 1) -> House:
         new_ids = [number << 64 for number in range(first, first + READ_MAX)]
         house.run(XAdd(stream="s", bodies=[body] * READ_MAX, ids=new_ids))
     for text in house.keyspace.cold:
-        text.keep_packed(text.packed())
+        text.keep_packed(text.compress())
     house.keyspace.cold.clear()
     house.run(XGroupCreate(stream="s", group="g", start=0))
     for number in range(consumers):
@@ -302,7 +302,7 @@ def test_a_transaction_of_as_many_commands_as_one_turn_takes(name: str, turn_s_m
         for number in range(TURN_COMMANDS_MAX):
             house.run(XAdd(stream=f"t{number}", bodies=[b',"fields":{"a":"1"}}'] * 101))
         for text in house.keyspace.cold:
-            text.keep_packed(text.packed())
+            text.keep_packed(text.compress())
         return lambda: encode(execute_all(house.keyspace, commands, house.now_ms)[1].records)
 
     assert best_s(prepare) <= turn_s_max
@@ -336,7 +336,10 @@ def test_an_entry_of_eight_megabytes(turn_s_max: float) -> None:
 def test_letters_by_hand_are_made_in_one_turn(turn_s_max: float) -> None:
     house = filled()
     house.run(weir_commands.UpdateGroup(stream="s", group="g", policy={"dead_letter_stream": "letters"}))
-    assert held_s(lambda: house.run(BuryEntries(stream="s", group="g", ids=DENSE, reason="r"))) <= turn_s_max
+    assert (
+        held_s(lambda: house.run(DeadLetterEntries(stream="s", group="g", ids=DENSE, reason="r")))
+        <= turn_s_max
+    )
 
 
 def test_a_removed_group_with_a_million_pending_entries_is_freed_in_turns(turn_s_max: float) -> None:

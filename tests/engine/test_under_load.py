@@ -70,12 +70,12 @@ async def test_a_failing_callback_delays_nobody() -> None:
 def test_an_answered_waiter_is_not_kept() -> None:
     """Its deadline still lies ahead, but neither it nor its answer waits for that."""
     waiters: Waiters[set[bytes]] = Waiters()
-    parked = Blocked(XRead(streams=(("s", 0),)), ("s",), 60_000)
-    quiet = Waiter(parked, {b""}, 1.0)
-    waiters.park(quiet)
+    blocked = Blocked(XRead(streams=(("s", 0),)), ("s",), 60_000)
+    quiet = Waiter(blocked, {b""}, 1.0)
+    waiters.add(quiet)
     answer = {b"a long answer"}
-    answered = Waiter(parked, answer, 60.0)
-    waiters.park(answered)
+    answered = Waiter(blocked, answer, 60.0)
+    waiters.add(answered)
     waiters.remove(answered)
     kept = weakref.ref(answer)
     del answered, answer

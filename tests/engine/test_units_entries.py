@@ -28,7 +28,7 @@ def as_bytes(value: str | bytes) -> bytes:
 @example(0, [("a", b"\xff"), ("b", "text")])
 def test_what_goes_in_comes_out(entry_id: int, pairs: list[tuple[str, str | bytes]]) -> None:
     """In order, repeated names too, values as the bytes they stand for."""
-    text = entries.stored(entry_id, entries.body(pairs))
+    text = entries.encode(entry_id, entries.body(pairs))
     assert entries.id_of(text) == entry_id
     assert entries.pairs_of(text) == [(name, as_bytes(value)) for name, value in pairs]
 
@@ -44,23 +44,23 @@ def test_joined_entries_come_apart_again(
     """Whatever stands in them: no text of a field can look like the seam."""
     given_ids = list(accumulate((gap for gap, _ in run[1:]), initial=first))
     texts = [
-        entries.stored(each, entries.body(pairs)) for each, (_, pairs) in zip(given_ids, run, strict=True)
+        entries.encode(each, entries.body(pairs)) for each, (_, pairs) in zip(given_ids, run, strict=True)
     ]
     joined = b",".join(texts)
     assert entries.texts(joined) == texts
     assert list(entries.ids_of(texts)) == given_ids
-    assert [entry["id"] for entry in json.loads(b"[%b]" % joined)] == [ids.text(each) for each in given_ids]
+    assert [entry["id"] for entry in json.loads(b"[%b]" % joined)] == [ids.format(each) for each in given_ids]
 
 
 def test_the_form_is_the_documented_one() -> None:
     """Compact JSON; base64 for all values where one is not text; pairs only where a name repeats."""
-    assert entries.stored(1 << 64, entries.body([("a", "1"), ("b", "ü")])) == (
+    assert entries.encode(1 << 64, entries.body([("a", "1"), ("b", "ü")])) == (
         '{"id":"1-0","fields":{"a":"1","b":"ü"}}'.encode()
     )
-    assert entries.stored(1 << 64, entries.body([("a", b"\xff"), ("b", "1")])) == (
+    assert entries.encode(1 << 64, entries.body([("a", b"\xff"), ("b", "1")])) == (
         b'{"id":"1-0","fields":{"a":"/w==","b":"MQ=="},"encoding":"base64"}'
     )
-    assert entries.stored(1 << 64, entries.body([("a", "1"), ("a", "2")])) == (
+    assert entries.encode(1 << 64, entries.body([("a", "1"), ("a", "2")])) == (
         b'{"id":"1-0","fields":{"a":"2"},"pairs":[["a","1"],["a","2"]]}'
     )
     assert entries.body_of_fields(b'{"a":"1"}') == entries.body([("a", "1")])
@@ -72,8 +72,8 @@ def test_a_run_is_consecutive_entries(first_id: int, count: int) -> None:
     """Also where the sequence overflows into the milliseconds."""
     first_id = min(first_id, ids.ID_MAX - count)
     bodies = [entries.body([("n", str(number))]) for number in range(count)]
-    run = entries.stored_run(first_id, bodies)
-    assert run == [entries.stored(first_id + place, body) for place, body in enumerate(bodies)]
+    run = entries.encode_run(first_id, bodies)
+    assert run == [entries.encode(first_id + place, body) for place, body in enumerate(bodies)]
 
 
 @given(fields, st.randoms())
@@ -94,7 +94,7 @@ def test_a_fingerprint_keeps_names_and_values_apart() -> None:
 @given(st.lists(fields, min_size=1, max_size=6))
 def test_a_reply_gives_its_entries_back_as_pairs(given_fields: list[list[tuple[str, str | bytes]]]) -> None:
     """IDs and fields of each, over several parts, of which each may hold several entries."""
-    texts = entries.stored_run(ids.make(5, 0), [entries.body(pairs) for pairs in given_fields])
+    texts = entries.encode_run(ids.make(5, 0), [entries.body(pairs) for pairs in given_fields])
     reply = Entries(parts=[texts[0], *([b",".join(texts[1:])] if texts[1:] else [])], count=len(texts))
     assert list(reply.pairs()) == [
         (ids.make(5, place), [(name, as_bytes(value)) for name, value in pairs])
@@ -104,6 +104,6 @@ def test_a_reply_gives_its_entries_back_as_pairs(given_fields: list[list[tuple[s
 
 def test_a_delivered_entry_gives_its_pairs_and_a_deleted_one_none() -> None:
     """A pending entry that was deleted from the stream has no text."""
-    text = entries.stored(1, entries.body([("a", "1"), ("a", b"\xff")]))
+    text = entries.encode(1, entries.body([("a", "1"), ("a", b"\xff")]))
     assert Delivered(1, text, delivery_count=1).pairs() == [("a", b"1"), ("a", b"\xff")]
     assert Delivered(1, None, delivery_count=2).pairs() is None

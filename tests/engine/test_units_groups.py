@@ -1,4 +1,4 @@
-"""Groups, productions and waiters: each against the plainest thing that does the same."""
+"""Groups, idempotency_table and waiters: each against the plainest thing that does the same."""
 
 import weakref
 from dataclasses import dataclass
@@ -154,9 +154,9 @@ class TestProductions:
         kept = IdempotencyTable(10, 100)
         for ms, key in ((1_000, b"a"), (2_000, b"b"), (90_000, b"c"), (3_000, b"d")):
             kept.record(b"p", key, ms << 64)
-        assert list(kept.expired(10_999)) == []
-        assert list(kept.expired(11_000)) == [(b"p", 1)]
-        assert list(kept.expired(20_000)) == [(b"p", 2)]
+        assert list(kept.find_expired(10_999)) == []
+        assert list(kept.find_expired(11_000)) == [(b"p", 1)]
+        assert list(kept.find_expired(20_000)) == [(b"p", 2)]
         kept.forget(b"p", 2)
         assert [kept.find(b"p", key) for key in (b"a", b"b")] == [None, None]
         kept.forget(b"p", 2)
@@ -176,33 +176,33 @@ class Ticket:
     """Something to answer with, whose end can be seen."""
 
 
-def parked(*streams: str) -> Blocked:
+def blocked(*streams: str) -> Blocked:
     return Blocked(XRead(streams=[(name, 0) for name in streams]), streams, 1000)
 
 
-def parked_in(group: str, *streams: str) -> Blocked:
+def blocked_in(group: str, *streams: str) -> Blocked:
     reading = XReadGroup(group=group, consumer="c", streams=[(name, Cursor.NEW) for name in streams])
     return Blocked(reading, streams, 1000, (streams, group))
 
 
 class TestWaiters:
     def test_first_come_first_served_stream_by_stream(self) -> None:
-        """One that waits for several stands in each queue; who is parked again stands at the end."""
+        """One that waits for several stands in each queue; who is blocked again stands at the end."""
         waiters: Waiters[str] = Waiters()
         first, second, third = (
-            Waiter(parked(*streams), name, 10.0)
+            Waiter(blocked(*streams), name, 10.0)
             for name, streams in (("first", "xy"), ("second", "y"), ("third", "x"))
         )
         for waiter in (first, second, third):
-            assert waiters.park(waiter) is None
+            assert waiters.add(waiter) is None
         assert [waiter.ticket for waiter in waiters.plain("y")] == ["first", "second"]
         assert [waiter.ticket for waiter in waiters.plain("x")] == ["first", "third"]
-        waiters.park(first)
+        waiters.add(first)
         assert [waiter.ticket for waiter in waiters.plain("x")] == ["third", "first"]
         assert len(waiters) == 3
 
-    def test_lanes_are_served_in_order_of_arrival_over_all_of_them(self) -> None:
-        """Each is asked until its first is not ready; who is parked meanwhile waits for the next time."""
+    def test_waiter_groups_are_served_in_order_of_arrival_over_all_of_them(self) -> None:
+        """Each is asked until its first is not ready; who is blocked meanwhile waits for the next time."""
         waiters: Waiters[str] = Waiters()
         rows = [
             ("a", "g", "x"),
@@ -213,7 +213,7 @@ class TestWaiters:
             ("f", "g", "y"),
         ]
         for name, group, streams in rows:
-            waiters.park(Waiter(parked_in(group, *streams), name, 10.0))
+            waiters.add(Waiter(blocked_in(group, *streams), name, 10.0))
         ready = {"a", "b", "c", "d"}
         asked: list[str] = []
 
@@ -225,12 +225,15 @@ class TestWaiters:
         for waiter in waiters.in_turn("x", is_ready):
             served.append(waiter.ticket)
             if waiter.ticket == "a":
-                waiters.park(waiter)
+                waiters.add(waiter)
             else:
                 waiters.remove(waiter)
         assert served == ["a", "b", "c", "d"]
         assert asked == ["a", "b", "c", "d", "e"]
-        assert {lane.kin: [one.ticket for one in lane.waiters] for lane in waiters.lanes("x")} == {
+        assert {
+            waiter_group.wait_key: [one.ticket for one in waiter_group.waiters]
+            for waiter_group in waiters.waiter_groups("x")
+        } == {
             (("x",), "g"): ["a"],
             (("x",), "h"): ["e"],
         }
@@ -238,34 +241,34 @@ class TestWaiters:
         assert len(waiters) == 3
 
     def test_one_that_is_gone_is_nowhere(self) -> None:
-        """Neither in a queue nor among those that come due; its lane goes with it."""
+        """Neither in a queue nor among those that come due; its waiter_group goes with it."""
         waiters: Waiters[str] = Waiters()
-        for one in (parked("x", "y"), parked_in("g", "x", "y")):
+        for one in (blocked("x", "y"), blocked_in("g", "x", "y")):
             waiter = Waiter(one, "only", 10.0)
-            lane = waiters.park(waiter)
-            if lane is not None:
-                waiters.retry(lane, 5.0)
+            waiter_group = waiters.add(waiter)
+            if waiter_group is not None:
+                waiters.retry(waiter_group, 5.0)
             waiters.remove(waiter)
-            assert (waiters.plain("x"), waiters.lanes("y"), len(waiters)) == ((), (), 0)
+            assert (waiters.plain("x"), waiters.waiter_groups("y"), len(waiters)) == ((), (), 0)
             assert (waiters.next_due(), waiters.due(99.0, 9)) == (None, ([], []))
-        assert waiters.everyone() == []
+        assert waiters.all_waiters() == []
 
     def test_deadlines_and_retries_come_due_in_order(self) -> None:
-        """So many waiters at a time; a lane once, at the earliest time that was asked for."""
+        """So many waiters at a time; a waiter_group once, at the earliest time that was asked for."""
         waiters: Waiters[str] = Waiters()
         for name, deadline in (("late", 30.0), ("soon", 10.0), ("next", 11.0)):
-            waiters.park(Waiter(parked("x"), name, deadline))
-        lane = waiters.park(Waiter(parked_in("g", "x"), "claims", 40.0))
-        assert lane is not None
+            waiters.add(Waiter(blocked("x"), name, deadline))
+        waiter_group = waiters.add(Waiter(blocked_in("g", "x"), "claims", 40.0))
+        assert waiter_group is not None
         for at in (9.0, 5.0, 7.0, None):
-            waiters.retry(lane, at)
+            waiters.retry(waiter_group, at)
         assert waiters.next_due() == 5.0
         assert waiters.due(4.9, 9) == ([], [])
-        found, lanes = waiters.due(20.0, 1)
-        assert ([waiter.ticket for waiter in found], lanes) == (["soon"], [lane])
+        found, waiter_groups = waiters.due(20.0, 1)
+        assert ([waiter.ticket for waiter in found], waiter_groups) == (["soon"], [waiter_group])
         assert [waiter.ticket for waiter in waiters.due(20.0, 9)[0]] == ["next"]
-        waiters.retry(lane, 25.0)
-        assert waiters.due(26.0, 9) == ([], [lane])
+        waiters.retry(waiter_group, 25.0)
+        assert waiters.due(26.0, 9) == ([], [waiter_group])
         assert waiters.next_due() == 30.0
 
     def test_those_that_are_gone_are_forgotten_long_before_their_time(self) -> None:
@@ -274,8 +277,8 @@ class TestWaiters:
         tickets: list[weakref.ref[Ticket]] = []
         for number in range(5_000):
             ticket = Ticket()
-            waiter = Waiter(parked("x"), ticket, 60.0 + number)
-            waiters.park(waiter)
+            waiter = Waiter(blocked("x"), ticket, 60.0 + number)
+            waiters.add(waiter)
             waiters.remove(waiter)
             tickets.append(weakref.ref(ticket))
         assert sum(each() is not None for each in tickets) < 2_000

@@ -14,9 +14,9 @@ def test_text_and_number_are_the_same(ms: int, sequence: int) -> None:
     """Both ways, through the strict parser and through that of the engine's own texts."""
     entry_id = ids.make(ms, sequence)
     assert (ids.ms_of(entry_id), ids.sequence_of(entry_id)) == (ms, sequence)
-    assert ids.text(entry_id) == f"{ms}-{sequence}"
-    assert ids.parse(ids.text(entry_id)) == entry_id
-    assert ids.parse_canonical(ids.text(entry_id).encode()) == entry_id
+    assert ids.format(entry_id) == f"{ms}-{sequence}"
+    assert ids.parse(ids.format(entry_id)) == entry_id
+    assert ids.parse_canonical(ids.format(entry_id).encode()) == entry_id
 
 
 @given(halves, halves, halves, halves)
@@ -28,8 +28,8 @@ def test_order_is_that_of_the_two_numbers(ms: int, sequence: int, other_ms: int,
 
 def test_the_next_id_carries() -> None:
     """Adding one is what comes next, over the end of the sequence too."""
-    assert ids.text(ids.make(5, ids.SEQUENCE_MAX) + 1) == "6-0"
-    assert ids.text(ids.make(6, 0) - 1) == f"5-{ids.SEQUENCE_MAX}"
+    assert ids.format(ids.make(5, ids.SEQUENCE_MAX) + 1) == "6-0"
+    assert ids.format(ids.make(6, 0) - 1) == f"5-{ids.SEQUENCE_MAX}"
     assert ids.make(ids.MS_MAX, ids.SEQUENCE_MAX) == ids.ID_MAX
 
 
@@ -60,7 +60,7 @@ def test_replies_are_canonical(words: str, text: str) -> None:
     """Leading zeros are taken and not given back; a missing sequence is 0."""
     entry_id = ids.parse(words)
     assert entry_id is not None
-    assert ids.text(entry_id) == text
+    assert ids.format(entry_id) == text
 
 
 def test_a_missing_sequence_is_what_the_place_means() -> None:

@@ -123,7 +123,7 @@ def test_ids_of_entries_are_not_written_twice(steps: list[int], tombstone: bool)
     for step in steps:
         last += 1 + step
         ids_given.append(last)
-    texts = [entries.stored(each, entries.body([("a", "1")])) for each in ids_given]
+    texts = [entries.encode(each, entries.body([("a", "1")])) for each in ids_given]
     (append,) = decode(encode([Append("s", texts, ids_given)]))
     assert isinstance(append, Append)
     assert (list(append.ids), list(append.texts)) == (ids_given, texts)

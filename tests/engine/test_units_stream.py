@@ -22,7 +22,7 @@ byte_limits = st.none() | st.integers(0, 400)
 
 
 def text_of(entry_id: int) -> bytes:
-    return entries.stored(entry_id, entries.body([("n", "x" * (entry_id % 20))]))
+    return entries.encode(entry_id, entries.body([("n", "x" * (entry_id % 20))]))
 
 
 def texts_of(parts: object) -> list[bytes]:
@@ -81,7 +81,7 @@ class BesideAList(RuleBasedStateMachine):
     def compress(self) -> None:
         """What has gone cold, as the gateway does in the background."""
         for text in self.cold:
-            text.keep_packed(text.packed())
+            text.keep_packed(text.compress())
         self.cold.clear()
 
     @rule(low=some_ids, high=some_ids, count=counts, bytes_max=byte_limits, reverse=st.booleans())
@@ -148,7 +148,7 @@ def filled(count: int, limits: NodeLimits, size: int = 10) -> tuple[Stream, list
     """A stream with so many entries, one after the other; and what has gone cold by that."""
     stream, cold = Stream(), list[Text]()
     for number in range(1, count + 1):
-        text = entries.stored(number, entries.body([("n", "x" * size)]))
+        text = entries.encode(number, entries.body([("n", "x" * size)]))
         cold += stream.append([number], [text], limits)
     return stream, cold
 
@@ -173,7 +173,7 @@ def test_a_batch_makes_the_nodes_that_its_entries_would_one_by_one() -> None:
     limits = NodeLimits(4, 300)
     one_by_one, _ = filled(30, limits)
     batch = Stream()
-    texts = [entries.stored(number, entries.body([("n", "x" * 10)])) for number in range(1, 31)]
+    texts = [entries.encode(number, entries.body([("n", "x" * 10)])) for number in range(1, 31)]
     batch.append(range(1, 31), texts, limits)
     assert [node.first for node in batch.nodes.values()] == [node.first for node in one_by_one.nodes.values()]
 
@@ -213,12 +213,12 @@ def test_a_packed_node_is_to_be_packed_again_when_it_shrinks() -> None:
     """It is cold: the plain form would be held for nobody."""
     stream, _ = filled(11, NodeLimits(10, 0), size=200)
     text = next(iter(stream.nodes.values())).text
-    text.keep_packed(text.packed())
+    text.keep_packed(text.compress())
     stream.remove([1, 2, 3, 4, 5, 6], tombstone=True)
     shrunk = next(iter(stream.nodes.values()))
     (cold,) = stream.take_cold()
     assert cold is shrunk.text
-    cold.keep_packed(cold.packed())
+    cold.keep_packed(cold.compress())
     assert shrunk.text.held_bytes() < shrunk.size
     assert [entries.id_of(each) for each in shrunk.texts()] == [7, 8, 9, 10]
 
@@ -235,7 +235,7 @@ def test_packing_in_two_threads_is_safe() -> None:
         for number in range(TEXTS_EACH):
             content = plain[number % len(plain)]
             try:
-                if ZstdDecompressor().decompress(Text(content).packed()) != content:
+                if ZstdDecompressor().decompress(Text(content).compress()) != content:
                     failures.append(number)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is what must not be
                 failures.append(error)
@@ -253,6 +253,6 @@ def test_the_count_of_all_that_was_added_stays_within_64_bits() -> None:
     stream = Stream()
     stream.entries_added = (1 << 63) - 2
     stream.append(
-        [1, 2, 3], [entries.stored(one, entries.body([("a", "1")])) for one in (1, 2, 3)], NodeLimits(9, 0)
+        [1, 2, 3], [entries.encode(one, entries.body([("a", "1")])) for one in (1, 2, 3)], NodeLimits(9, 0)
     )
     assert stream.entries_added == (1 << 63) - 1

@@ -195,7 +195,7 @@ ID_BODIES = {
     "ack": ("POST", "/v1/streams/s/groups/g/ack", "ids"),
     "nack": ("POST", "/v1/streams/s/groups/g/nack", "ids"),
     "claim": ("POST", "/v1/streams/s/groups/g/claim", "ids"),
-    "bury": ("POST", "/v1/streams/s/groups/g/dead-letter", "ids"),
+    "dead_letter": ("POST", "/v1/streams/s/groups/g/dead-letter", "ids"),
     "delete": ("POST", "/v1/streams/s/entries/delete", "ids"),
     "last-id": ("POST", "/v1/streams/s/last-id", "last_id"),
     "start of a group": ("POST", "/v1/streams/s/groups", "start"),

@@ -73,7 +73,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "short write not continued": _bug(DISK, "    while rest:\n", "    if rest:\n", _SHORT),
     "deleted entries kept in the base": _bug(
-        SNAPSHOT, "entries.blanked(text) if node.deleted >> place & 1 else text", "text", _DELETED,
+        SNAPSHOT, "entries.blank(text) if node.deleted >> place & 1 else text", "text", _DELETED,
     ),
     "reservation of IDs not kept": _bug(
         ENGINE, "keyspace.floor_ms = log.recovery.floor_ms", "keyspace.floor_ms = -1",

@@ -191,7 +191,7 @@ class Clients:
 
     def _some(self, stream: str) -> list[str]:
         known = self.known.get(stream) or [1 << 64]
-        return [ids.text(self._chance.choice(known)) for _ in range(self._chance.randint(1, 3))]
+        return [ids.format(self._chance.choice(known)) for _ in range(self._chance.randint(1, 3))]
 
     def _bodies(self, count: int) -> list[bytes]:
         self._serial += count

@@ -114,7 +114,7 @@ async def read_columns(
     headers = where(max(page.cursor, ids.ID_MIN), page.edges, None)
     headers.append((b"weir-more", b"true" if page.more else b"false"))
     if page.edges is not None:
-        headers.append((b"weir-removed-upto", ids.text(page.edges.removed_upto).encode()))
+        headers.append((b"weir-removed-upto", ids.format(page.edges.removed_upto).encode()))
     return Response(200, made.body(), headers, media_type=media.COLUMNS.encode())
 
 

@@ -122,7 +122,7 @@ async def add_entries(
     safe = b"fsync" if preferences.synced else request.engine.durability.encode()
     headers: list[AnswerHeader] = [(b"weir-durability", safe)]
     if not published.batch and not options.removes(reply.ids[0]):
-        place = f"/v1/streams/{quote(stream, safe='')}/entries/{ids.text(reply.ids[0])}"
+        place = f"/v1/streams/{quote(stream, safe='')}/entries/{ids.format(reply.ids[0])}"
         headers.append((b"location", place.encode()))
     if preferences.applied:
         headers.append((b"preference-applied", preferences.applied))
@@ -291,7 +291,7 @@ async def get_entry(request: RequestParameter, stream: StreamName, id: EntryId) 
     if not isinstance(found, Entries) or not found.count:
         raise _missing(id)
     # An entry never changes: its ID is its tag.
-    return revalidate(request, Response(200, found.json()), b'"%b"' % ids.text(id).encode())
+    return revalidate(request, Response(200, found.json()), b'"%b"' % ids.format(id).encode())
 
 
 # ---- deleting
@@ -350,7 +350,7 @@ async def delete_entries(request: RequestParameter, stream: StreamName, given: D
     results = _results(reply)
     answer: dict[str, object] = {"deleted": results.count("deleted")}
     if not request.preferences.minimal:
-        answer["results"] = dict(zip(map(ids.text, given.ids), results, strict=True))
+        answer["results"] = dict(zip(map(ids.format, given.ids), results, strict=True))
     return request.respond(200, orjson.dumps(answer))
 
 
@@ -360,4 +360,4 @@ def _results(reply: Reply) -> list[str]:
 
 
 def _missing(entry_id: int) -> RefusalError:
-    return RefusalError("no_entry", f"there is no entry {ids.text(entry_id)} in the stream")
+    return RefusalError("no_entry", f"there is no entry {ids.format(entry_id)} in the stream")

@@ -138,14 +138,14 @@ async def autoclaim_entries(
     (reply,) = await group_calls.write(request, command)
     assert isinstance(reply, AutoClaimed), "XAUTOCLAIM answers what was claimed"
     content = b'{"next_start":"%b",%b,"deleted_ids":%b}' % (
-        ids.text(reply.next_start).encode(),
+        ids.format(reply.next_start).encode(),
         _taken(reply.entries, just_ids=given.just_ids),
-        orjson.dumps(list(map(ids.text, reply.deleted_ids))),
+        orjson.dumps(list(map(ids.format, reply.deleted_ids))),
     )
     return request.respond(200, content)
 
 
 def _taken(entries: Sequence[Delivered], *, just_ids: bool) -> bytes:
     if just_ids:
-        return b'"ids":' + orjson.dumps([ids.text(one.id) for one in entries])
+        return b'"ids":' + orjson.dumps([ids.format(one.id) for one in entries])
     return b'"entries":[%b]' % b",".join(map(delivered, entries))

@@ -247,10 +247,10 @@ async def _find(
 def _redriven(reply: Reply, letters: str) -> RedrivenEntries:
     """Which dead letters have become which entries; of a dry run the entries are null."""
     assert isinstance(reply, Redriven), "redriving answers what was redriven"
-    copies = map(ids.text, reply.copies)
+    copies = map(ids.format, reply.copies)
     rows = [
         RedrivenEntry.model_construct(
-            dead_letter_id=ids.text(letter), id=next(copies) if reply.copies else None
+            dead_letter_id=ids.format(letter), id=next(copies) if reply.copies else None
         )
         for letter in reply.letters
     ]
@@ -258,6 +258,6 @@ def _redriven(reply: Reply, letters: str) -> RedrivenEntries:
         stream=letters,
         redriven=len(rows),
         entries=rows,
-        next=None if reply.upto is None else ids.text(reply.upto),
+        next=None if reply.upto is None else ids.format(reply.upto),
         duplicate=reply.duplicate,
     )

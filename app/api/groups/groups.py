@@ -144,7 +144,7 @@ class Group(ResponseModel):
             name=info.name,
             consumers=info.consumers,
             pending=info.pending,
-            last_delivered_id=ids.text(info.last_delivered_id),
+            last_delivered_id=ids.format(info.last_delivered_id),
             entries_read=capped(info.entries_read),
             lag=capped(info.lag),
             dead_letter=target,

@@ -32,8 +32,18 @@ from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.responses import Response
 from engine import ids
-from engine.commands import BuryEntries, Nack, NackMode, Refs, XAck, XAckDel, XNack, XPending, XPendingRange
-from engine.replies import Buried, Deletions, PendingEntry, PendingList, PendingSummary, Reply
+from engine.commands import (
+    DeadLetterEntries,
+    Nack,
+    NackMode,
+    Refs,
+    XAck,
+    XAckDel,
+    XNack,
+    XPending,
+    XPendingRange,
+)
+from engine.replies import DeadLettered, Deletions, PendingEntry, PendingList, PendingSummary, Reply
 
 router: Final = Router("groups")
 
@@ -116,8 +126,8 @@ def _summary(reply: Reply) -> bytes:
     return orjson.dumps(
         {
             "count": reply.count,
-            "first_id": ids.text(reply.first_id) if reply.count else None,
-            "last_id": ids.text(reply.last_id) if reply.count else None,
+            "first_id": ids.format(reply.first_id) if reply.count else None,
+            "last_id": ids.format(reply.last_id) if reply.count else None,
             "consumers": [{"name": name, "count": count} for name, count in reply.consumers],
         }
     )
@@ -127,13 +137,13 @@ def _list(reply: Reply, before: int) -> bytes:
     assert isinstance(reply, PendingList), "XPENDING with a range answers a list"
     following = reply.entries[-1].id if reply.entries else before
     rows = list(map(_row, reply.entries))
-    return orjson.dumps({"pending": rows, "next": ids.text(following), "more": reply.more})
+    return orjson.dumps({"pending": rows, "next": ids.format(following), "more": reply.more})
 
 
 def _row(one: PendingEntry) -> dict[str, str | int | None]:
     """An entry without an owner has no consumer, and no time since when it has been delivered."""
     return {
-        "id": ids.text(one.id),
+        "id": ids.format(one.id),
         "consumer": one.consumer,
         "idle_ms": None if one.consumer is None else capped(one.idle_ms),
         "delivery_count": capped(one.delivery_count),
@@ -181,7 +191,7 @@ async def _acknowledge(
     """One command for each ID, so that each has its result."""
     replies = await request.write(*[XAck(stream=stream, group=group, ids=(one,)) for one in given.ids])
     words = ["acknowledged" if reply == 1 else "absent" for reply in replies]
-    return dict(zip(map(ids.text, given.ids), words, strict=True))
+    return dict(zip(map(ids.format, given.ids), words, strict=True))
 
 
 async def _delete(
@@ -193,7 +203,7 @@ async def _delete(
     refs = Refs(given.delete)
     (reply,) = await request.write(XAckDel(stream=stream, group=group, ids=given.ids, refs=refs))
     assert isinstance(reply, Deletions), "XACKDEL answers a result for each ID"
-    return dict(zip(map(ids.text, given.ids), map(_RESULTS.__getitem__, reply.results), strict=True))
+    return dict(zip(map(ids.format, given.ids), map(_RESULTS.__getitem__, reply.results), strict=True))
 
 
 # ---- giving back
@@ -224,7 +234,7 @@ async def nack_entries(
     """Give entries back: they have no owner, and the next reader that claims gets them first (XNACK)."""
     replies = await group_calls.write(request, *_nacks(stream, group, given))
     words = ["released" if reply == 1 else "absent" for reply in replies]
-    results = dict(zip(map(ids.text, given.ids), words, strict=True))
+    results = dict(zip(map(ids.format, given.ids), words, strict=True))
     return request.respond(200, orjson.dumps({"released": words.count("released"), "results": results}))
 
 
@@ -259,7 +269,7 @@ async def bury_entries(
     request: RequestParameter, stream: StreamName, group: GroupName, given: Burial
 ) -> Response:
     """Move pending entries to the group's dead-letter stream, as many as one turn takes."""
-    command = BuryEntries(stream=stream, group=group, ids=given.ids, reason=given.reason)
+    command = DeadLetterEntries(stream=stream, group=group, ids=given.ids, reason=given.reason)
     (reply,) = await group_calls.write(request, command)
-    assert isinstance(reply, Buried), "dead-lettering answers what was moved"
-    return request.respond(200, BuriedEntries(stream=reply.stream, ids=list(map(ids.text, reply.ids))))
+    assert isinstance(reply, DeadLettered), "dead-lettering answers what was moved"
+    return request.respond(200, BuriedEntries(stream=reply.stream, ids=list(map(ids.format, reply.ids))))

@@ -88,7 +88,7 @@ def _keep(target: Door, stream: bytes, last_id: int, entries: list[Entry], refus
     """Add entries with their own IDs; None if somebody was faster."""
     try:
         rows = [_row(entry) for entry in entries]
-        is_done = target.publish_after(stream.decode(), ids.text(last_id), rows)
+        is_done = target.publish_after(stream.decode(), ids.format(last_id), rows)
     except Away:
         raise
     except Failure:
@@ -99,7 +99,7 @@ def _keep(target: Door, stream: bytes, last_id: int, entries: list[Entry], refus
 
 def _keep_one(target: Door, stream: bytes, entry: Entry, refuse: Refuse) -> _Kept | None:
     try:
-        reply = target.together([("XADD", stream, ids.text(entry.id), *entry.flat)])[0]
+        reply = target.together([("XADD", stream, ids.format(entry.id), *entry.flat)])[0]
     except TooLarge as error:
         reply = Refused(str(error))
     if not isinstance(reply, Refused):
@@ -113,7 +113,7 @@ def _keep_one(target: Door, stream: bytes, entry: Entry, refuse: Refuse) -> _Kep
 def _renumber(target: Door, stream: bytes, mark: bytes, entries: list[Entry], refuse: Refuse) -> int:
     """Add entries with new IDs; how many were."""
     commands: list[Command] = [("XADD", stream, "*", *entry.flat) for entry in entries]
-    place = ("XGROUP", "SETID", stream, mark, ids.text(entries[-1].id))
+    place = ("XGROUP", "SETID", stream, mark, ids.format(entries[-1].id))
     try:
         replies = target.together([*commands, place])[:-1]
     except TooLarge as error:
@@ -136,4 +136,4 @@ def _row(entry: Entry) -> dict[str, object]:
     except UnicodeDecodeError:
         texts, encoding = [base64.b64encode(value).decode() for value in values], {"encoding": "base64"}
     pairs = [[name.decode(), text] for name, text in zip(names, texts, strict=True)]
-    return {"id": ids.text(entry.id), "fields": pairs, **encoding}
+    return {"id": ids.format(entry.id), "fields": pairs, **encoding}

@@ -192,7 +192,7 @@ class Copy:
     def _mark(self, found: View | None, users: Sequence[bytes]) -> None:
         commands: list[Command] = []
         if found is None or all(group.name != MARK for group in found.groups):
-            commands.append(("XGROUP", "CREATE", self._stream, MARK, ids.text(self.position), "MKSTREAM"))
+            commands.append(("XGROUP", "CREATE", self._stream, MARK, ids.format(self.position), "MKSTREAM"))
         if self._in_use and _IN_USE not in users:
             commands.append(("XGROUP", "CREATECONSUMER", self._stream, MARK, _IN_USE))
         self._run(commands)
@@ -201,7 +201,8 @@ class Copy:
         """Raise Failure unless the stream in Weir is the beginning of Redis's: both ends are compared."""
         if found.last_id > source.last_id:
             raise Failure(
-                f"its last ID is {ids.text(found.last_id)} in Weir and {ids.text(source.last_id)} in Redis: "
+                f"its last ID is {ids.format(found.last_id)} in Weir "
+                f"and {ids.format(source.last_id)} in Redis: "
                 "others publish to it in Weir already"
             )
         newest = reading.newest(self._target, self._stream, _WINDOW_ENTRIES)
@@ -219,10 +220,10 @@ class Copy:
         for entry_id, entry, copy in reading.joined(mine, iter(window)):
             if entry is not None and copy is not None:
                 if entry != copy:
-                    raise Failure(f"{_FOREIGN}: {ids.text(entry_id)} differs")
+                    raise Failure(f"{_FOREIGN}: {ids.format(entry_id)} differs")
                 in_common += 1
             elif entry is None and not is_marked:
-                raise Failure(f"{_FOREIGN}: Redis has no {ids.text(entry_id)}")
+                raise Failure(f"{_FOREIGN}: Redis has no {ids.format(entry_id)}")
         return in_common
 
     # Groups
@@ -242,7 +243,7 @@ class Copy:
                 self._left_alone.add(group.name)
                 self.outcome.trouble(f"group {_shown(group.name)} was skipped: {wrong}")
                 continue
-            start = ids.text(group.last_delivered_id)
+            start = ids.format(group.last_delivered_id)
             self._run([("XGROUP", "CREATE", self._stream, group.name, start)])
             self._groups.add(group.name)
 
@@ -280,7 +281,7 @@ class Copy:
             for entry_id, pending, copy in reading.joined(mine, theirs):
                 count += pending is not None
                 if pending is None:
-                    yield "XACK", self._stream, group.name, ids.text(entry_id)
+                    yield "XACK", self._stream, group.name, ids.format(entry_id)
                 elif copy is None or not _same(pending, copy):
                     yield claiming(self._stream, Claim(group.name, pending))
 
@@ -338,7 +339,7 @@ class Copy:
     def _refuse(self, entry_id: int, reason: str) -> None:
         self._not_taken.append(entry_id)
         if len(self._not_taken) <= _SHOWN_IDS_MAX:
-            self.outcome.trouble(f"entry {ids.text(entry_id)} was skipped: {reason}")
+            self.outcome.trouble(f"entry {ids.format(entry_id)} was skipped: {reason}")
         elif len(self._not_taken) == _SHOWN_IDS_MAX + 1:
             self.outcome.trouble("more entries were skipped")
 
@@ -363,13 +364,13 @@ class Copy:
         self._length = length
 
     def _commands(self, item: Item) -> list[Command]:
-        entry_id = ids.text(item.id)
+        entry_id = ids.format(item.id)
         if item.entry is not None:
             return [("XADD", self._stream, entry_id, *item.entry.flat)]
         removal: Command = ("XDEL", self._stream, entry_id)
         if item.is_trimmed and not self._length:
             # It may have been trimmed in Redis: unlike XDEL that leaves no trace in max-deleted-entry-id.
-            removal = ("XTRIM", self._stream, "MINID", "=", ids.text(item.id + 1))
+            removal = ("XTRIM", self._stream, "MINID", "=", ids.format(item.id + 1))
         claims = [claiming(self._stream, claim) for claim in item.claims]
         return [("XADD", self._stream, entry_id, *_PLACEHOLDER), *claims, removal]
 
@@ -401,7 +402,7 @@ class Copy:
         added = append(self._target, self._stream, MARK, entries, self._refuse)
         self.outcome.entries += added.entries
         self.outcome.renumbered += added.renumbered
-        self._run([("XGROUP", "SETID", self._stream, MARK, ids.text(upto))])
+        self._run([("XGROUP", "SETID", self._stream, MARK, ids.format(upto))])
 
     # What changes behind the entries
 
@@ -412,14 +413,14 @@ class Copy:
         if self._count_copies() == view.length:
             return
         gone = self._gone(view.last_id)
-        for some in _chunks(("XDEL", self._stream, ids.text(entry_id)) for entry_id in gone):
+        for some in _chunks(("XDEL", self._stream, ids.format(entry_id)) for entry_id in gone):
             self.outcome.deleted += sum(reply == 1 for reply in self._run(some))
         self._count_copies()
 
     def _trim_to(self, view: View) -> None:
         first_id = view.first_id or view.last_id + 1
         if first_id <= ids.ID_MAX:
-            trimmed = self._run([("XTRIM", self._stream, "MINID", "=", ids.text(first_id))])[0]
+            trimmed = self._run([("XTRIM", self._stream, "MINID", "=", ids.format(first_id))])[0]
             self.outcome.deleted += trimmed if isinstance(trimmed, int) else 0
         self._count_copies()
 
@@ -436,9 +437,9 @@ class Copy:
         missing = 0
         for entry_id, entry, copy in reading.joined(mine, theirs):
             if entry is not None and copy is not None and entry != copy:
-                raise Failure(f"{_FOREIGN}: {ids.text(entry_id)} differs")
+                raise Failure(f"{_FOREIGN}: {ids.format(entry_id)} differs")
             if entry is None and not self._is_ours:
-                raise Failure(f"{_FOREIGN}: Redis has no {ids.text(entry_id)}")
+                raise Failure(f"{_FOREIGN}: Redis has no {ids.format(entry_id)}")
             if entry is None:
                 yield entry_id
             missing += copy is None and entry_id not in self._not_taken
@@ -450,17 +451,17 @@ class Copy:
     def _copy_counters(self, view: View, groups: Sequence[Group]) -> None:
         """IDs and counters last: they stand for everything that has been done before."""
         added = view.length if view.entries_added is None else view.entries_added
-        counters: list[Command] = [("XSETID", self._stream, ids.text(view.last_id), "ENTRIESADDED", added)]
+        counters: list[Command] = [("XSETID", self._stream, ids.format(view.last_id), "ENTRIESADDED", added)]
         if view.max_deleted_id:
-            counters = [(*counters[0], "MAXDELETEDID", ids.text(view.max_deleted_id))]
+            counters = [(*counters[0], "MAXDELETEDID", ids.format(view.max_deleted_id))]
         if view.idmp is not None:
             duration_s, entries = view.idmp
             counters.append(("XCFGSET", self._stream, "IDMP-DURATION", duration_s, "IDMP-MAXSIZE", entries))
         for group in groups:
             read = -1 if group.entries_read is None else group.entries_read
-            start = ids.text(group.last_delivered_id)
+            start = ids.format(group.last_delivered_id)
             counters.append(("XGROUP", "SETID", self._stream, group.name, start, "ENTRIESREAD", read))
-        counters.append(("XGROUP", "SETID", self._stream, MARK, ids.text(view.last_id)))
+        counters.append(("XGROUP", "SETID", self._stream, MARK, ids.format(view.last_id)))
         for some in _chunks(counters):
             self._run(some)
 
@@ -483,9 +484,9 @@ def claiming(stream: bytes, claim: Claim) -> Command:
     """The command that makes an entry pending just so."""
     group, (entry_id, consumer, time_ms, deliveries) = claim
     if consumer is None:
-        options: Command = ("IDS", 1, ids.text(entry_id), "RETRYCOUNT", deliveries, "FORCE")
+        options: Command = ("IDS", 1, ids.format(entry_id), "RETRYCOUNT", deliveries, "FORCE")
         return ("XNACK", stream, group, "FAIL", *options)
-    options = (ids.text(entry_id), "TIME", time_ms, "RETRYCOUNT", deliveries, "FORCE", "JUSTID")
+    options = (ids.format(entry_id), "TIME", time_ms, "RETRYCOUNT", deliveries, "FORCE", "JUSTID")
     return ("XCLAIM", stream, group, consumer, 0, *options)
 
 

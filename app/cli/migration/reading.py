@@ -85,7 +85,7 @@ def streams(peer: Peer, match: bytes) -> set[bytes]:
 
 def grown(origin: Origin, positions: Mapping[bytes, int], wait_ms: int) -> list[bytes]:
     """The streams with entries beyond these IDs; waits for one."""
-    after = [ids.text(position) for position in positions.values()]
+    after = [ids.format(position) for position in positions.values()]
     reply = origin.alone(("XREAD", "COUNT", 1, "BLOCK", wait_ms, "STREAMS", *positions, *after))
     return [] if reply is None else [_bytes(_list(one)[0]) for one in _list(reply)]
 
@@ -93,7 +93,7 @@ def grown(origin: Origin, positions: Mapping[bytes, int], wait_ms: int) -> list[
 def view(peer: Peer, stream: bytes, after: int, count: int) -> View | None:
     """The stream with its first `count` entries beyond `after`; None where there is none of this name."""
     # `+ -` is a range with nothing in it.
-    first, last = ("+", "-") if after == ids.ID_MAX else (ids.text(after + 1), "+")
+    first, last = ("+", "-") if after == ids.ID_MAX else (ids.format(after + 1), "+")
     info, groups, page = peer.together(
         [
             ("XINFO", "STREAM", stream),
@@ -132,7 +132,7 @@ def entries(peer: Peer, stream: bytes, first: int, last: int) -> Iterator[Entry]
     """The entries of a range, both ends included."""
     count = PAGE_ENTRIES_FIRST
     while first <= last:
-        command = ("XRANGE", stream, ids.text(first), ids.text(last), "COUNT", count)
+        command = ("XRANGE", stream, ids.format(first), ids.format(last), "COUNT", count)
         page = [_entry(one) for one in _list(peer.together([command])[0])]
         yield from page
         if len(page) < count:
@@ -164,7 +164,7 @@ def pending(peer: Peer, stream: bytes, group: bytes, first: int, last: int) -> I
 
 def _pending_page(peer: Peer, stream: bytes, group: bytes, first: int, last: int) -> list[Pending]:
     """Redis tells idle times only, so the clock is read on both sides of them."""
-    listing = ("XPENDING", stream, group, ids.text(first), ids.text(last), PAGE_ENTRIES_MAX)
+    listing = ("XPENDING", stream, group, ids.format(first), ids.format(last), PAGE_ENTRIES_MAX)
     now_ms, listed = 0, list[Reply]()
     for _ in range(_READINGS_MAX):
         before, reply, after = peer.together([("TIME",), listing, ("TIME",)])

@@ -29,7 +29,7 @@ def delivered(one: Delivered) -> bytes:
     """An entry with how often it was delivered, this time included, and, where it was taken over, for how
     long it had been idle. `fields` is null where the entry is gone from the stream.
     """
-    text = one.text if one.text is not None else b'{"id":"%b","fields":null}' % ids.text(one.id).encode()
+    text = one.text if one.text is not None else b'{"id":"%b","fields":null}' % ids.format(one.id).encode()
     idle = b',"idle_ms":%d' % min(one.idle_ms, INTEGER_MAX) if one.idle_ms is not None else b""
     return b'%b,"delivery_count":%d%b}' % (text[:-1], min(one.delivery_count, INTEGER_MAX), idle)
 
@@ -40,9 +40,9 @@ def deliveries(found: StreamDeliveries) -> bytes:
     texts = [one.text or b"" for one in found.entries] if plain else list(map(delivered, found.entries))
     if found.history:
         after = found.entries[-1].id if found.entries else found.after
-        where = b'"next":"%b"' % ids.text(after).encode()
+        where = b'"next":"%b"' % ids.format(after).encode()
     else:
-        where = b'"last_delivered_id":"%b"' % ids.text(found.last_delivered_id).encode()
+        where = b'"last_delivered_id":"%b"' % ids.format(found.last_delivered_id).encode()
     gap = b',"gap":' + gap_text(found.gap) if found.gap is not None else b""
     more = _JSON_BOOLEANS[found.more]
     return b'{"entries":[%b],%b,"more":%b%b}' % (b",".join(texts), where, more, gap)
@@ -51,10 +51,10 @@ def deliveries(found: StreamDeliveries) -> bytes:
 def nothing_delivered(info: Reply, *, more: bool) -> bytes:
     """The answer of a read of new entries that found none; `info` is the group. `more`: a limit ended it."""
     assert isinstance(info, GroupInfo), "describing a group answers the group"
-    last = ids.text(info.last_delivered_id).encode()
+    last = ids.format(info.last_delivered_id).encode()
     return b'{"entries":[],"last_delivered_id":"%b","more":%b}' % (last, _JSON_BOOLEANS[more])
 
 
 def no_history(after: int) -> bytes:
     """The answer of a read of history that had no room for any of it."""
-    return b'{"entries":[],"next":"%b","more":true}' % ids.text(after).encode()
+    return b'{"entries":[],"next":"%b","more":true}' % ids.format(after).encode()

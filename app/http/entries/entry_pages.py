@@ -171,8 +171,8 @@ def gap_text(gap: replies.Gap) -> bytes:
 def gap_members(gap: replies.Gap) -> dict[str, str | int | None]:
     """A gap as JSON has it."""
     return {
-        "requested": ids.text(gap.requested),
-        "first_available": ids.text(gap.first_available),
+        "requested": ids.format(gap.requested),
+        "first_available": ids.format(gap.first_available),
         "lost": gap.lost,
     }
 
@@ -188,10 +188,10 @@ def where(following: int | None, edges: Edges | None, gap: replies.Gap | None) -
     """The headers that programs need to go on, and to notice what they lost."""
     headers = []
     if following is not None:
-        headers.append((b"weir-next-id", ids.text(following).encode()))
+        headers.append((b"weir-next-id", ids.format(following).encode()))
     first = edges.first_id if edges is not None else gap.first_available if gap is not None else None
     if first is not None:
-        headers.append((b"weir-first-available", ids.text(first).encode()))
+        headers.append((b"weir-first-available", ids.format(first).encode()))
     if edges is not None:
         headers.append((b"weir-generation", edges.generation.encode()))
     return headers

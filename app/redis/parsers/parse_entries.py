@@ -27,7 +27,7 @@ from engine.commands import (
     AutoSequence,
     IdmpSettings,
     NewId,
-    Production,
+    ProducerKey,
     Refs,
     Trim,
     XAdd,
@@ -134,11 +134,11 @@ class _Producing:
         if self.producer is not None:
             raise errors.invalid("ERR syntax error, IDMP/IDMPAUTO specified multiple times")
 
-    def production(self, pairs: entries.Pairs) -> Production | None:
+    def producer_key(self, pairs: entries.Pairs) -> ProducerKey | None:
         """Who produces what, None if nobody said."""
         if self.producer is None:
             return None
-        return Production(self.producer, entries.fingerprint(pairs) if self.key is None else self.key)
+        return ProducerKey(self.producer, entries.fingerprint(pairs) if self.key is None else self.key)
 
 
 def xadd(words: Words) -> CommandRequest:
@@ -173,7 +173,7 @@ def xadd(words: Words) -> CommandRequest:
             ids=() if new_id is None else (new_id,),
             mkstream=mkstream,
             trim=trim,
-            production=producing.production(pairs),
+            producer_key=producing.producer_key(pairs),
         )
     )
 
@@ -343,6 +343,6 @@ def xidmprecord(words: Words) -> CommandRequest:
         raise errors.invalid("ERR producer ID must be non-empty")
     if not iid:
         raise errors.invalid("ERR idempotent ID must be non-empty")
-    produced = Production(producer, iid)
+    produced = ProducerKey(producer, iid)
     found_id = entry_id(added_id)
-    return for_engine(XIdmpRecord(stream=stream_name(key), production=produced, id=found_id))
+    return for_engine(XIdmpRecord(stream=stream_name(key), producer_key=produced, id=found_id))

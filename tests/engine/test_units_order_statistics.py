@@ -14,7 +14,7 @@ from engine.stream import NodeLimits, Stream
 
 
 def text_of(entry_id: int) -> bytes:
-    return entries.stored(entry_id, entries.body([("n", "x" * (entry_id % 20))]))
+    return entries.encode(entry_id, entries.body([("n", "x" * (entry_id % 20))]))
 
 
 def filled(entry_ids: Sequence[int], entries_max: int) -> Stream:
@@ -39,7 +39,7 @@ def test_ranks_are_those_of_a_walk(drawn: list[int], entries_max: int, data: st.
     live = list(stream.live_ids())
     for node in stream.nodes.values():
         assert isinstance(node, SealedNode)
-        node.text.keep_packed(node.text.packed())
+        node.text.keep_packed(node.text.compress())
     for bound in range(203):
         assert order_statistics.amount_below(stream, bound).live == sum(entry_id < bound for entry_id in live)
     assert [order_statistics.id_at(stream, number) for number in range(len(live))] == live
