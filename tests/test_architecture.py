@@ -1,11 +1,16 @@
-"""docs/architecture.md tells the truth about the tree."""
+"""docs/architecture.md is right about the tree, and its worked example works."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
 MAP: Final = re.compile(r"<!-- map: .*? -->\n(.*?)<!-- end of map -->", re.DOTALL)
+EXAMPLE: Final = re.compile(r"^````diff\n(.*?)^````$", re.DOTALL | re.MULTILINE)
 LINE: Final = re.compile(r"^ {4}( *)([a-z]+)/ ", re.MULTILINE)
 # Their folders are on the map, one level or two deep; other trees are named as a whole.
 MAPPED: Final = ("app", "app/api", "app/http", "app/redis", "engine", "sdk")
@@ -65,3 +70,31 @@ def test_documents_cite_files_that_exist() -> None:
         if not (page.parent / link).exists()
     ]
     assert missing == []
+
+
+def test_the_worked_example_adds_an_operation(tmp_path: Path) -> None:
+    """Applied to a copy of the tree, its test and its guide hold, and the description has it."""
+    found = EXAMPLE.search((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+    assert found is not None, "the page has a worked example"
+    touched = re.findall(r"^\+\+\+ b/(\w+)/", found[1], re.MULTILINE)
+    assert touched == ["app", "docs", "tests"]
+    for folder in ("app", "docs", "engine", "sdk/python", "tests"):
+        shutil.copytree(
+            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("node_modules", "__pycache__")
+        )
+    for file in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / file, tmp_path)
+    subprocess.run(["git", "apply", "-"], input=found[1], text=True, cwd=tmp_path, check=True)
+    # Programs find the copy, not what is installed; coverage would report files that are gone.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(tmp_path / "sdk" / "python")])
+    selected = ["tests/app/test_first_entry.py", "tests/app/test_description.py", "tests/documents"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *selected, "-k", "not documents or curl.md"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout
