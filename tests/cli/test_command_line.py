@@ -30,6 +30,8 @@ COMMANDS: Final = (
     "pending",
     "claim",
     "redrive",
+    "lag",
+    "doctor",
 )
 
 

@@ -346,6 +346,11 @@ def list_pending(
 # --- anything --------------------------------------------------------------------------------------------
 
 
+def plan(body: Mapping[str, object]) -> Call[Any]:
+    """What reading streams would bring, counted without reading it."""
+    return Call("POST", "/v1/plan", as_is, body=body)
+
+
 def command(words: Sequence[str | int | float]) -> Call[Any]:
     """A Redis stream command; its reply as Redis shapes it."""
     return Call("POST", "/v1/commands", lambda answer: answer["result"], body=list(words), repeatable=False)

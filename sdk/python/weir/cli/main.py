@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from weir.cli import groups, output, publish, read, redrive, streams, tail
+from weir.cli import doctor, groups, lag, output, publish, read, redrive, streams, tail
 from weir.cli.failure import Failure
 from weir.errors import WeirError
 
@@ -51,7 +51,9 @@ cli.command("trim", rich_help_panel=_OPERATIONS)(streams.trim)
 cli.command("groups", rich_help_panel=_OPERATIONS)(groups.groups)
 cli.command("pending", rich_help_panel=_OPERATIONS)(groups.pending)
 cli.command("claim", rich_help_panel=_OPERATIONS)(groups.claim)
+cli.command("lag", rich_help_panel=_OPERATIONS)(lag.lag)
 cli.command("redrive", rich_help_panel=_OPERATIONS)(redrive.redrive)
+cli.command("doctor", rich_help_panel=_OPERATIONS)(doctor.doctor)
 
 
 def add_plugins() -> None:

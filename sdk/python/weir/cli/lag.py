@@ -1,0 +1,152 @@
+"""`weir lag`: how far behind consumer groups are.
+
+Knows: its options, how lags look, when to look again. Must never know: how rates follow from samples.
+"""
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from weir.cli import options, output
+from weir.durations import format_ms
+
+if TYPE_CHECKING:
+    from weir import Client
+    from weir.cli.lag_report import GroupLag, GroupSelection, LagHistory
+
+_over_ms_default: Final = 5_000
+_SUFFIXES: Final = (".png", ".svg")
+_COLUMNS: Final = (
+    *("stream", "group", "behind", "unread", "pending", "oldest_pending"),
+    *("published/s", "settled/s", "caught_up_in", "trend"),
+)
+
+
+def _chart(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in _SUFFIXES:
+        raise typer.BadParameter(f"the name of a chart ends in {' or '.join(_SUFFIXES)}")
+    return path
+
+
+def lag(  # noqa: PLR0913 - a command's options are its parameters
+    streams: Annotated[
+        list[str] | None, typer.Argument(help="these streams; default: all that --pattern matches")
+    ] = None,
+    *,
+    pattern: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="streams whose whole name matches [.*]")
+    ] = None,
+    groups: Annotated[list[str] | None, typer.Option("--group", help="only this group; repeatable")] = None,
+    over_ms: Annotated[
+        int,
+        typer.Option(
+            "--over",
+            parser=options.duration_ms,
+            metavar="DURATION",
+            show_default="5s",
+            help="time between the samples that rates come from; 0: one sample, no rates",
+        ),
+    ] = _over_ms_default,
+    every_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--every",
+            parser=options.duration_ms,
+            metavar="DURATION",
+            help="report again and again until Ctrl-C; rates are over the last --over",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(parser=_chart, metavar="FILE", help="draw a chart, .png or .svg (extra `plot`)"),
+    ] = None,
+    as_json: options.Json = False,
+    url: options.Url = options.DEFAULT_URL,
+    token_file: options.TokenFile = None,
+) -> None:
+    """Show how far behind consumer groups are, how fast they are, and when they will have caught up.
+
+    Behind are entries that were not delivered yet, and those delivered and not acknowledged.
+    """
+    if streams and pattern is not None:
+        raise typer.BadParameter("streams and --pattern exclude each other")
+    from weir.cli.gateway import connect
+    from weir.cli.lag_report import GroupSelection, LagHistory
+
+    try:
+        selection = GroupSelection(tuple(streams or ()), pattern or ".*", tuple(groups or ()))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    with connect(url, token_file) as client:
+        report = LagReport(client, selection, LagHistory(over_ms), plot, as_json=as_json)
+        if every_ms is not None:
+            report.repeat(every_ms / 1_000)
+            return
+        if over_ms:
+            report.sample()
+            time.sleep(over_ms / 1_000)
+        report.show(report.sample())
+
+
+@dataclass(frozen=True)
+class LagReport:
+    """Takes samples of groups, and prints and draws what they say."""
+
+    client: "Client"
+    selection: "GroupSelection"
+    history: "LagHistory"
+    plot: Path | None
+    as_json: bool
+
+    def sample(self) -> "list[GroupLag]":
+        """The lags as of now. Raises WeirError."""
+        from weir.cli.lag_report import sample_groups
+
+        return self.history.add(sample_groups(self.client, self.selection, time.time_ns() // 1_000_000))
+
+    def show(self, lags: "list[GroupLag]") -> None:
+        """Print the lags, and draw all samples so far."""
+        output.rows(
+            [asdict(one) if self.as_json else _row(one) for one in lags], _COLUMNS, as_json=self.as_json
+        )
+        if self.plot is not None:
+            from weir.cli.lag_chart import draw
+
+            try:
+                draw(self.plot, self.history)
+            except ModuleNotFoundError as error:
+                output.say(f"{error.name} is not installed: it is in the extra `plot` of weir-client")
+                raise typer.Exit(1) from None
+
+    def repeat(self, every_s: float) -> None:
+        """Report until Ctrl-C, which is no failure. A gateway that is away is said, and asked again."""
+        from weir.errors import NoAnswerError
+
+        due_s = time.monotonic()
+        try:
+            while True:
+                try:
+                    self.show(self.sample())
+                except NoAnswerError as error:
+                    output.say(str(error))
+                # A round that took too long is not caught up with.
+                due_s = max(due_s + every_s, time.monotonic())
+                time.sleep(max(due_s - time.monotonic(), 0))
+        except KeyboardInterrupt:
+            return
+
+
+def _row(lag: "GroupLag") -> dict[str, Any]:
+    age, left = lag.oldest_pending_age_ms, lag.catch_up_ms
+    return {
+        **asdict(lag),
+        "oldest_pending": None if age is None else f"{format_ms(age)} ago",
+        "published/s": lag.published_per_s,
+        "settled/s": lag.settled_per_s,
+        "caught_up_in": None if not left else format_ms(left),
+        "trend": (lag.trend or "not known").replace("_", " "),
+    }
