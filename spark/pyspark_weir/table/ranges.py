@@ -1,0 +1,234 @@
+"""What an archive holds of each stream: the ranges of its commits, joined, and their cache.
+
+Knows: the form of a commit's metadata, what continues what, and where the cache is stored.
+Must never know: files of entries, Delta's log.
+
+A commit's metadata are not in Delta's checkpoints, so the ranges of all commits up to a version are stored as
+`_weir/ranges-<version>.parquet`, written after that commit. It is a cache: a torn one, one of another table
+and one of a later version are passed over, as long as the log holds the commits.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pyspark_weir import ids
+from pyspark_weir.ids import EntryId
+from pyspark_weir.table.errors import RangeConflictError
+from pyspark_weir.table.root import ArchiveRoot
+
+FOLDER: Final = "_weir"
+# The member of a commit's metadata that is ours.
+MEMBER: Final = "weir"
+_PREFIX: Final = "ranges-"
+_SUFFIX: Final = ".parquet"
+# More digits than a table has commits; names of equal length sort as numbers.
+_DIGITS: Final = 20
+_KEPT: Final = 2
+
+
+class StreamKey(NamedTuple):
+    """A stream of a gateway; one that was deleted and made anew has another generation."""
+
+    gateway: str
+    stream: str
+    generation: str
+
+    def __str__(self) -> str:
+        return f"{self.gateway}/{self.stream} (generation {self.generation})"
+
+
+class Range(NamedTuple):
+    """The IDs in `(after, upto]` of a stream, of which `rows` are entries (others were deleted before)."""
+
+    key: StreamKey
+    after: EntryId
+    upto: EntryId
+    rows: int
+
+
+class Position(NamedTuple):
+    """How far the archive goes in the latest generation of a stream."""
+
+    generation: str
+    upto: EntryId
+
+
+@dataclass(frozen=True)
+class BatchRanges:
+    """What batch `number` of the streaming query `query` moves: one range a stream and generation."""
+
+    query: str
+    number: int
+    ranges: tuple[Range, ...]
+
+    def metadata(self) -> dict[str, Any]:
+        """As a commit holds it."""
+        moved = [[*one.key, str(one.after), str(one.upto), one.rows] for one in self.ranges]
+        return {"query": self.query, "batch": self.number, "ranges": moved}
+
+    @classmethod
+    def of_metadata(cls, stored: Mapping[str, Any]) -> "BatchRanges":
+        """What `metadata` made."""
+        return cls(stored["query"], stored["batch"], tuple(_range(one) for one in stored["ranges"]))
+
+
+class Ranges:
+    """The ranges of all commits of a table up to `version`; what continues a range is joined to it."""
+
+    def __init__(self, table_id: str) -> None:
+        self.table_id = table_id
+        self.version = -1
+        # Of each query its last batch.
+        self.queries: dict[str, int] = {}
+        # The stream that moved last is last.
+        self._spans: dict[StreamKey, list[Range]] = {}
+
+    def __iter__(self) -> Any:  # noqa: ANN401 - an iterator of Range
+        return (span for spans in self._spans.values() for span in spans)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ranges) and self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        raise TypeError("ranges change")
+
+    def _compared(self) -> tuple[object, ...]:
+        return self.table_id, self.version, self.queries, list(self)
+
+    def positions(self) -> dict[tuple[str, str], Position]:
+        """How far the archive goes, by gateway and stream."""
+        return {
+            (key.gateway, key.stream): Position(key.generation, spans[-1].upto)
+            for key, spans in self._spans.items()
+        }
+
+    def fold(self, version: int, batch: BatchRanges | None) -> None:
+        """Take the next commit in; `batch` is None where it is none of a batch."""
+        assert version == self.version + 1, "commits are folded in order"
+        self.version = version
+        if batch is None:
+            return
+        self.queries[batch.query] = max(batch.number, self.queries.get(batch.query, -1))
+        for moved in batch.ranges:
+            spans = self._spans.pop(moved.key, [])
+            if spans and spans[-1].upto == moved.after:
+                last = spans.pop()
+                moved = Range(moved.key, last.after, moved.upto, last.rows + moved.rows)  # noqa: PLW2901
+            self._spans[moved.key] = [*spans, moved]
+
+    def holds(self, batch: BatchRanges) -> bool:
+        """Whether a batch was committed before.
+
+        Raises RangeConflictError where its number was, and not all of its ranges.
+        """
+        if batch.number > self.queries.get(batch.query, -1):
+            return False
+        for moved in batch.ranges:
+            upto = self._upto(moved.key)
+            if upto is None or moved.upto > upto:
+                raise RangeConflictError(
+                    f"batch {batch.number} of query {batch.query} was archived, but not {moved.key} up to "
+                    f"{moved.upto}: the checkpoint was put back to an older copy; start with a new checkpoint"
+                )
+        return True
+
+    def check(self, batch: BatchRanges) -> None:
+        """Raises RangeConflictError where a range does not begin where the table's ends."""
+        seen: set[StreamKey] = set()
+        for moved in batch.ranges:
+            upto = self._upto(moved.key)
+            begin = ids.ZERO if upto is None else upto
+            if moved.after != begin:
+                raise RangeConflictError(
+                    f"batch {batch.number} continues {moved.key} after {moved.after}, the archive holds it "
+                    f"up to {begin}: another checkpoint has written here; start with a new checkpoint"
+                )
+            if moved.upto <= moved.after or moved.rows < 0 or moved.key in seen:
+                raise RangeConflictError(f"batch {batch.number} has an impossible range of {moved.key}")
+            seen.add(moved.key)
+
+    def _upto(self, key: StreamKey) -> EntryId | None:
+        spans = self._spans.get(key)
+        return spans[-1].upto if spans else None
+
+    # ---- the cache
+
+    @classmethod
+    def of_table(cls, stored: pa.Table) -> "Ranges":
+        """What `to_table` made. Raises KeyError, ValueError for another table."""
+        about = json.loads(stored.schema.metadata[MEMBER.encode()])
+        found = cls(about["table"])
+        found.version, found.queries = about["version"], about["queries"]
+        for row in stored.to_pylist():
+            one = _range(list(row.values()))
+            found._spans.setdefault(one.key, []).append(one)
+        return found
+
+    def to_table(self) -> pa.Table:
+        """As a table of texts, one row a range."""
+        rows = [(*one.key, str(one.after), str(one.upto), one.rows) for one in self]
+        columns = list(zip(*rows, strict=True)) or [()] * len(_CACHED)
+        about = json.dumps({"table": self.table_id, "version": self.version, "queries": self.queries})
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, _CACHED, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=_CACHED.with_metadata({MEMBER: about}))
+
+
+_CACHED: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("gateway", "stream", "generation", "after", "upto")),
+        ("rows", pa.int64()),
+    ]
+)
+
+
+def gaps(ranges: Iterable[Range]) -> list[Range]:
+    """The ranges that neither continue another nor begin at 0-0: entries before them are not archived."""
+    found: list[Range] = []
+    upto: dict[StreamKey, EntryId] = {}
+    for one in ranges:
+        if one.after != upto.get(one.key, ids.ZERO):
+            found.append(one)
+        upto[one.key] = one.upto
+    return found
+
+
+def cache_name(version: int) -> str:
+    """Where the ranges up to a version are stored."""
+    return f"{FOLDER}/{_PREFIX}{version:0{_DIGITS}d}{_SUFFIX}"
+
+
+def cached_versions(root: ArchiveRoot) -> list[int]:
+    """The versions that have a cache, torn ones too, the latest first."""
+    names = (name for name in root.names(FOLDER) if name.startswith(_PREFIX) and name.endswith(_SUFFIX))
+    numbers = (name.removeprefix(_PREFIX).removesuffix(_SUFFIX) for name in names)
+    return sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
+
+
+def read_cache(root: ArchiveRoot, version: int, table_id: str) -> Ranges | None:
+    """The ranges up to a version; None where the file is missing, torn, or another table's."""
+    try:
+        with root.files.open_input_file(root.path(cache_name(version))) as file:
+            found = Ranges.of_table(pq.read_table(file, page_checksum_verification=True))
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
+        return None
+    return found if (found.version, found.table_id) == (version, table_id) else None
+
+
+def write_cache(root: ArchiveRoot, ranges: Ranges) -> None:
+    """Store the ranges, and delete older caches except one: a reader may have just listed it."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(ranges.to_table(), sink, compression="zstd", write_page_checksum=True)
+    root.replace(cache_name(ranges.version), sink.getvalue().to_pybytes())
+    older = [version for version in cached_versions(root) if version <= ranges.version]
+    for version in older[_KEPT:]:
+        root.delete(cache_name(version))
+
+
+def _range(stored: Any) -> Range:  # noqa: ANN401 - a list of JSON
+    gateway, stream, generation, after, upto, rows = stored
+    return Range(StreamKey(gateway, stream, generation), ids.parse(after), ids.parse(upto), rows)

@@ -1,0 +1,343 @@
+"""The Delta table of an archive: its commits, each batch once, and the files that a query must read.
+
+Knows: Delta's log through deltalake, and the protocol of commits. Must never know: how files are made, Spark,
+gateways.
+
+Delta alone does not make a batch exactly-once: it accepts an application's transaction again. So a writer
+loads the table, looks whether it holds the batch, makes sure that the batch continues the table's ranges, and
+commits as the very next version (`max_commit_retries=0`: deltalake rebases nothing). Where another commit has
+that version, the writer begins again. If it did not learn how a commit ended, it repeats the batch.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+from pyspark_weir import clock
+from pyspark_weir.ids import EntryId
+from pyspark_weir.table import ranges as range_cache
+from pyspark_weir.table.errors import (
+    ArchiveDamagedError,
+    ArchiveError,
+    CommitConflictError,
+    StaleFilesError,
+)
+from pyspark_weir.table.files import Bounds, DataFile
+from pyspark_weir.table.ranges import MEMBER, BatchRanges, Position, Range, Ranges
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.schema import DATE, SCHEMA, id_key
+
+# Constant: a commit's version in it is the archive's own number, never Spark's.
+BATCHES: Final = "weir-archive"
+COMPACTIONS: Final = "weir-archive/compaction"
+# Vacuum deletes files that no commit names when they are older.
+VACUUM_AGE_MS_MIN: Final = 7 * 24 * 3_600_000
+LOG: Final = "_delta_log"
+# A checkpoint of Delta and a cache of ranges every so many commits; opening reads at most as many.
+_CHECKPOINT_COMMITS: Final = 10
+# Writers that lose this often in a row are more than an archive has.
+_ATTEMPTS_MAX: Final = 100
+_CONFIGURATION: Final = {
+    # Only `clean_log` deletes commits: it makes sure that their ranges are kept.
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.checkpointInterval": str(_CHECKPOINT_COMMITS),
+    "delta.dataSkippingStatsColumns": "gateway,stream,generation,id_key,ts",
+}
+_DELTA_SCHEMA: Final = Schema.from_arrow(SCHEMA)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch to commit: what it moves, and the files that hold its entries."""
+
+    moved: BatchRanges
+    files: tuple[DataFile, ...]
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The table's version when the batch was in it; `repeated` if an earlier commit had put it there."""
+
+    version: int
+    repeated: bool
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Entries to look for; None means all. `since <= ts < until`, and IDs in `(after, upto]`."""
+
+    gateway: str | None = None
+    stream: str | None = None
+    generation: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    after: EntryId | None = None
+    upto: EntryId | None = None
+
+
+class ArchiveTable:
+    """A table at one version, until `refresh`; what commits refreshes first. For one thread at a time."""
+
+    def __init__(self, root: ArchiveRoot, delta: DeltaTable) -> None:
+        self.root = root
+        self.delta = delta
+        self._ranges: Ranges | None = None
+        if not SCHEMA.equals(pa.schema(delta.schema().to_arrow())):
+            raise ArchiveError(f"{root.url} holds a Delta table that is no archive of Weir's")
+
+    @classmethod
+    def open(cls, root: ArchiveRoot) -> "ArchiveTable":
+        """The latest version. Raises ArchiveError where there is no archive."""
+        try:
+            return cls(root, DeltaTable(root.url, storage_options=root.storage_options))
+        except TableNotFoundError:
+            raise ArchiveError(f"{root.url} holds no archive") from None
+
+    @classmethod
+    def exists(cls, root: ArchiveRoot) -> bool:
+        """Whether a root holds a Delta table."""
+        return DeltaTable.is_deltatable(root.url, storage_options=root.storage_options)
+
+    @classmethod
+    def create(cls, root: ArchiveRoot) -> "ArchiveTable":
+        """Create the table, unless there is one; open it."""
+        if not cls.exists(root):
+            try:
+                create_table_with_add_actions(
+                    root.url,
+                    _DELTA_SCHEMA,
+                    [],
+                    partition_by=[DATE],
+                    name="weir archive",
+                    configuration=_CONFIGURATION,
+                    storage_options=root.storage_options,
+                )
+            except DeltaError:
+                # Another writer was faster.
+                if not cls.exists(root):
+                    raise
+        table = cls.open(root)
+        root.sync([_log_name(0)])
+        return table
+
+    @property
+    def version(self) -> int:
+        """The version of the table that this is."""
+        return self.delta.version()
+
+    def refresh(self) -> None:
+        """Go on to the latest version."""
+        self.delta.update_incremental()
+
+    def commit(self, batch: Batch, now_ms: int | None = None) -> Committed:
+        """Commit a batch, unless the table holds it; it stays through a power cut. `now_ms`: wall clock.
+
+        Raises RangeConflictError where it does not continue the table's ranges, StaleFilesError where its
+        files must be written again, CommitConflictError, and what deltalake raises. After an error the batch
+        may be in the table all the same: repeat it.
+        """
+        now_ms = clock.wall_ms() if now_ms is None else now_ms
+        _check(batch)
+        added = [_add(file, data_change=True) for file in batch.files]
+        for _attempt in range(_ATTEMPTS_MAX):
+            self.refresh()
+            known = self._known_ranges()
+            if known.holds(batch.moved):
+                self._sync_commit()
+                return Committed(self.version, repeated=True)
+            known.check(batch.moved)
+            oldest_ms = min((file.written_ms for file in batch.files), default=now_ms)
+            if now_ms - oldest_ms > VACUUM_AGE_MS_MIN // 2:
+                raise StaleFilesError(
+                    "a file of the batch is so old that vacuum may soon delete it: write it again"
+                )
+            if self._put(BATCHES, added, {MEMBER: batch.moved.metadata()}):
+                return Committed(self.version, repeated=False)
+        raise CommitConflictError(
+            f"{self.root.url}: {_ATTEMPTS_MAX} commits in a row came after another writer's"
+        )
+
+    def replace(
+        self, removed: Sequence[DataFile], added: Sequence[DataFile], now_ms: int | None = None
+    ) -> int:
+        """Commit files that hold the very rows of others, which no longer count; the new version.
+
+        Raises CommitConflictError where one of these does not count any more: begin again with a fresh table.
+        """
+        now_ms = clock.wall_ms() if now_ms is None else now_ms
+        if sum(file.rows for file in removed) != sum(file.rows for file in added):
+            raise ArchiveError("files would be replaced by others with more or fewer rows")
+        actions: list[AddAction | RemoveAction] = [
+            *(_add(file, data_change=False) for file in added),
+            *(RemoveAction(file.path, False, now_ms, file.size, file.partition) for file in removed),  # noqa: FBT003
+        ]
+        for _attempt in range(_ATTEMPTS_MAX):
+            self.refresh()
+            live = set(self._adds()["path"].to_pylist())
+            if any(file.path not in live for file in removed):
+                raise CommitConflictError("another compaction has replaced one of these files")
+            if self._put(COMPACTIONS, actions, {}):
+                return self.version
+        raise CommitConflictError(
+            f"{self.root.url}: {_ATTEMPTS_MAX} commits in a row came after another writer's"
+        )
+
+    def files(self, selection: Selection | None = None) -> list[DataFile]:
+        """The files that may hold such entries by their statistics, in the order of dates and of entries."""
+        adds = self._adds()
+        condition = _condition(selection or Selection())
+        found = adds if condition is None else adds.filter(condition)
+        files = [_data_file(row) for row in found.to_pylist()]
+        return sorted(
+            files,
+            key=lambda one: (one.date or date.max, one.low.gateway, one.low.stream, one.low.id_key, one.path),
+        )
+
+    def ranges(self) -> tuple[Range, ...]:
+        """What the table holds of each stream: one range where nothing is missing; see `ranges.gaps`."""
+        return tuple(self._known_ranges())
+
+    def positions(self) -> dict[tuple[str, str], Position]:
+        """How far the table goes, by gateway and stream: where a query without a checkpoint starts."""
+        return self._known_ranges().positions()
+
+    # ---- one commit
+
+    def _put(
+        self, application: str, actions: Sequence[AddAction | RemoveAction], metadata: dict[str, Any]
+    ) -> bool:
+        """Commit as the next version of this one; False where another commit is."""
+        last = self.delta.transaction_version(application)
+        number = 0 if last is None else last + 1
+        version = self.version + 1
+        try:
+            self.delta.create_write_transaction(
+                list(actions),
+                "append",
+                _DELTA_SCHEMA,
+                partition_by=[DATE],
+                commit_properties=CommitProperties(
+                    custom_metadata=metadata,
+                    max_commit_retries=0,
+                    app_transactions=[Transaction(application, number)],
+                ),
+            )
+        except CommitFailedError:
+            return False
+        self.refresh()
+        self._sync_commit()
+        if version % _CHECKPOINT_COMMITS == 0 and self.version == version:
+            range_cache.write_cache(self.root, self._known_ranges())
+        return True
+
+    def _sync_commit(self) -> None:
+        self.root.sync([_log_name(self.version)])
+
+    # ---- ranges
+
+    def _known_ranges(self) -> Ranges:
+        """The ranges up to this version: those that are known already, or cached, and the commits after."""
+        known = self._ranges if self._ranges is not None else self._cached_ranges()
+        for version in range(known.version + 1, self.version + 1):
+            known.fold(version, self._moved_by(version))
+        self._ranges = known
+        return known
+
+    def _cached_ranges(self) -> Ranges:
+        table_id = str(self.delta.metadata().id)
+        for version in range_cache.cached_versions(self.root):
+            if version <= self.version:
+                found = range_cache.read_cache(self.root, version, table_id)
+                if found is not None:
+                    return found
+        return Ranges(table_id)
+
+    def _moved_by(self, version: int) -> BatchRanges | None:
+        stored = self.root.read(_log_name(version))
+        if stored is None:
+            raise ArchiveDamagedError(
+                f"{_log_name(version)} is missing, and no file in {range_cache.FOLDER}/ has its ranges"
+            )
+        for line in stored.splitlines():
+            if b'"commitInfo"' in line:
+                info = json.loads(line).get("commitInfo")
+                if info is not None:
+                    found = info.get(MEMBER)
+                    return None if found is None else BatchRanges.of_metadata(found)
+        return None
+
+    # ---- files
+
+    def _adds(self) -> pa.Table:
+        return pa.table(self.delta.get_add_actions(flatten=True))
+
+
+def _log_name(version: int) -> str:
+    return f"{LOG}/{version:020d}.json"
+
+
+def _check(batch: Batch) -> None:
+    """A bug elsewhere must not make a range count whose entries are not there."""
+    rows = sum(file.rows for file in batch.files)
+    counted = sum(moved.rows for moved in batch.moved.ranges)
+    if rows != counted:
+        raise ArchiveError(f"a batch has {counted} entries in its ranges and {rows} in its files")
+    for file in batch.files:
+        keys = [moved.key for moved in batch.moved.ranges if moved.rows]
+        low = min(id_key(moved.after) for moved in batch.moved.ranges if moved.rows)
+        high = max(id_key(moved.upto) for moved in batch.moved.ranges if moved.rows)
+        inside = low < file.low.id_key and file.high.id_key <= high
+        if not inside or file.low.stream > max(key.stream for key in keys):
+            raise ArchiveError(f"{file.path} holds entries that are in no range of its batch")
+
+
+def _add(file: DataFile, *, data_change: bool) -> AddAction:
+    return AddAction(file.path, file.size, file.partition, file.written_ms, data_change, file.stats)
+
+
+def _condition(wanted: Selection) -> Any:  # noqa: ANN401 - an expression of pyarrow's, or None
+    found: list[Any] = []
+    for name in ("gateway", "stream", "generation"):
+        value = getattr(wanted, name)
+        if value is not None:
+            found += [pc.field(f"min.{name}") <= value, pc.field(f"max.{name}") >= value]
+    if wanted.after is not None:
+        found.append(pc.field("max.id_key") > id_key(wanted.after))
+    if wanted.upto is not None:
+        found.append(pc.field("min.id_key") <= id_key(wanted.upto))
+    # Files without a timestamp have null here, which no comparison lets through.
+    if wanted.since is not None:
+        found.append(pc.field("max.ts") >= wanted.since)
+    if wanted.until is not None:
+        found.append(pc.field("min.ts") < wanted.until)
+    both = found[0] if found else None
+    for one in found[1:]:
+        both &= one
+    return both
+
+
+def _data_file(row: dict[str, Any]) -> DataFile:
+    bounds = {}
+    for side in ("min", "max"):
+        values = {name: row[f"{side}.{name}"] for name in ("gateway", "stream", "generation", "id_key")}
+        if None in values.values() or row["num_records"] is None:
+            raise ArchiveError(f"{row['path']} has no statistics: another program has written it")
+        bounds[side] = Bounds(**values, ts=row[f"{side}.ts"])
+    return DataFile(
+        path=row["path"],
+        size=row["size_bytes"],
+        rows=row["num_records"],
+        date=row[f"partition.{DATE}"],
+        written_ms=row["modification_time"],
+        low=bounds["min"],
+        high=bounds["max"],
+        ts_nulls=row["null_count.ts"] or 0,
+    )
