@@ -13,11 +13,12 @@ deletes those that no commit names.
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,10 @@ from pyspark_weir.table.schema import DATE, IN_FILES, SORTED_BY, complete, id_of
 
 # A page of 1,000 entries of a file of a million costs 131 ms so, 323 ms with groups of 100,000 rows.
 ROW_GROUP_ROWS_MAX: Final = 10_000
+# Large values: a group is read and written as a whole.
+ROW_GROUP_BYTES_MAX: Final = 32 << 20
+# A page grows by this many rows before its size is looked at: 64 of 1 MiB are what a reader holds at once.
+_PAGE_ROWS_STEP: Final = 64
 # Where a partition's value is null.
 NO_DATE: Final = "__HIVE_DEFAULT_PARTITION__"
 _BOUNDED: Final = ("gateway", "stream", "generation", "id_key")
@@ -113,21 +118,79 @@ def write_file(root: ArchiveRoot, day: date | None, rows: pa.Table, now_ms: int)
 
     The disk may not hold it yet: `root.sync` makes sure of it.
     """
-    folder = f"{DATE}={NO_DATE if day is None else day.isoformat()}"
-    path = f"{folder}/{uuid.uuid4().hex}.parquet"
-    with root.create(path) as stream:
-        pq.write_table(
-            rows,
-            stream,
-            row_group_size=ROW_GROUP_ROWS_MAX,
+    with FileWriter(root, day, now_ms) as writer:
+        writer.write(rows)
+    return writer.file
+
+
+class FileWriter:
+    """A file of one day, written piece by piece with one row group in memory; `file` is there at the end."""
+
+    def __init__(self, root: ArchiveRoot, day: date | None, now_ms: int) -> None:
+        folder = f"{DATE}={NO_DATE if day is None else day.isoformat()}"
+        self._path = f"{folder}/{uuid.uuid4().hex}.parquet"
+        self._day = day
+        self._now_ms = now_ms
+        self._stream = root.create(self._path)
+        self._parquet = pq.ParquetWriter(
+            self._stream,
+            IN_FILES,
             compression="zstd",
             write_page_index=True,
+            write_batch_size=_PAGE_ROWS_STEP,
             store_schema=False,
             sorting_columns=[pq.SortingColumn(IN_FILES.get_field_index(name)) for name in SORTED_BY],
         )
-        size = stream.tell()
-    low, high = _bounds(rows)
-    return DataFile(path, size, rows.num_rows, day, now_ms, low, high, rows["ts"].null_count)
+        self._waiting: list[pa.Table] = []
+        self._edges: list[tuple[Bounds, Bounds]] = []
+        self._rows = self._ts_nulls = 0
+        self.file: DataFile
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows that come after those before, with the columns of `schema.IN_FILES`."""
+        fitting = ROW_GROUP_BYTES_MAX * rows.num_rows // max(1, rows.nbytes)
+        step = max(1, min(fitting, ROW_GROUP_ROWS_MAX))
+        for start in range(0, rows.num_rows, step):
+            self._add(rows.slice(start, step))
+
+    def _add(self, rows: pa.Table) -> None:
+        """At most as many rows as a row group has."""
+        while rows.num_rows:
+            room = ROW_GROUP_ROWS_MAX - sum(table.num_rows for table in self._waiting)
+            self._waiting.append(rows.slice(0, room))
+            rows = rows.slice(room)
+            if room <= self._waiting[-1].num_rows or self._waiting_bytes() >= ROW_GROUP_BYTES_MAX:
+                self._write_group()
+
+    def _waiting_bytes(self) -> int:
+        return sum(table.nbytes for table in self._waiting)
+
+    def _write_group(self) -> None:
+        rows = pa.concat_tables(self._waiting)
+        self._waiting = []
+        if rows.num_rows:
+            self._parquet.write_table(rows, row_group_size=ROW_GROUP_ROWS_MAX)
+            self._edges.append(_bounds(rows))
+            self._rows += rows.num_rows
+            self._ts_nulls += rows["ts"].null_count
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
+        if kind is not None:
+            # What is stored of it no commit names. It may be the disk that failed, and fails again.
+            with suppress(OSError, pa.ArrowException):
+                self._parquet.close()
+                self._stream.close()
+            return
+        if self._waiting:
+            self._write_group()
+        self._parquet.close()
+        size = self._stream.tell()
+        self._stream.close()
+        low, high = _all_bounds(self._edges)
+        self.file = DataFile(self._path, size, self._rows, self._day, self._now_ms, low, high, self._ts_nulls)
 
 
 def read_footer(root: ArchiveRoot, path: str) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -189,6 +252,16 @@ def _bounds(rows: pa.Table) -> tuple[Bounds, Bounds]:
     low = {name: both["min"][:_BOUND_CHARS_MAX] for name, both in found.items()}
     high = {name: cut_high(both["max"]) for name, both in found.items()}
     return Bounds(**low, ts=_time(times["min"])), Bounds(**high, ts=_time(times["max"]))
+
+
+def _all_bounds(edges: Sequence[tuple[Bounds, Bounds]]) -> tuple[Bounds, Bounds]:
+    """The bounds of rows in parts."""
+    lows, highs = zip(*edges, strict=True)
+    low = {name: min(getattr(one, name) for one in lows) for name in _BOUNDED}
+    high = {name: max(getattr(one, name) for one in highs) for name in _BOUNDED}
+    first = min((one.ts for one in lows if one.ts is not None), default=None)
+    last = max((one.ts for one in highs if one.ts is not None), default=None)
+    return Bounds(**low, ts=first), Bounds(**high, ts=last)
 
 
 def _time(micros: int | None) -> datetime | None:

@@ -10,7 +10,7 @@ that version, the writer begins again. If it did not learn how a commit ended, i
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, Final
@@ -154,11 +154,7 @@ class ArchiveTable:
                 self._sync_commit()
                 return Committed(self.version, repeated=True)
             known.check(batch.moved)
-            oldest_ms = min((file.written_ms for file in batch.files), default=now_ms)
-            if now_ms - oldest_ms > VACUUM_AGE_MS_MIN // 2:
-                raise StaleFilesError(
-                    "a file of the batch is so old that vacuum may soon delete it: write it again"
-                )
+            _check_young(batch.files, now_ms)
             if self._put(BATCHES, added, {MEMBER: batch.moved.metadata()}):
                 return Committed(self.version, repeated=False)
         raise CommitConflictError(
@@ -175,6 +171,7 @@ class ArchiveTable:
         now_ms = clock.wall_ms() if now_ms is None else now_ms
         if sum(file.rows for file in removed) != sum(file.rows for file in added):
             raise ArchiveError("files would be replaced by others with more or fewer rows")
+        _check_young(added, now_ms)
         actions: list[AddAction | RemoveAction] = [
             *(_add(file, data_change=False) for file in added),
             *(RemoveAction(file.path, False, now_ms, file.size, file.partition) for file in removed),  # noqa: FBT003
@@ -208,6 +205,16 @@ class ArchiveTable:
     def positions(self) -> dict[tuple[str, str], Position]:
         """How far the table goes, by gateway and stream: where a query without a checkpoint starts."""
         return self._known_ranges().positions()
+
+    def checkpoint(self) -> None:
+        """Store a checkpoint of Delta's, and the ranges up to this version."""
+        self.delta.create_checkpoint()
+        range_cache.write_cache(self.root, self._known_ranges())
+
+    def ranges_from_cache(self, version: int) -> Ranges | None:
+        """The ranges that are cached for a version, with the commits after it; None where that is damaged."""
+        known = range_cache.read_cache(self.root, version, self._table_id)
+        return None if known is None else self._fold(known)
 
     # ---- one commit
 
@@ -245,20 +252,25 @@ class ArchiveTable:
 
     def _known_ranges(self) -> Ranges:
         """The ranges up to this version: those that are known already, or cached, and the commits after."""
-        known = self._ranges if self._ranges is not None else self._cached_ranges()
+        self._ranges = self._fold(self._ranges if self._ranges is not None else self._cached_ranges())
+        return self._ranges
+
+    def _fold(self, known: Ranges) -> Ranges:
         for version in range(known.version + 1, self.version + 1):
             known.fold(version, self._moved_by(version))
-        self._ranges = known
         return known
 
+    @property
+    def _table_id(self) -> str:
+        return str(self.delta.metadata().id)
+
     def _cached_ranges(self) -> Ranges:
-        table_id = str(self.delta.metadata().id)
         for version in range_cache.cached_versions(self.root):
             if version <= self.version:
-                found = range_cache.read_cache(self.root, version, table_id)
+                found = range_cache.read_cache(self.root, version, self._table_id)
                 if found is not None:
                     return found
-        return Ranges(table_id)
+        return Ranges(self._table_id)
 
     def _moved_by(self, version: int) -> BatchRanges | None:
         stored = self.root.read(_log_name(version))
@@ -297,6 +309,12 @@ def _check(batch: Batch) -> None:
         inside = low < file.low.id_key and file.high.id_key <= high
         if not inside or file.low.stream > max(key.stream for key in keys):
             raise ArchiveError(f"{file.path} holds entries that are in no range of its batch")
+
+
+def _check_young(files: Iterable[DataFile], now_ms: int) -> None:
+    oldest_ms = min((file.written_ms for file in files), default=now_ms)
+    if now_ms - oldest_ms > VACUUM_AGE_MS_MIN // 2:
+        raise StaleFilesError("a new file is so old that vacuum may soon delete it: write it again")
 
 
 def _add(file: DataFile, *, data_change: bool) -> AddAction:

@@ -1,0 +1,168 @@
+"""Counts and lists the entries of streams in the table's files, without reading what they hold.
+
+Knows: the columns that name an entry, and when statistics answer without a look into a file.
+Must never know: gateways, what the counts are compared with.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_weir.ids import EntryId
+from pyspark_weir.table.errors import ArchiveError
+from pyspark_weir.table.files import Bounds, DataFile
+from pyspark_weir.table.merging import merge, read_in_pieces
+from pyspark_weir.table.ranges import StreamKey
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.schema import SORTED_BY, id_key
+
+NAMES: Final = ("gateway", "stream", "generation", "id_key")
+_MEMORY_BYTES: Final = 16 << 20
+# Each needs a file descriptor, of which a process has 1,024 as a rule.
+_FILES_AT_ONCE_MAX: Final = 500
+
+# `(after, upto]` by stream.
+Wanted = Mapping[StreamKey, tuple[EntryId, EntryId]]
+
+
+class Span(NamedTuple):
+    """Entries of one stream that are side by side in a file: `rows` from `low` to `high`, both `id_key`s."""
+
+    key: StreamKey
+    low: str
+    high: str
+    rows: int
+
+
+def spans(root: ArchiveRoot, file: DataFile) -> Iterator[tuple[pa.Table, list[Span]]]:
+    """A file's columns NAMES piece by piece, with what each piece holds. Raises ArchiveDamagedError."""
+    for piece in read_in_pieces(root, file.path, _MEMORY_BYTES, NAMES):
+        counted = piece.group_by(list(NAMES[:3])).aggregate(
+            [("id_key", "min"), ("id_key", "max"), ("id_key", "count")]
+        )
+        yield (
+            piece,
+            [
+                Span(
+                    StreamKey(row["gateway"], row["stream"], row["generation"]),
+                    row["id_key_min"],
+                    row["id_key_max"],
+                    row["id_key_count"],
+                )
+                for row in counted.to_pylist()
+            ],
+        )
+
+
+def repeated(piece: pa.Table) -> int:
+    """How many rows of a sorted piece are those of the entry before them."""
+    before, after = piece.slice(0, piece.num_rows - 1), piece.slice(1)
+    same = pc.equal(before.column("id_key"), after.column("id_key"))
+    for name in NAMES[:3]:
+        same = pc.and_(same, pc.equal(before.column(name), after.column(name)))
+    return int(pc.sum(same).as_py() or 0)
+
+
+def count(root: ArchiveRoot, files: Iterable[DataFile], wanted: Wanted) -> dict[StreamKey, int]:
+    """How many entries files hold in each range; no file is read twice. Raises ArchiveDamagedError."""
+    found = dict.fromkeys(wanted, 0)
+    for file in files:
+        keys = [key for key, (after, upto) in wanted.items() if may_hold(file, key, after, upto)]
+        whole = _only_stream(file)
+        if whole is not None:
+            if whole in keys:
+                after, upto = wanted[whole]
+                if after < file.low.id and file.high.id <= upto:
+                    found[whole] += file.rows
+                    continue
+            else:
+                continue
+        if keys:
+            for piece, here in spans(root, file):
+                for span in here:
+                    if span.key in found:
+                        found[span.key] += _within(piece, span, *wanted[span.key])
+    return found
+
+
+def may_hold(file: DataFile, key: StreamKey, after: EntryId, upto: EntryId) -> bool:
+    """Whether a file's statistics allow entries of a range in it."""
+    low, high = file.low, file.high
+    named = all(getattr(low, name) <= getattr(key, name) <= getattr(high, name) for name in NAMES[:3])
+    return named and file.high.id > after and file.low.id <= upto
+
+
+def ids_of(
+    root: ArchiveRoot, files: Iterable[DataFile], key: StreamKey, after: EntryId, upto: EntryId
+) -> Iterator[pa.Table]:
+    """The `id_key`s of a stream in `(after, upto]`, in order. Raises ArchiveDamagedError."""
+    return entries_of(root, files, key, after, upto, ("id_key",))
+
+
+def entries_of(
+    root: ArchiveRoot,
+    files: Iterable[DataFile],
+    key: StreamKey,
+    after: EntryId,
+    upto: EntryId,
+    columns: Iterable[str],
+) -> Iterator[pa.Table]:
+    """Columns of a stream's entries in `(after, upto]`, in order. Raises ArchiveError."""
+    wanted = list(dict.fromkeys((*NAMES, *columns)))
+    chosen = sorted(
+        (file for file in files if may_hold(file, key, after, upto)),
+        key=lambda file: (file.low.id_key, file.path),
+    )
+    for together in _overlapping(chosen):
+        if len(together) > _FILES_AT_ONCE_MAX:
+            raise ArchiveError(f"{len(together):,} files share IDs: run compact, and then this again")
+        share = max(1 << 16, _MEMORY_BYTES // len(together))
+        runs = (
+            (_of_stream(piece, key, after, upto) for piece in read_in_pieces(root, file.path, share, wanted))
+            for file in together
+        )
+        yield from merge(runs, SORTED_BY)
+
+
+def _overlapping(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
+    """Files by their first ID, in sets that share no IDs with the next set."""
+    together: list[DataFile] = []
+    high = ""
+    for file in files:
+        if together and file.low.id_key > high:
+            yield together
+            together = []
+        together.append(file)
+        high = max(high, file.high.id_key)
+    if together:
+        yield together
+
+
+def _of_stream(piece: pa.Table, key: StreamKey, after: EntryId, upto: EntryId) -> pa.Table:
+    mask = pc.and_(
+        pc.greater(piece.column("id_key"), id_key(after)), pc.less_equal(piece.column("id_key"), id_key(upto))
+    )
+    for name in NAMES[:3]:
+        mask = pc.and_(mask, pc.equal(piece.column(name), getattr(key, name)))
+    return piece.filter(mask)
+
+
+def _within(piece: pa.Table, span: Span, after: EntryId, upto: EntryId) -> int:
+    low, high = id_key(after), id_key(upto)
+    if low < span.low and span.high <= high:
+        return span.rows
+    if span.high <= low or high < span.low:
+        return 0
+    return int(_of_stream(piece, span.key, after, upto).num_rows)
+
+
+def _only_stream(file: DataFile) -> StreamKey | None:
+    """The stream that all entries of a file are of, if its statistics say so: those of long names are cut."""
+    low, high = _names(file.low), _names(file.high)
+    return low if low == high else None
+
+
+def _names(bounds: Bounds) -> StreamKey:
+    return StreamKey(bounds.gateway, bounds.stream, bounds.generation)

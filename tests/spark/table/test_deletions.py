@@ -1,0 +1,60 @@
+"""Deletions after archiving: a set, with the ID up to which it is complete.
+
+Knows: real tables. Must never know: who records them.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from pyspark_weir import ids
+from pyspark_weir.table import ArchiveRoot
+from pyspark_weir.table.deletions import known_upto, read, record
+from tests.spark.table.making import key_of
+
+A, B = key_of("a"), key_of("b")
+ANEW = key_of("a", "00000000000000bb")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> ArchiveRoot:
+    return ArchiveRoot.of(tmp_path / "archive")
+
+
+def ids_in(root: ArchiveRoot) -> list[tuple[str, str, str]]:
+    """The deleted entries."""
+    return sorted((row["stream"], row["generation"], row["id"]) for row in read(root).to_pylist())
+
+
+def test_an_archive_without_deletions(root: ArchiveRoot) -> None:
+    assert ids_in(root) == []
+    assert known_upto(root) == {}
+    record(root, {}, {})
+    assert not Path(root.url).exists()
+
+
+def test_what_is_recorded_twice_is_there_once(root: ArchiveRoot) -> None:
+    for _time in range(2):
+        record(root, {A: ids.parse("9-0")}, {A: [ids.parse("5-0"), ids.parse("5-1")]})
+    assert [one for _, _, one in ids_in(root)] == ["5-0", "5-1"]
+
+
+def test_an_id_of_another_generation_is_another_entry(root: ArchiveRoot) -> None:
+    record(root, {}, {A: [ids.parse("5-0")], ANEW: [ids.parse("5-0")], B: [ids.LAST]})
+    assert len(ids_in(root)) == 3
+    assert known_upto(root) == {}
+
+
+def test_the_highest_id_up_to_which_they_are_known(root: ArchiveRoot) -> None:
+    """By the order of IDs, not of texts; of each stream and generation."""
+    for upto in ("9-0", "10-0", "9-1"):
+        record(root, {A: ids.parse(upto)}, {})
+    record(root, {B: ids.LAST}, {})
+    assert known_upto(root) == {A: ids.parse("10-0"), B: ids.LAST}
+
+
+def test_many_recordings_stay_few_files(root: ArchiveRoot) -> None:
+    for number in range(1, 105):
+        record(root, {A: ids.parse(f"{number}-0")}, {A: [ids.parse(f"{number}-0")]})
+    assert len(ids_in(root)) == 104
+    assert known_upto(root) == {A: ids.parse("104-0")}
