@@ -60,6 +60,7 @@ CODES: Final[dict[str, Code]] = {
     "stale_epoch": Code(409, "A newer producer has taken over"),
     "gap": Code(410, "Entries after the cursor were removed before they were read"),
     "last_id_mismatch": Code(412, "The last ID is not the expected one"),
+    "precondition_failed": Code(412, "The stream is not the one that If-Match names"),
     "body_too_large": Code(413, "The body is larger than the limit"),
     "entry_too_large": Code(413, "An entry is larger than the limit"),
     "too_many_entries": Code(413, "The batch has more entries than the limit"),

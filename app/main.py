@@ -24,7 +24,7 @@ from app.http.middleware.compression import Codings
 from app.http.middleware.origins import Origins
 from app.http.middleware.paths import Paths
 from app.http.middleware.request_id import RequestIds
-from app.http.operations.operation import Operation
+from app.http.operations.operation import ACCEPT_PATCH, Operation
 from app.http.operations.table import RouteTable
 from app.http.requests import Request
 from app.http.responses import Response, Scope, Send, refuse
@@ -159,11 +159,14 @@ def _api(settings: Settings) -> FastAPI:
 
 
 async def _refuse_path(request: requests.Request, error: Exception) -> Response:
-    """404 and 405, which the router itself finds."""
+    """404, 405 and the answer to OPTIONS, which the router itself finds."""
     request_id: str = request.scope["state"]["request_id"]
     methods = _methods(request)
     if not methods:
         return refuse(RefusalError("no_route", "there is nothing at this path; /v1 has links"), request_id)
+    if request.method == "OPTIONS":
+        patch = [ACCEPT_PATCH] if "PATCH" in methods else []
+        return Response(204, headers=[(b"allow", ", ".join(sorted({*methods, "OPTIONS"})).encode()), *patch])
     allowed = ", ".join(sorted(methods))
     response = refuse(RefusalError("method_not_allowed", f"here there is {allowed}"), request_id)
     response.raw_headers.append((b"allow", allowed.encode()))

@@ -126,6 +126,14 @@ def last_id_mismatch(last_id: str) -> EngineError:
     )
 
 
+def stream_changed() -> EngineError:
+    return EngineError(
+        "precondition_failed",
+        "ERR The stream is not as expected",
+        "the stream has changed: read it again, then decide",
+    )
+
+
 def last_id_too_small(redis: str) -> EngineError:
     """XSETID would make the counters contradict the entries; `redis` is the exact sentence."""
     return EngineError("last_id_too_small", redis)

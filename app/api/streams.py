@@ -1,20 +1,22 @@
 """Streams: listing, showing, retention, trimming, removing them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
 import orjson
-from fastapi import Query
+from fastapi import Header, Query
 from pydantic import Field
 
 from app.api.groups.groups import Group
 from app.auth import Action
 from app.errors import RefusalError, invalid
 from app.http import media
+from app.http.conditional import matches, tag_of
 from app.http.entries.entry_pages import Entry
 from app.http.models import (
     Count,
+    EntityTags,
     EntryId,
     Flag,
     IdText,
@@ -28,8 +30,9 @@ from app.http.models import (
 from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
+from app.http.responses import Header as ResponseHeader
 from app.http.responses import Response
-from engine import commands, ids
+from engine import commands, errors, ids
 from engine.commands import (
     Command,
     Delete,
@@ -175,7 +178,7 @@ class StreamDetails(Stream):
 # ---- looking
 
 
-@router.get(_STREAMS, Action.READ, model=StreamPage, refusals=("not_acceptable",))
+@router.get(_STREAMS, Action.READ, model=StreamPage, refusals=("not_acceptable",), conditional=True)
 async def list_streams(
     request: RequestParameter,
     prefix: Annotated[str, Query(description="only names that begin with it")] = "",
@@ -198,7 +201,13 @@ async def list_streams(
     return Response(200, b'{"streams":[%b],"next":%b}' % (b",".join(shown), orjson.dumps(following)))
 
 
-@router.get(_STREAM, Action.READ, model=StreamDetails, refusals=("no_stream", "not_acceptable"))
+@router.get(
+    _STREAM,
+    Action.READ,
+    model=StreamDetails,
+    refusals=("no_stream", "not_acceptable"),
+    conditional=True,
+)
 async def get_stream(
     request: RequestParameter,
     stream: StreamName,
@@ -296,33 +305,93 @@ _NEW: Final = NewStream()
 _UNCHANGED: Final = StreamChanges()
 
 
-@router.put(_STREAM, Action.MANAGE, status=201, model=Stream, also={200: "Its retention is set"}, writes=True)
+IfUnchanged = Annotated[
+    EntityTags | None,
+    Header(
+        alias="If-Match",
+        description="change nothing unless the stream's ETag is one of these; `*` is any",
+    ),
+]
+_TAGGED: Final = {"ETag": "the stream's entity tag after the change"}
+
+
+@router.put(
+    _STREAM,
+    Action.MANAGE,
+    status=201,
+    model=Stream,
+    also={200: "Its retention is set"},
+    headers=_TAGGED,
+    writes=True,
+)
 async def put_stream(request: RequestParameter, stream: StreamName, given: NewStream = _NEW) -> Response:
     """Create a stream, or set the retention of the one there is."""
     retention = commands.Retention()._replace(**given.changes)
     command = EnsureStream(stream=stream, retention=retention)
     created, info = await request.write(command, XInfoStream(stream=stream))
     place = [(b"location", f"/v1/streams/{quote(stream, safe='')}".encode())] if created else []
-    return request.respond(201 if created else 200, _stream(stream, info), place)
+    return _changed(request, 201 if created else 200, stream, info, place)
 
 
-@router.patch(_STREAM, Action.MANAGE, model=Stream, refusals=("malformed_id", "no_stream"), writes=True)
+@router.patch(
+    _STREAM,
+    Action.MANAGE,
+    model=Stream,
+    refusals=("malformed_id", "no_stream", "precondition_failed"),
+    headers=_TAGGED,
+    writes=True,
+)
 async def update_stream(
-    request: RequestParameter, stream: StreamName, given: StreamChanges = _UNCHANGED
+    request: RequestParameter,
+    stream: StreamName,
+    given: StreamChanges = _UNCHANGED,
+    if_match: IfUnchanged = None,
 ) -> Response:
-    """Change parts of a stream's retention, or tell up to where it is archived."""
-    command = UpdateStream(stream=stream, retention=given.changes, archived_up_to=given.archived_up_to)
+    """Change parts of a stream's retention, or say up to where it is archived."""
+    command = UpdateStream(
+        stream=stream,
+        retention=given.changes,
+        archived_up_to=given.archived_up_to,
+        expected=await _expected(request, stream, if_match),
+    )
     _, info = await request.write(command, XInfoStream(stream=stream))
-    return request.respond(200, _stream(stream, info))
+    return _changed(request, 200, stream, info)
 
 
-@router.delete(_STREAM, Action.MANAGE, status=204, refusals=("no_stream",), writes=True)
-async def delete_stream(request: RequestParameter, stream: StreamName) -> Response:
+@router.delete(_STREAM, Action.MANAGE, status=204, refusals=("no_stream", "precondition_failed"), writes=True)
+async def delete_stream(
+    request: RequestParameter, stream: StreamName, if_match: IfUnchanged = None
+) -> Response:
     """Remove a stream with its groups and everything in them (DEL)."""
-    (removed,) = await request.write(Delete(streams=[stream]))
+    command = Delete(streams=[stream], expected=await _expected(request, stream, if_match))
+    (removed,) = await request.write(command)
     if not removed:
         raise _missing(stream)
     return request.respond(204)
+
+
+async def _expected(
+    request: Request, stream: str, tags: Sequence[bytes] | Literal["*"] | None
+) -> StreamInfo | None:
+    """The stream that If-Match names: the engine changes it only if it is still so in the same turn.
+
+    Raises `no_stream`, `precondition_failed`.
+    """
+    if tags is None or tags == "*":
+        # A missing stream is refused with 404, whatever the condition.
+        return None
+    info = await request.execute(XInfoStream(stream=stream))
+    assert isinstance(info, StreamInfo), "XINFO STREAM answers the stream"
+    if not matches(tags, tag_of(_stream(stream, info))):
+        raise errors.stream_changed()
+    return info
+
+
+def _changed(
+    request: Request, status: int, stream: str, info: Reply, headers: Sequence[ResponseHeader] = ()
+) -> Response:
+    body = _stream(stream, info)
+    return request.respond(status, body, [(b"etag", tag_of(body)), *headers])
 
 
 @router.post(
@@ -330,6 +399,7 @@ async def delete_stream(request: RequestParameter, stream: StreamName) -> Respon
     Action.MANAGE,
     model=Stream,
     refusals=("malformed_id", "no_stream", "last_id_too_small"),
+    headers=_TAGGED,
     writes=True,
 )
 async def set_last_id(request: RequestParameter, stream: StreamName, given: NewLastId) -> Response:
@@ -341,7 +411,7 @@ async def set_last_id(request: RequestParameter, stream: StreamName, given: NewL
         max_deleted_id=given.max_deleted_id,
     )
     _, info = await request.write(command, XInfoStream(stream=stream))
-    return request.respond(200, _stream(stream, info))
+    return _changed(request, 200, stream, info)
 
 
 # ---- trimming

@@ -1,10 +1,13 @@
-"""Conditional requests: entity tags, and 304 for what a client has already (RFC 9110, 13).
+"""Conditional requests: entity tags, and 304 for what a client has already (RFC 9110, 8.8.3 and 13.1).
 
-Knows: ETag and If-None-Match. Must never know: what a tag is made of.
+Knows: how tags are made and compared. Must never know: what they are tags of.
 """
 
+from collections.abc import Sequence
+from hashlib import sha256
 from typing import Final
 
+from app.http.middleware.codings import uncoded
 from app.http.requests import Request
 from app.http.responses import Response
 
@@ -12,15 +15,27 @@ from app.http.responses import Response
 _KEPT: Final = (b"cache-control", b"no-cache")
 
 
-def revalidate(request: Request, response: Response, tag: bytes) -> Response:
-    """The answer with its tag, in quotation marks; 304 without a body where If-None-Match has it or is `*`.
+def tag_of(body: bytes | memoryview) -> bytes:
+    """The strong entity tag of a representation, in quotation marks."""
+    return b'"%b"' % sha256(body).hexdigest()[:32].encode()
 
-    Tags are compared weakly, as GET does: an answer that was compressed has a weak one.
+
+def matches(expected: Sequence[bytes], tag: bytes) -> bool:
+    """Whether this strong tag is among those of If-Match; weak tags match nothing (RFC 9110, 13.1.1)."""
+    return tag in map(uncoded, expected)
+
+
+def revalidate(request: Request, response: Response, tag: bytes) -> Response:
+    """The response with its tag, in quotation marks; 304 without a body where If-None-Match has it or is `*`.
+
+    Tags are compared weakly (RFC 9110, 13.1.2). The tag of 304 is the one that the client has.
     """
-    response.raw_headers += [_KEPT, (b"etag", tag)]
-    held = [one.strip().removeprefix(b"W/") for one in request.headers.get(b"if-none-match", b"").split(b",")]
-    if tag in held or held == [b"*"]:
+    condition = request.headers.get(b"if-none-match", b"")
+    given = [one.strip().removeprefix(b"W/") for one in condition.split(b",")]
+    held = next((one for one in given if uncoded(one) == tag), tag if given == [b"*"] else None)
+    response.raw_headers += [_KEPT, (b"etag", held or tag)]
+    if held is not None:
         response.status_code, response.body = 304, b""
-        # Its length would be taken for that of what is held.
+        # Its length would be taken for that of the representation that the client has.
         response.raw_headers = [one for one in response.raw_headers if one[0] != b"content-length"]
     return response

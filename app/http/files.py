@@ -4,10 +4,9 @@ Knows: types, tags. Must never know: what is in the files, under which policy th
 """
 
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Final, NamedTuple
 
-from app.http.conditional import revalidate
+from app.http.conditional import revalidate, tag_of
 from app.http.requests import Request
 from app.http.responses import HTML, Header, Response
 
@@ -34,7 +33,7 @@ def is_shown(name: str) -> bool:
 
 def file(name: str, body: bytes) -> File:
     """The file of this name; its ending says what it is."""
-    return File(body, _KINDS[name.rpartition(".")[2]], b'"%b"' % sha256(body).hexdigest()[:32].encode())
+    return File(body, _KINDS[name.rpartition(".")[2]], tag_of(body))
 
 
 def fresh(request: Request, found: File, headers: Sequence[Header] = ()) -> Response:

@@ -27,6 +27,8 @@ _DIGITS_MAX: Final = 20
 
 _CHARSET: Final = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]*)", re.IGNORECASE)
 _QUALITY: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*(?:;|$)", re.IGNORECASE)
+# Without commas, which no tag of ours has.
+_ENTITY_TAG: Final = re.compile(rb'(?:W/)?"[!#-+\--~]*"')
 _KEY: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 
 
@@ -166,6 +168,16 @@ def if_match(header: bytes) -> int | Literal["*"]:
         hint = 'it is `*` or the stream\'s last ID in quotation marks: "<ms>-<seq>"'
         raise RefusalError("malformed_id", f"If-Match: {hint}", places=[locate("If-Match", hint)])
     return expected
+
+
+def entity_tags(header: bytes) -> Sequence[bytes] | Literal["*"]:
+    """The entity tags that If-Match names, weak ones with their `W/`; `*` is any (RFC 9110, 13.1.1)."""
+    tags = [one.strip() for one in header.split(b",")]
+    if tags == [b"*"]:
+        return "*"
+    if not all(map(_ENTITY_TAG.fullmatch, tags)):
+        raise invalid("If-Match", "it is `*` or entity tags in quotation marks, between commas")
+    return tags
 
 
 def idempotency_key(header: bytes | None) -> str | None:

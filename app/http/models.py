@@ -355,6 +355,16 @@ IfMatch = Annotated[
 ]
 """The ID in quotation marks that the last entry is to have, or `*`."""
 
+EntityTags = Annotated[
+    Sequence[bytes] | Literal["*"],
+    _Type(
+        _header(media.entity_tags),
+        type="string",
+        pattern=r'^(\*|(W/)?"[!#-+\--~]*"( *, *(W/)?"[!#-+\--~]*")*)$',
+    ),
+]
+"""The tags of the representations that a change may start from, or `*`."""
+
 _KEY_SCHEMA: Final[dict[str, object]] = {
     "type": "string",
     "minLength": 1,

@@ -28,6 +28,8 @@ UNSENT_STATE: Final = "unsent"
 class Response(responses.Response):
     """A whole response, made without Starlette's header handling, which costs more than the rest."""
 
+    # The entity tag, where the operation knows one; see `Options.conditional`.
+    tag: bytes | None = None
     # Called if the client has left before the response could be written.
     unsent: Callable[[], None] | None = None
 

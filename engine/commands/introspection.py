@@ -61,6 +61,12 @@ def stream_info(key: Key) -> StreamInfo:
     )
 
 
+def expect(key: Key, expected: StreamInfo | None) -> None:
+    """Check a precondition of a change. Raises `precondition_failed` unless the stream is exactly so."""
+    if expected is not None and stream_info(key) != expected:
+        raise errors.stream_changed()
+
+
 @runs(weir_commands.DescribeEdges)
 def describe_edges(turn: Turn, command: weir_commands.DescribeEdges) -> Edges | None:
     key = turn.keyspace.find(command.stream)

@@ -9,6 +9,7 @@ from typing import Final
 
 from engine import errors
 from engine.commands import types
+from engine.commands.introspection import expect
 from engine.commands.registry import runs
 from engine.commands.turn import Turn
 from engine.records import Configure, RemoveAll, RemoveStream
@@ -28,6 +29,8 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 @runs(types.Delete)
 def delete(turn: Turn, command: types.Delete) -> int:
     found = [name for name in dict.fromkeys(command.streams) if name in turn.keyspace.keys]
+    for name in found:
+        expect(turn.keyspace.keys[name], command.expected)
     for name in found:
         turn.emit(RemoveStream(name))
         turn.signal(name)

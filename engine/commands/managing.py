@@ -15,7 +15,7 @@ from engine.commands import types, weir_commands
 from engine.commands.dead_letters import Dead, move_to_dead_letters, takes_letters
 from engine.commands.entries import Prepared, prepare, store
 from engine.commands.grouping import drop_consumer
-from engine.commands.introspection import group_info, stream_info
+from engine.commands.introspection import expect, group_info, stream_info
 from engine.commands.registry import runs
 from engine.commands.turn import Turn, Unfinished
 from engine.groups import Group
@@ -51,6 +51,7 @@ def ensure_stream(turn: Turn, command: weir_commands.EnsureStream) -> bool:
 @runs(weir_commands.UpdateStream)
 def update_stream(turn: Turn, command: weir_commands.UpdateStream) -> bool:
     key = turn.key(command.stream)
+    expect(key, command.expected)
     archived_up_to = key.archived_up_to if command.archived_up_to is None else command.archived_up_to
     _describe(turn, command.stream, key, key.retention._replace(**command.retention), archived_up_to)
     return True

@@ -13,6 +13,7 @@ import msgspec
 
 from engine.commands.base import NO_STREAM, BlockingCommand, Command, MemoryNeed, StreamCommand
 from engine.keyspace import Keyspace
+from engine.replies import StreamInfo
 
 
 class Refs(Enum):
@@ -392,9 +393,10 @@ class XInfoConsumers(StreamCommand, frozen=True, kw_only=True):
 
 
 class Delete(Command, frozen=True, kw_only=True):
-    """DEL, UNLINK. Reply: how many there were."""
+    """DEL, UNLINK. `expected`: each stream has to be exactly so. Reply: how many there were."""
 
     streams: Sequence[str]
+    expected: StreamInfo | None = None
 
     def named_streams(self) -> tuple[str, ...]:
         return tuple(self.streams)

@@ -12,6 +12,7 @@ import msgspec
 from engine.commands.base import NO_STREAM, BlockingCommand, Command, MemoryNeed, StreamCommand
 from engine.commands.types import Cursor, IdempotencyKey, Ids, XAdd
 from engine.keyspace import Keyspace, Retention
+from engine.replies import StreamInfo
 
 # Streams of a plan that cost what a plain read does when it is looked at.
 _PLANNED_PER_READ: Final = 4
@@ -27,10 +28,14 @@ class EnsureStream(StreamCommand, frozen=True, kw_only=True):
 
 
 class UpdateStream(StreamCommand, frozen=True, kw_only=True):
-    """Change what is named, of the fields of `Retention`. Reply: True."""
+    """Change what is named, of the fields of `Retention`; `expected`: the stream has to be exactly so.
+
+    Reply: True.
+    """
 
     retention: Mapping[str, Any] = {}
     archived_up_to: int | None = None
+    expected: StreamInfo | None = None
 
 
 class StreamInfos(Command, frozen=True, kw_only=True):

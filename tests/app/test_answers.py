@@ -76,7 +76,7 @@ async def test_other_errors_have_no_page(http: httpx.AsyncClient) -> None:
         ("PUT", "/v1/streams/s/entries", "GET, HEAD, POST"),
         ("DELETE", "/v1/commands", "POST"),
         ("POST", "/healthz/live", "GET, HEAD"),
-        ("OPTIONS", "/v1/commands", "POST"),
+        ("PUT", "/v1/commands", "POST"),
         ("GET", "/v1/streams/s/entries/delete", "POST"),
     ],
 )

@@ -15,7 +15,6 @@ from app.api.streams import change
 from app.auth import Action
 from app.errors import RefusalError, invalid
 from app.http import media
-from app.http.conditional import revalidate
 from app.http.entries import entry_pages
 from app.http.entries.entry_pages import (
     WHERE,
@@ -282,16 +281,18 @@ def _forwards(found: Entries) -> Entries:
     Action.READ,
     model=Entry,
     refusals=("malformed_id", "no_entry", "not_acceptable"),
-    headers={"ETag": "the entry's ID in quotation marks; with it in If-None-Match the answer is 304"},
+    conditional=True,
 )
 async def get_entry(request: RequestParameter, stream: StreamName, id: EntryId) -> Response:  # noqa: A002 - as in the path
-    """Read one entry."""
+    """Read one entry. Its entity tag is its ID."""
     media.check_accepts_json(request.headers.get(b"accept", b""))
     found = await request.execute(XRange(stream=stream, start=id, end=id))
     if not isinstance(found, Entries) or not found.count:
         raise _missing(id)
+    response = Response(200, found.json())
     # An entry never changes: its ID is its tag.
-    return revalidate(request, Response(200, found.json()), b'"%b"' % ids.format(id).encode())
+    response.tag = b'"%b"' % ids.format(id).encode()
+    return response
 
 
 # ---- deleting

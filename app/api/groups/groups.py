@@ -160,7 +160,7 @@ class GroupPage(ResponseModel):
     next: NameText | None
 
 
-@router.get(_GROUPS, Action.READ, model=GroupPage, refusals=("no_stream",))
+@router.get(_GROUPS, Action.READ, model=GroupPage, refusals=("no_stream",), conditional=True)
 async def list_groups(
     request: RequestParameter, stream: StreamName, after: After = None, limit: Limit = None
 ) -> GroupPage:

@@ -28,6 +28,7 @@ _PIECE: Final = re.compile(r"\s*([a-z0-9*-]+)\s*(?:;\s*q\s*=\s*([01](?:\.[0-9]{0
 _NAMES: Final[dict[str, Coding]] = {"zstd": "zstd", "gzip": "gzip", "x-gzip": "gzip"}
 # In this order where a client likes both alike.
 _OFFERED: Final[tuple[Coding, ...]] = ("zstd", "gzip")
+_CODED_TAG: Final = re.compile(rb'-(?:%b)"$' % "|".join(_OFFERED).encode())
 _GZIP_LEVEL: Final = 5
 _GZIP_WINDOW_BITS: Final = 31
 _ZSTD_LEVEL: Final = 3
@@ -83,10 +84,15 @@ def varied(headers: Sequence[Header]) -> list[Header]:
 def coded(headers: Sequence[Header], coding: Coding, length: int | None) -> list[Header]:
     """The headers of an answer in a coding; `length` is None where it is not known."""
     kept = [header for header in headers if header[0] not in (b"content-length", b"etag")]
-    # The same bytes no longer, the same content: a weak tag (RFC 9110, 8.8.1).
-    tags = [(name, b"W/" + tag.removeprefix(b"W/")) for name, tag in headers if name == b"etag"]
+    # Other bytes have another strong tag (RFC 9110, 8.8.3.3).
+    tags = [(name, b'%b-%b"' % (tag[:-1], coding.encode())) for name, tag in headers if name == b"etag"]
     sizes = [] if length is None else [(b"content-length", b"%d" % length)]
     return varied([*kept, *tags, *sizes, (b"content-encoding", coding.encode())])
+
+
+def uncoded(tag: bytes) -> bytes:
+    """The entity tag of the same answer without a coding."""
+    return _CODED_TAG.sub(b'"', tag)
 
 
 def compressor(coding: Coding) -> Compressor:

@@ -15,17 +15,23 @@ from app.http.operations.refusals import problem, refusals
 _PREFER_DURABILITY: Final = "`durability=fsync`: the answer leaves when the change is on disk"
 _DURABILITY: Final = "`fsync`: the change is on disk; `os`: the operating system has it"
 
+_ETAG: Final = "the entity tag of what is shown, for If-None-Match and If-Match"
+
 
 def describe_extra(options: Options, content: Mapping[str, Any] | None) -> Json:
-    """Describe the Prefer header and the body, which signatures do not name."""
+    """Describe headers and the body where signatures do not name them."""
     prefer = [options["prefer"]] if "prefer" in options else []
     if options.get("writes"):
         prefer.append(_PREFER_DURABILITY)
+    headers = {"Prefer": "; ".join(prefer)} if prefer else {}
+    if options.get("conditional"):
+        headers["If-None-Match"] = "entity tags that the client has; the answer is 304 if it has one of them"
     extra: Json = {}
-    if prefer:
+    if headers:
         schema = {"type": "string"}
         extra["parameters"] = [
-            {"name": "Prefer", "in": "header", "description": "; ".join(prefer), "schema": schema}
+            {"name": name, "in": "header", "description": text, "schema": schema}
+            for name, text in headers.items()
         ]
     if content is not None:
         extra["requestBody"] = {"required": True, "content": dict(content)}
@@ -39,15 +45,17 @@ def describe_responses(rule: Rule, options: Options, binder: Binder) -> dict[int
     headers = dict(options.get("headers", {}))
     if options.get("writes"):
         headers["Weir-Durability"] = _DURABILITY
+    if options.get("conditional"):
+        headers["ETag"] = _ETAG
     done: Json = {"description": "Done", **options.get("answers", {})}
     if headers:
-        done["headers"] = {
-            name: {"description": text, "schema": {"type": "string"}} for name, text in headers.items()
-        }
+        done["headers"] = {name: _header(text) for name, text in headers.items()}
     model = options.get("model")
     also: dict[int | str, Json] = {}
     for status, words in options.get("also", {}).items():
         also[status] = {**done, "description": words} | ({"model": model} if model is not None else {})
+    if options.get("conditional"):
+        also[304] = {"description": "The client has it already", "headers": {"ETag": _header(_ETAG)}}
     codes = refusals(
         options.get("refusals", ()),
         is_open=rule is Access.OPEN,
@@ -63,3 +71,7 @@ def describe_responses(rule: Rule, options: Options, binder: Binder) -> dict[int
             **problem(("unknown_parameter",)),
         }
     return {options.get("status", 200): done, **also, **codes}
+
+
+def _header(description: str) -> Json:
+    return {"description": description, "schema": {"type": "string"}}

@@ -18,6 +18,7 @@ from app.auth import Access, Action, Rule
 from app.errors import RefusalError
 from app.gateway import ClientLeftError, Gateway
 from app.http import media
+from app.http.conditional import revalidate, tag_of
 from app.http.media import JSON, MERGE_PATCH
 from app.http.middleware.request_id import as_refusal
 from app.http.operations.binder import Binder, Endpoint
@@ -28,8 +29,8 @@ from app.http.responses import NoResponse, Response, refuse
 
 _PATH_NAME: Final = re.compile(r"\{(\w+)")
 _ENTRY_ID: Final = re.compile(r"/entries/\{id\}")
-# With 415 for a patch: what it may be (RFC 5789, 2.2).
-_ACCEPT_PATCH: Final = (b"accept-patch", f"{MERGE_PATCH}, {JSON}".encode())
+# What a patch may be: with 415 and OPTIONS (RFC 5789, 2.2 and 3.1).
+ACCEPT_PATCH: Final = (b"accept-patch", f"{MERGE_PATCH}, {JSON}".encode())
 
 
 class _EntryId(StringConvertor):
@@ -55,6 +56,7 @@ class Operation(APIRoute):
         self.fast = options.get("fast", False)
         self.coalesced = options.get("coalesced", False)
         self.hidden = options.get("hidden", False)
+        self._is_conditional = options.get("conditional", False)
         self._forms = options.get("forms", {})
         self.end = options.get("end")
         self.offers = (JSON, *self._forms) if self._forms else options.get("offers", ())
@@ -119,7 +121,7 @@ class Operation(APIRoute):
             refusal.members["error"] = refusal.members.get("redis_error") or f"ERR {refusal.detail}"
         response = refuse(refusal, request_id)
         if self.method == "PATCH" and refusal.code == "unsupported_media_type":
-            response.raw_headers.append(_ACCEPT_PATCH)
+            response.raw_headers.append(ACCEPT_PATCH)
         return response
 
     async def handler(self, request: Request) -> Response:
@@ -129,9 +131,11 @@ class Operation(APIRoute):
             if accepted in self._forms:
                 return await self._forms[accepted](request)
         result = await self.endpoint(**await self.binder.bind(request))
-        if isinstance(result, Response):
-            return result
-        return Response(self.status_code or 200, result.__pydantic_serializer__.to_json(result))
+        if not isinstance(result, Response):
+            result = Response(self.status_code or 200, result.__pydantic_serializer__.to_json(result))
+        if self._is_conditional:
+            return revalidate(request, result, result.tag or tag_of(result.body))
+        return result
 
 
 def bound(path: str, endpoint: Endpoint) -> Handler:

@@ -30,7 +30,8 @@ class Options(TypedDict, total=False):
     `body` replaces the description of the request's body, `answers` that of the successful answer;
     `described` are the models that it refers to.
     `refused` is the shape of some answers with status 400 beside the problem. `bodiless`: it takes no body,
-    or an object without members.
+    or an object without members. `conditional`: its answer has an ETag; it is 304 where If-None-Match
+    names that.
     """
 
     model: type[Any] | None
@@ -51,3 +52,4 @@ class Options(TypedDict, total=False):
     described: Sequence[type[BaseModel]]
     refused: type[BaseModel]
     bodiless: bool
+    conditional: bool
