@@ -360,6 +360,7 @@ EntityTags = Annotated[
     _Type(
         _header(media.entity_tags),
         type="string",
+        format="entity-tags",
         pattern=r'^(\*|(W/)?"[!#-+\--~]*"( *, *(W/)?"[!#-+\--~]*")*)$',
     ),
 ]

@@ -192,12 +192,12 @@ class Connection:
 
     @_event
     def _drained(self) -> None:
-        self._do(self._session.drained())
+        self._do(self._session.finish_drain())
 
     @_event
     def look(self) -> None:
         """Check entries in flight."""
-        self._do(self._session.tick())
+        self._do(self._session.consumers.tick())
 
     def lost(self, sent_bytes: int) -> None:
         """Release everything: the socket is gone. `sent_bytes` were written to it."""
@@ -216,7 +216,7 @@ class Connection:
 
     def _end_all(self, unwritten: Sequence[tuple[int, Sequence[int]]]) -> None:
         try:
-            self._do(self._session.lost(unwritten))
+            self._do(self._session.on_disconnect(unwritten))
         except Exception as error:  # noqa: BLE001 - logged and counted; the connection is gone in any case
             self.fail(error)
         # A failed session does not end its subscriptions itself.
@@ -281,7 +281,7 @@ class Connection:
         self._unanswered -= 1
         if self._unanswered == _UNANSWERED_MAX - 1:
             self._hold()
-        self._do(self._session.done(token, replies))
+        self._do(self._session.on_replies(token, replies))
 
     def _hold(self) -> None:
         self._link.hold(held=self._asking or self._unanswered >= _UNANSWERED_MAX)
@@ -320,7 +320,7 @@ class Connection:
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
             found = as_refusal(error, self._request.request_id)
         self._asking = False
-        self._do(self._session.asked(effect.ref, found))
+        self._do(self._session.on_command_result(effect.ref, found))
         while self._texts and not self._asking:
             self.received(self._texts.pop(0))
         self._hold()
@@ -338,7 +338,11 @@ class Connection:
                 tails[stream] = await self._feeds.subscribe(stream, after, effect.last)
         except EngineError as error:
             _close_all(tails)
-            self._do(self._session.not_opened(effect.key, as_refusal(error, self._request.request_id)))
+            self._do(
+                self._session.tails.on_subscribe_refused(
+                    effect.key, as_refusal(error, self._request.request_id)
+                )
+            )
             return
         if effect.key not in self._opening:
             _close_all(tails)
@@ -346,7 +350,7 @@ class Connection:
         self._opening.discard(effect.key)
         self._tails[effect.key] = tails
         cursors = {stream: (tail.cursor, not tail.ready()) for stream, tail in tails.items()}
-        self._do(self._session.opened(effect.key, cursors))
+        self._do(self._session.tails.on_subscribed(effect.key, cursors))
         for stream, (_, caught_up) in cursors.items():
             if caught_up:
                 self._wait_for(effect.key, stream)
@@ -362,18 +366,18 @@ class Connection:
         if tail is None or self._take_live(key, stream, tail):
             return
         if tail.ready():
-            self._do(self._session.ready(key, stream))
+            self._do(self._session.tails.on_ready(key, stream))
         else:
             self._wait_for(key, stream)
 
     def _take_live(self, key: int, stream: str, tail: Subscriber) -> bool:
         """Write a page at once if nothing else is to do for the subscription; whether that was so."""
-        if self._running or self._link.paused or (room := self._session.live_room(key)) < 1:
+        if self._running or self._link.paused or (room := self._session.tails.live_room(key)) < 1:
             return False
         page = tail.take_live(room, PAGE_BYTES_MAX, partial(self._ready, key, stream))
         if page is None:
             return False
-        self._link.write_frame(self._session.live(key, page))
+        self._link.write_frame(self._session.tails.live(key, page))
         if self._unsure and not self._link.paused:
             self._unsure.clear()
         return True
@@ -415,7 +419,7 @@ class Connection:
 
     def _took(self, effect: FetchPage, tail: Subscriber, item: FeedPage | FeedGap | None) -> None:
         caught_up = not tail.ready()
-        self._do(self._session.took(effect.key, item, tail.cursor, caught_up=caught_up))
+        self._do(self._session.tails.on_page(effect.key, item, tail.cursor, caught_up=caught_up))
         if caught_up:
             self._wait_for(effect.key, effect.stream)
 
@@ -433,7 +437,7 @@ class Connection:
 
     @_event
     def _owned(self, key: int) -> None:
-        self._do(self._session.owned(key))
+        self._do(self._session.consumers.on_lease(key))
 
     @_event
     def _replaced(self, key: int) -> None:
@@ -464,7 +468,7 @@ class Connection:
                 found = (
                     as_refusal(reply, self._request.request_id) if isinstance(reply, EngineError) else reply
                 )
-                effects = self._session.delivered(key, found, room=not self._link.full)
+                effects = self._session.consumers.on_delivery(key, found, room=not self._link.full)
         except Exception as error:  # noqa: BLE001 - logged, counted; closes the connection
             self.fail(error)
         if effects is None:

@@ -146,3 +146,8 @@ def gap_frame(sub: str, stream: str, requested: int, first_available: int, lost:
             lost=lost,
         )
     )
+
+
+def caught_up_frame(sub: str, stream: str, cursor: int) -> bytes:
+    """The `caught_up` frame: every entry up to `cursor` was sent."""
+    return frames.encode(frames.CaughtUpFrame(sub=sub, stream=stream, next=ids.format(cursor)))

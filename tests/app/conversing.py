@@ -113,7 +113,7 @@ class World:
     def end_reads(self, key: int) -> None:
         for effect in [one for one in self.under_way if isinstance(one, ReadGroup) and one.key == key]:
             self.under_way.remove(effect)
-            self.do(self.session.delivered(key, GroupRead(())))
+            self.do(self.session.consumers.on_delivery(key, GroupRead(())))
 
     def settle(self) -> None:
         """Let everything come back that does not wait."""
@@ -123,7 +123,7 @@ class World:
     def wake(self) -> None:
         for key, stream in list(self.cursors):
             if self.behind(key, stream):
-                self.do(self.session.ready(key, stream))
+                self.do(self.session.tails.on_ready(key, stream))
 
     def behind(self, key: int, stream: str) -> bool:
         found = self.run(XRange(stream=stream, start=self.cursors[key, stream] + 1, end=ids.ID_MAX, count=1))
@@ -138,14 +138,14 @@ class World:
             case Submit(token, commands):
                 self.now_ms += 1
                 replies, _ = execute_all(self.keyspace, commands, self.now_ms)
-                self.do(self.session.done(token, replies))
+                self.do(self.session.on_replies(token, replies))
                 self.wake()
             case Subscribe(key, streams, _):
                 self.opened(key, streams)
             case AcquireLease(key, _):
-                self.do(self.session.owned(key))
+                self.do(self.session.consumers.on_lease(key))
             case RunCommand(ref, command):
-                self.do(self.session.asked(ref, b'{"result":%b}' % command))
+                self.do(self.session.on_command_result(ref, b'{"result":%b}' % command))
             case FetchPage():
                 self.took(effect)
             case ReadGroup(key, command):
@@ -155,7 +155,7 @@ class World:
                     return False
                 if isinstance(reply, EngineError):
                     reply = RefusalError(reply.code, reply.detail)
-                self.do(self.session.delivered(key, reply))
+                self.do(self.session.consumers.on_delivery(key, reply))
         return True
 
     def opened(self, key: int, streams: Any) -> None:
@@ -165,7 +165,7 @@ class World:
             latest = stored.stream.last_id if stored is not None else 0
             self.cursors[key, stream] = latest if after is Cursor.LATEST else after
             places[stream] = (self.cursors[key, stream], not self.behind(key, stream))
-        self.do(self.session.opened(key, places))
+        self.do(self.session.tails.on_subscribed(key, places))
 
     def took(self, effect: FetchPage) -> None:
         key, stream = effect.key, effect.stream
@@ -176,7 +176,9 @@ class World:
         if item is not None:
             self.cursors[key, stream] = item.last_id
         self.do(
-            self.session.took(key, item, self.cursors[key, stream], caught_up=not self.behind(key, stream))
+            self.session.tails.on_page(
+                key, item, self.cursors[key, stream], caught_up=not self.behind(key, stream)
+            )
         )
 
     # ---- what a test looks at
@@ -204,14 +206,14 @@ def working(world: World, entries: int = 3, **more: Any) -> None:
 
 def names_of(session: Session) -> list[str]:
     """The names of a conversation's subscriptions."""
-    return list(session._by_name)  # noqa: SLF001 - no frame lists them
+    return list(session.table.by_name)
 
 
 def key_of(session: Session, name: str) -> int:
     """The key under which a subscription's events come."""
-    return session._by_name[name].key  # noqa: SLF001 - effects alone carry it
+    return session.table.by_name[name].key
 
 
 def credit_of(session: Session, name: str) -> int | None:
     """What is left of a subscription's credit, None where it is unlimited."""
-    return session._by_name[name].credit  # noqa: SLF001 - no frame shows it
+    return session.table.by_name[name].credit

@@ -31,12 +31,18 @@ def stored(house: House) -> Stored:
 
 
 def failing(event: str) -> type[Session]:
-    """A session that fails at this event."""
+    """A session that fails at this event, of itself or of one of its parts."""
+    part, _, name = event.rpartition(".")
 
     def fail(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError("planted")
 
-    return type("Failing", (Session,), {event: fail})
+    class Failing(Session):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            setattr(getattr(self, part) if part else self, name, fail)
+
+    return Failing
 
 
 def held_by_consumers(house: House) -> list[str]:
@@ -61,15 +67,15 @@ def test_conversations_that_an_engine_takes_along_have_not_failed(house: House) 
     assert house.run(failed(house)) == 0
 
 
-@pytest.mark.parametrize("event", ["live", "ready", "took", "opened"])
+@pytest.mark.parametrize("event", ["tails.live", "tails.on_ready", "tails.on_page", "tails.on_subscribed"])
 def test_a_follower_that_fails_is_closed_and_sent_nothing_more(
     house: House, stored: Stored, event: str
 ) -> None:
     """With 4000, logged and counted; its client can go on from where it was. Others follow on."""
     peer, other = house.connect(failing(event)), house.connect()
     with capture_logs() as logs:
-        credit = {"credit": 1} if event == "ready" else {}
-        if event == "took":
+        credit = {"credit": 1} if event == "tails.on_ready" else {}
+        if event == "tails.on_page":
             stored.add([1])
         for one in (other, peer):
             house.do(one.say, "subscribe", sub="t", streams={"s": "0"}, **credit)
@@ -85,7 +91,7 @@ def test_a_follower_that_fails_is_closed_and_sent_nothing_more(
     assert [one["next"] for one in other.frames if one["op"] == "entries"]
 
 
-@pytest.mark.parametrize("event", ["delivered", "owned", "done"])
+@pytest.mark.parametrize("event", ["consumers.on_delivery", "consumers.on_lease", "on_replies"])
 def test_a_consumer_that_fails_gives_back_what_it_did_not_send(
     house: House, stored: Stored, event: str
 ) -> None:
@@ -104,7 +110,18 @@ def test_a_consumer_that_fails_gives_back_what_it_did_not_send(
     assert [len(one["entries"]) for one in again.frames if one["op"] == "entries"] == [3]
 
 
-@pytest.mark.parametrize("event", ["receive", "receive_binary", "tick", "drain", "asked", "revoke", "lost"])
+@pytest.mark.parametrize(
+    "event",
+    [
+        "receive",
+        "receive_binary",
+        "consumers.tick",
+        "drain",
+        "on_command_result",
+        "revoke",
+        "on_disconnect",
+    ],
+)
 def test_every_other_event_that_fails_ends_the_conversation(house: House, stored: Stored, event: str) -> None:
     """And when the connection is gone nothing of it stays behind."""
     stored.add([1])
@@ -112,11 +129,11 @@ def test_every_other_event_that_fails_ends_the_conversation(house: House, stored
     acts = {
         "receive": lambda: peer.say("ping"),
         "receive_binary": peer.push.received_binary,
-        "tick": peer.push.look,
+        "consumers.tick": peer.push.look,
         "drain": lambda: peer.push.drain(1_000),
-        "asked": lambda: peer.say("command", command=["PING"]),
+        "on_command_result": lambda: peer.say("command", command=["PING"]),
         "revoke": lambda: other.say("consume", sub="w", **WORK),
-        "lost": lambda: None,
+        "on_disconnect": lambda: None,
     }
     with capture_logs() as logs:
         if event != "receive":
@@ -125,7 +142,7 @@ def test_every_other_event_that_fails_ends_the_conversation(house: House, stored
         house.settle()
         house.do(acts[event])
         house.settle()
-        assert event == "lost" or peer.wire.closed == (4000, "internal")
+        assert event == "on_disconnect" or peer.wire.closed == (4000, "internal")
         house.do(peer.lose)
         house.settle()
     assert [line["event"] for line in logs] == ["unexpected"]

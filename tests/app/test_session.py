@@ -112,7 +112,7 @@ def test_a_stream_that_is_ready_twice_is_taken_once(world: World) -> None:
     world.come_back(world.under_way[0])
     key = key_of(world.session, "t")
     for _ in range(3):
-        world.do(world.session.ready(key, "b"))
+        world.do(world.session.tails.on_ready(key, "b"))
     takes = []
     while world.under_way:
         takes.append(world.under_way[0])
@@ -127,10 +127,10 @@ def test_a_gap_costs_no_credit(world: World) -> None:
     (opening,) = world.under_way
     assert isinstance(opening, Subscribe)
     world.under_way.clear()
-    world.do(world.session.opened(opening.key, {"s": (1 << 64, False)}))
+    world.do(world.session.tails.on_subscribed(opening.key, {"s": (1 << 64, False)}))
     gap = FeedGap("s", EngineGap(1 << 64, 5 << 64, None))
     world.under_way.clear()
-    world.do(world.session.took(opening.key, gap, gap.last_id, caught_up=True))
+    world.do(world.session.tails.on_page(opening.key, gap, gap.last_id, caught_up=True))
     told = next(one for one in world.sent if one["op"] == "gap")
     assert told == {
         "op": "gap", "sub": "t", "stream": "s", "requested": "1-0", "first_available": "5-0", "lost": None
@@ -146,8 +146,8 @@ def test_an_encoded_page_is_shared() -> None:
         world.tell("subscribe", sub="t", streams={"s": "0"})
         (opening,) = world.under_way
         assert isinstance(opening, Subscribe)
-        world.session.opened(opening.key, {"s": (0, False)})
-        first, *_ = world.session.took(opening.key, page, 1 << 64, caught_up=True)
+        world.session.tails.on_subscribed(opening.key, {"s": (0, False)})
+        first, *_ = world.session.tails.on_page(opening.key, page, 1 << 64, caught_up=True)
         assert isinstance(first, SendFrame)
         sent.append(first.data)
     assert sent[0] is sent[1]
@@ -197,10 +197,10 @@ def test_being_claimed_away_gives_credit_back(world: World) -> None:
     working(world, 3, credit=2)
     claim = ClaimOptions(ids=[ids.parse(world.pushed("w")[0]) or 0], min_idle_ms=0)
     world.run(XClaim(stream="s", group="g", consumer="other", claim=claim))
-    world.do(world.session.tick())
+    world.do(world.session.consumers.tick())
     world.settle()
     assert len(world.pushed("w")) == 3
-    world.do(world.session.tick())
+    world.do(world.session.consumers.tick())
     world.settle()
     assert credit_of(world.session, "w") == 0
 
@@ -215,7 +215,7 @@ def test_whatever_it_holds_is_looked_at_in_turn(world: World, place: int) -> Non
         world.run(XClaim(stream="s", group="g", consumer="other", claim=claim))
         assert credit_of(world.session, "w") == 0
         for _ in range(3):
-            world.do(world.session.tick())
+            world.do(world.session.consumers.tick())
             world.settle()
         assert credit_of(world.session, "w") == 1
         world.add("s")
@@ -284,9 +284,9 @@ def test_what_a_read_brings_too_late_goes_back(world: World) -> None:
     assert isinstance(read, ReadGroup)
     reply = world.run(read.command)
     world.under_way.clear()
-    effects = world.session.lost([])
+    effects = world.session.on_disconnect([])
     assert effects == [Unsubscribe(read.key)]
-    world.do(world.session.delivered(read.key, reply))
+    world.do(world.session.consumers.on_delivery(read.key, reply))
     world.settle()
     group = world.keyspace.keys["s"].groups["g"]
     assert [(one.consumer, one.delivery_count) for _, one in group.pending.items(0)] == [(None, 0)]
@@ -305,7 +305,7 @@ def test_what_a_full_socket_has_no_room_for_goes_back(world: World, owner: str |
         world.come_back(read)
         read = world.under_way[0]
     world.under_way.clear()
-    effects = world.session.delivered(read.key, world.run(read.command), room=False)
+    effects = world.session.consumers.on_delivery(read.key, world.run(read.command), room=False)
     assert [type(one) for one in effects] == [Submit, ReadGroup]
     assert credit_of(world.session, "w") == 5
     world.do(effects[:1])
@@ -324,7 +324,7 @@ def test_what_never_left_goes_back(world: World) -> None:
     delivered = [one for one in world.unwritten if one.entry_ids]
     assert len(delivered) == 3
     world.say("ack", sub="w", ids=[world.pushed("w")[1]])
-    world.do(world.session.lost([(one.key, one.entry_ids) for one in delivered[1:]]))
+    world.do(world.session.on_disconnect([(one.key, one.entry_ids) for one in delivered[1:]]))
     world.settle()
     group = world.keyspace.keys["s"].groups["g"]
     owners = [one.consumer.name if one.consumer else None for _, one in group.pending.items(0)]

@@ -71,7 +71,7 @@ class Conversation(RuleBasedStateMachine):
 
     @rule()
     def tick(self) -> None:
-        self.world.do(self.world.session.tick())
+        self.world.do(self.world.session.consumers.tick())
 
     @rule()
     def quiet(self) -> None:
@@ -86,7 +86,7 @@ class Conversation(RuleBasedStateMachine):
         if "t" in self.granted:
             assert len(self.world.pushed("t")) <= self.granted["t"]
         if "w" in names_of(self.world.session):
-            (work,) = [one for one in self.world.session._by_name.values() if one.name == "w"]  # noqa: SLF001
+            (work,) = [one for one in self.world.session.table.by_name.values() if one.name == "w"]
             held = getattr(work, "in_flight")  # noqa: B009 - of the kind that works
             assert work.credit is not None
             assert work.credit + len(held) == self.granted["w"]

@@ -24,6 +24,7 @@ schemathesis.openapi.format("entry-bound", _bounds)
 schemathesis.openapi.format("entry-cursor", st.one_of(st.just("$"), _ids))
 schemathesis.openapi.format("entry-start", st.one_of(st.just("-"), _ids))
 schemathesis.openapi.format("entry-etag", _ids.map('"{}"'.format))
+schemathesis.openapi.format("entity-tags", st.one_of(st.just("*"), _ids.map('"{}"'.format)))
 schemathesis.openapi.format("new-entry-id", st.one_of(st.just("*"), _ids, _unsigned.map("{}-*".format)))
 
 
@@ -46,6 +47,7 @@ _MEANT = (
     "the Idempotency-Key was used with another body",
     " was stored with other streams or another number of entries",
     "the stream's last ID is ",  # If-Match
+    "the stream has changed",  # If-Match
     "there is a backup of this name already",
     "a plan needs streams, with their cursors, or a pattern",
     "the stream is not one of the plan's",

@@ -177,7 +177,7 @@ BUGS: Final[dict[str, Bug]] = {
         TURNS, "            self.shut = errors.restarting\n", "", _FAULT,
     ),
     "entries taken without credit": _bug(
-        "app/websocket/session.py", "max(0, min(tail.credit - 1, tail.batch_max))",
+        "app/websocket/stream_reader.py", "max(0, min(tail.credit - 1, tail.batch_max))",
         "max(1, min(tail.credit - 1, tail.batch_max))", "tests/app/test_push_in_any_order.py",
     ),
     "conversation that goes on after its failure": _bug(
