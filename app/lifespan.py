@@ -240,7 +240,7 @@ async def _keep(life: EngineLife) -> None:
 
 
 def _stop_with_signals(life: EngineLife) -> None:
-    """Drain as soon as the server is told to stop: it waits for its connections before the lifespan ends, and
+    """Drain as soon as the server begins to stop: it waits for its connections before the lifespan ends, and
     reads that wait would make it wait as long.
     """
     if threading.current_thread() is not threading.main_thread():

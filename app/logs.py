@@ -55,7 +55,7 @@ def configure(level: str, form: str, stream: TextIO | None = None) -> None:
     root.setLevel(max(_LEVELS[level], logging.WARNING))
 
 
-def get() -> Any:  # noqa: ANN401 - structlog's loggers have whatever method the level allows
+def get() -> Any:  # noqa: ANN401 - the methods of structlog's loggers depend on the level
     """A logger: `get().info("event", name=value)`."""
     return structlog.get_logger()
 
@@ -140,7 +140,7 @@ def trace(error: BaseException) -> list[str]:
 
 
 def escape(text: str) -> str:
-    """Text of a client's making, cut, in visible ASCII whatever it holds."""
+    """A client's text, cut and escaped to visible ASCII."""
     shown = text[:TEXT_CHARS_MAX]
     return shown if shown.isascii() and shown.isprintable() else shown.encode("unicode_escape").decode()
 

@@ -378,7 +378,7 @@ async def _expected(
     Raises `no_stream`, `precondition_failed`.
     """
     if tags is None or tags == "*":
-        # A missing stream is refused with 404, whatever the condition.
+        # The change itself refuses a missing stream with 404.
         return None
     info = await request.execute(XInfoStream(stream=stream))
     assert isinstance(info, StreamInfo), "XINFO STREAM answers the stream"

@@ -14,7 +14,7 @@ from app.errors import ErrorLocation, RefusalError, invalid, locate
 from engine import ids
 
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
-# Fractions beyond nanoseconds and leap seconds are nobody's; `t` and `z` are allowed by RFC 3339.
+# Without fractions beyond nanoseconds and leap seconds; RFC 3339 allows `t` and `z`.
 _TIME: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-]\d\d:\d\d))", re.ASCII
 )

@@ -85,7 +85,7 @@ class Request:
         return bool(offered) and media.asks_for_events(self.headers.get(b"accept", b""), offered)
 
     def require(self, action: Action, stream: str | None) -> None:
-        """Raise `forbidden` unless whoever calls may do this."""
+        """Raise `forbidden` unless the principal may do this."""
         auth.require(self.gateway.policy, self.principal, action, stream)
 
     async def body(self) -> bytes:

@@ -199,7 +199,7 @@ def _check_depth(text: str, depth_max: int, depth: int) -> None:
 
 
 def _check_surrogates(text: str) -> None:
-    """Half of a surrogate pair is no character: it could be stored nowhere and answered to nobody."""
+    """A lone surrogate is not a character: it has no encoding in UTF-8."""
     if _SURROGATE.search(text) is None:
         return
     high_end = -1

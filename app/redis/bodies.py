@@ -1,4 +1,4 @@
-"""The command door's bodies: JSON lists → words, outcomes → `{"result"}` and `{"error"}`.
+"""Bodies of the command API: JSON lists → words, outcomes → `{"result"}` and `{"error"}`.
 
 Knows: the wire form of the "Redis over REST" SDKs. Must never know: what a command means, statuses, sockets.
 """
@@ -13,7 +13,7 @@ from app.http import strict_json
 from app.redis.resp import Resp, arguments, load, to_json
 from engine import EngineError, errors
 
-# What is a little beyond a limit is read, and refused in the words of what it is.
+# Bodies slightly beyond a limit are parsed, so that the refusal can name the limit.
 _SLACK: Final = 2
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -31,16 +31,17 @@ Outcome: TypeAlias = "Resp | EngineError"
 
 
 def one(body: bytes, encoded: Encoding, words_max: int) -> Words:
-    """The words of one command. Raises `malformed_json`, EngineError for an argument that is none, and for
-    too many of them.
+    """Read the words of one command.
+
+    Raises `malformed_json`; EngineError for an invalid argument or too many arguments.
     """
     return _words(_load(body, _SLACK * words_max), encoded, words_max)
 
 
 def many(body: bytes, encoded: Encoding, commands_max: int, words_max: int) -> list[Words | EngineError]:
-    """The words of each command; one with impossible arguments stands as its refusal."""
+    """Read the words of each command; an invalid command is returned as its refusal."""
     if strict_json.exceeds(body, _SLACK * commands_max, b"[{"):
-        # Before a list is made of each.
+        # Before any list is built.
         raise _too_many(commands_max)
     rows = _load(body, strict_json.VALUES_MAX)
     if not isinstance(rows, list):
@@ -50,7 +51,7 @@ def many(body: bytes, encoded: Encoding, commands_max: int, words_max: int) -> l
 
 
 def check_number(rows: Sequence[object], commands_max: int) -> None:
-    """Raise `too_many_entries` where there are more commands than that."""
+    """Raise `too_many_entries` if there are more than `commands_max` commands."""
     if len(rows) > commands_max:
         raise _too_many(commands_max)
 
@@ -89,17 +90,17 @@ def _words_or_refusal(row: object, encoded: Encoding, words_max: int) -> Words |
 
 
 def outcome(found: Outcome, encoded: Encoding) -> bytes:
-    """One command's answer."""
+    """Write the result of one command."""
     return _encode(_outcome(found, encoded))
 
 
 def result(written: bytes) -> bytes:
-    """The answer of a command whose result is JSON text already."""
+    """Write the result of one command from its JSON text."""
     return b'{"result":%b}' % written
 
 
 def outcomes(found: Sequence[bytes]) -> bytes:
-    """The answers of several, each as `outcome` gives it, in order."""
+    """Write the results of several commands, in order."""
     return b"[%b]" % b",".join(found)
 
 

@@ -24,24 +24,24 @@ from engine.replies import Listing, Reply
 
 _ONE: Final = "answer_bytes_max"
 _TOGETHER: Final = "pipeline_bytes_max"
-# Longer answers take milliseconds to write: others are served meanwhile.
+# Longer replies take milliseconds to write, so a thread writes them.
 _INLINE_BYTES_MAX: Final = 256 << 10
 _INLINE_NAMES_MAX: Final = 100
-# A pipeline lets others have a turn after so many words.
+# After this many words a pipeline yields to other requests.
 _TURN_WORDS_MAX: Final = 1_000
 
 
-# A request that was parsed, or why it was not.
+# A parsed command, or the reason why it is invalid.
 Parsed: TypeAlias = "CommandRequest | EngineError"
 
 
 def parse_one(words: Words, limits: CommandLimits) -> CommandRequest:
-    """One command, within its limits. Raises EngineError."""
+    """Parse one command and check its limits. Raises EngineError."""
     return redis.checked(redis.parse(words), limits)
 
 
 def parse_each(rows: Sequence[Words | EngineError], limits: CommandLimits) -> list[tuple[Parsed, int]]:
-    """The commands of a pipeline, each with its number of words."""
+    """Parse the commands of a pipeline; each comes with its number of words."""
     return [
         (row, 0) if isinstance(row, EngineError) else (_checked(redis.parse_each([row])[0], limits), len(row))
         for row in rows
@@ -49,7 +49,7 @@ def parse_each(rows: Sequence[Words | EngineError], limits: CommandLimits) -> li
 
 
 def parse_together(rows: Sequence[Words | EngineError], limits: CommandLimits) -> list[Parsed]:
-    """The commands of a transaction. Raises EXECABORT where one is unknown or has impossible arguments."""
+    """Parse the commands of a transaction. Raises EXECABORT if one is unknown or has invalid arguments."""
     words = list[Words]()
     for row in rows:
         if isinstance(row, EngineError):
@@ -75,8 +75,9 @@ async def run(request: Request, parsed: CommandRequest, encoded: Encoding) -> by
 
 
 async def run_unblocked(request: Request, body: bytes, room: int) -> bytes:
-    """Run one Redis command, the words of which are this JSON list, as it is where nothing blocks; its answer
-    has at most `room` bytes. Raises EngineError, `forbidden`.
+    """Run the command in this JSON list without blocking; its reply has at most `room` bytes.
+
+    Raises EngineError, `forbidden`.
     """
     limits, encoded = request.gateway.command_limits, Encoding()
     parsed = parse_one(bodies.one(body, encoded, limits.words_max), limits)
@@ -90,7 +91,7 @@ async def run_unblocked(request: Request, body: bytes, room: int) -> bytes:
 async def run_each(
     request: Request, requests: Sequence[tuple[Parsed, int]], encoded: Encoding
 ) -> list[bytes]:
-    """Run commands one after the other. What they may wait, they may wait together."""
+    """Run commands one after the other. The limit of their waiting time is for all together."""
     for parsed, _ in requests:
         _authorise(request, parsed)
     pipeline, words = _Pipeline(request, encoded), 0
@@ -98,14 +99,14 @@ async def run_each(
         await pipeline.add(parsed)
         words += 1 + length
         if words > _TURN_WORDS_MAX:
-            # What was added begins; then others have a turn.
+            # The tasks begin, then other requests have a turn.
             words = 0
             await asyncio.sleep(0)
     return await pipeline.end()
 
 
 async def run_together(request: Request, requests: Sequence[Parsed], encoded: Encoding) -> list[bytes]:
-    """Run commands as one turn. Raises EngineError where too many of them read: nothing is run."""
+    """Run commands as one turn. Raises EngineError, and runs nothing, if too many of them read."""
     for parsed in requests:
         _authorise(request, parsed)
     room, name = _room_of_each(request, requests)
@@ -118,9 +119,9 @@ async def run_together(request: Request, requests: Sequence[Parsed], encoded: En
 
 
 class _Pipeline:
-    """Commands in their order, as many at a time as have room for their answers.
+    """Runs commands in order; those whose replies fit into the budget together run concurrently.
 
-    The room for a long answer is taken before its command is run, and what it leaves is given back after.
+    The maximum of a long reply is reserved before its command runs; the unused part is released afterwards.
     """
 
     def __init__(self, request: Request, encoded: Encoding) -> None:
@@ -134,7 +135,7 @@ class _Pipeline:
         self._found: list[bytes] = []
 
     async def add(self, parsed: Parsed) -> None:
-        """Run a command, some time before `end` returns and behind those added before."""
+        """Run a command after those that were added before; `end` waits for it."""
         most = self._request.gateway.settings.answer_bytes_max
         wanted = most if isinstance(parsed, CommandRequest) and redis.is_long(parsed) else 0
         alone = _is_alone(parsed)
@@ -154,12 +155,12 @@ class _Pipeline:
             await self._flush()
 
     async def end(self) -> list[bytes]:
-        """The outcomes of all, in order."""
+        """Return all results, in order."""
         await self._flush()
         return self._found
 
     async def _flush(self) -> None:
-        # Tasks begin in this order, and each is run before it first waits: for the log, for all together.
+        # Tasks begin in this order; each runs its command before it waits for the log, once for all.
         under_way, self._under_way, self._taken = self._under_way, [], 0
         found = await asyncio.gather(*under_way)
         self._left -= sum(map(len, found))
@@ -175,10 +176,10 @@ def _no_room(request: Request) -> EngineError:
 
 
 def _room_of_each(request: Request, requests: Sequence[Parsed]) -> tuple[int, str]:
-    """The bytes that each long answer of a transaction may have, and what limits them.
+    """The maximum size of each long reply of a transaction, in bytes, and the setting that limits it.
 
-    All are made before one is looked at, so the room is divided beforehand; and since each gets one entry at
-    least, there are no more of them than there is room for the largest entries.
+    All replies are made in one turn, so the budget is divided in advance. Each reply has at least one entry,
+    so the number of long replies is limited by the size of the largest entry.
     """
     settings = request.gateway.settings
     long = sum(1 for parsed in requests if isinstance(parsed, CommandRequest) and redis.is_long(parsed))
@@ -207,7 +208,7 @@ def _authorise(request: Request, parsed: Parsed) -> None:
 
 
 def _is_alone(parsed: Parsed) -> bool:
-    """Whether nothing else of the pipeline may run while it does: it waits, or takes more than one turn."""
+    """Whether no other command of the pipeline may run meanwhile: it blocks, or takes several turns."""
     if isinstance(parsed, EngineError):
         return False
     return getattr(parsed.command, "block_ms", None) is not None or bool(redis.probes(parsed, 0))
@@ -235,7 +236,7 @@ async def _run(request: Request, parsed: CommandRequest, room: int, name: str, e
 
 
 async def _probe(request: Request, parsed: CommandRequest, room: int, name: str) -> None:
-    """Ask how long the answer would be, where nothing bounds it. Raises EngineError where it is too long."""
+    """Check the size of an unlimited reply in advance. Raises EngineError if it would be too long."""
     probes = redis.probes(parsed, room)
     if probes:
         replies = await request.engine.transaction(probes)
@@ -294,7 +295,7 @@ async def _written(
 
 
 def _is_laborious(reply: Reply | EngineError) -> bool:
-    """Whether writing the answer takes long: many entries, or many names to hold a pattern against."""
+    """Whether writing the reply takes long: many entries, or many names to match."""
     if isinstance(reply, EngineError):
         return False
     if isinstance(reply, Listing):

@@ -1,9 +1,7 @@
-"""Redis's glob patterns, over bytes: `*`, `?`, `[a-c]`, `[^x]`, and a backslash before what is meant
-literally.
+"""Redis's glob patterns, over bytes: `*`, `?`, `[a-c]`, `[^x]`, and a backslash before a literal character.
 
-Knows: that a star which is followed by another never has to be tried again. So a match costs at most the
-length of the pattern times the length of the word, where Redis's recursion can be made to take exponential
-time.
+Knows: that only the last star has to be tried again. So a match costs at most the length of the pattern times
+the length of the word; Redis's recursion can take exponential time.
 Must never know: what is matched.
 """
 
@@ -15,7 +13,7 @@ _BACKSLASH: Final = 0x5C
 _BRACKET: Final = 0x5D
 _DASH: Final = 0x2D
 
-# One place of a pattern: the bytes that may stand there, or a star.
+# One place of a pattern: the bytes that match there, or a star.
 _Place = frozenset[int] | None
 # Shared, so that a pattern takes eight bytes a place.
 _ONE: Final = [frozenset({byte}) for byte in range(256)]
@@ -44,7 +42,7 @@ class Glob:
             elif after_star < 0:
                 return False
             else:
-                # The last star takes one byte more; earlier ones took the least that they could.
+                # The last star takes one more byte; earlier stars have taken as little as possible.
                 resume += 1
                 at, here = after_star, resume
         return all(place is _STAR for place in places[at:])
@@ -74,7 +72,7 @@ def _places(pattern: bytes) -> list[_Place]:
 
 
 def _class(pattern: bytes, at: int) -> tuple[frozenset[int], int]:
-    """The bytes of the class whose bracket was opened before `at`, and where the pattern goes on.
+    """The bytes of the class whose bracket was opened before `at`, and the position after it.
 
     A class that is never closed ends with the pattern.
     """

@@ -1,7 +1,6 @@
 """The engine's typed replies in the shapes that Redis gives to RESP2 clients.
 
-Knows: the nesting, the order of flat maps, which numbers are strings, and where null stands for which
-emptiness.
+Knows: the nesting, the order of flat maps, which numbers are strings, which empty replies are null.
 Must never know: commands, JSON, base64.
 """
 
@@ -34,7 +33,7 @@ from engine.replies import (
 
 
 def resp(reply: Reply) -> Resp:
-    """The RESP2 shape of a reply that needs nothing but itself: True is OK, None is null."""
+    """Shape a reply as RESP2: True is OK, None is null."""
     if reply is None or reply is True:
         return "OK" if reply else None
     if isinstance(reply, int | str):
@@ -47,7 +46,7 @@ def resp(reply: Reply) -> Resp:
 
 
 def count(reply: Reply) -> Resp:
-    """A number, also where the engine says it with a boolean."""
+    """Shape a count as a number; the engine may reply with a boolean."""
     assert isinstance(reply, int), "counting commands count"
     return int(reply)
 
@@ -79,12 +78,12 @@ def _claimed_ids(claimed: Iterable[Delivered]) -> Resp:
 
 
 def _flat(pairs: Iterable[tuple[str, Resp]]) -> list[Resp]:
-    """A map as RESP2 clients get it: names and values in turn."""
+    """A RESP2 map: names and values alternate."""
     return [part for name, value in pairs for part in (name.encode(), value)]
 
 
 def entry(text: bytes) -> Resp:
-    """One entry, of its stored text."""
+    """Shape one entry from its stored text."""
     return [_id(entries.id_of(text)), _flat(entries.pairs_of(text))]
 
 
@@ -93,7 +92,7 @@ def _entries(run: Entries) -> list[Resp]:
 
 
 def delivered_entry(delivered: Delivered) -> Resp:
-    """One entry of a group read: deleted ones are null, claimed ones tell their past."""
+    """Shape one entry of a group read: null fields if deleted, idle time and count if claimed."""
     fields: Resp = None if delivered.text is None else _flat(entries.pairs_of(delivered.text))
     shape: list[Resp] = [_id(delivered.id), fields]
     if delivered.idle_ms is not None:
@@ -117,7 +116,7 @@ def _auto_claimed(reply: AutoClaimed) -> Resp:
 
 
 def around_claimed(reply: AutoClaimed) -> tuple[Resp, Resp]:
-    """What stands before and behind the entries: the cursor, and the IDs of those that are gone."""
+    """The parts around the entries: the cursor, and the IDs of deleted entries."""
     return _id(reply.next_start), _ids(reply.deleted_ids)
 
 
@@ -172,11 +171,11 @@ def _group(info: GroupInfo) -> Resp:
 
 
 def _stream_head(info: StreamInfo) -> list[tuple[str, Resp]]:
-    """What XINFO STREAM and its FULL form begin with."""
+    """The first fields of XINFO STREAM and of its FULL form."""
     return [
         ("length", info.length),
         ("radix-tree-keys", info.nodes),
-        # Redis's own business, for there is no radix tree here: one more than there are keys.
+        # There is no radix tree here; Redis has at least one node more than keys.
         ("radix-tree-nodes", info.nodes + 1),
         ("last-generated-id", _id(info.last_id)),
         ("max-deleted-entry-id", _id(info.max_deleted_id)),

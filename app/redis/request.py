@@ -38,13 +38,13 @@ def _not_shaped(_: Reply, __: Visible) -> Resp:
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """A command that may be run.
+    """A parsed command.
 
-    `command` is what the engine runs, None where the answer is known without it (`immediate`). `name` is in
-    lower case, a subcommand behind a bar. Each of `actions` must be allowed on each of `streams`, on all
-    streams where `streams` is None; an empty tuple means that no stream is named: the answer shows names as
-    far as they are visible (KEYS, SCAN), or none at all. `synced`: the answer is to leave only when
-    everything before it is on the disk. `check` raises `EngineError` for a reply that is beyond a limit.
+    `command` is the engine command, None if the reply needs no engine (`immediate`). `name` is in lower
+    case, with a bar before a subcommand. Each of `actions` must be allowed on each of `streams`, on every
+    stream if `streams` is None; an empty tuple means that the command names no stream (its reply shows only
+    visible names, as KEYS and SCAN do). `synced`: reply once every earlier change is on disk. `check` raises
+    `EngineError` for a reply beyond a limit.
     """
 
     name: str
@@ -57,14 +57,14 @@ class CommandRequest:
     check: Callable[[Reply], None] = _anything
 
     def immediate(self, now_us: int) -> Resp:
-        """The answer of a command that needs no engine; `now_us` is the wall clock in microseconds (TIME)."""
+        """Reply without the engine; `now_us` is the wall clock in microseconds (TIME)."""
         return self.local(now_us)
 
     def answer(self, reply: Reply | EngineError, visible: Visible = _everything) -> Resp:
-        """The engine's reply in its RESP2 shape; `visible` tells which stream names may be shown.
+        """Shape the engine's reply as RESP2; only stream names for which `visible` is true are shown.
 
-        Raises `EngineError`: the one given as the reply, or what Redis finds wrong only after it has found
-        the key (the options of XINFO STREAM).
+        Raises `EngineError`: the reply itself, or an error that Redis reports after it has found the key
+        (the options of XINFO STREAM).
         """
         if isinstance(reply, EngineError):
             raise reply
@@ -74,7 +74,7 @@ class CommandRequest:
     def written(
         self, reply: Reply | EngineError, visible: Visible = _everything, *, base64: bool = False
     ) -> bytes:
-        """The JSON text of `answer`."""
+        """Write `answer` as JSON text."""
         if isinstance(reply, EngineError):
             raise reply
         self.check(reply)
@@ -83,14 +83,14 @@ class CommandRequest:
 
     @property
     def ids_alone(self) -> bool:
-        """Whether a claim is answered without the entries."""
+        """Whether the reply of a claim has IDs only."""
         command = self.command
         if isinstance(command, XClaim):
             return command.claim.just_ids
         return isinstance(command, XAutoClaim) and command.just_ids
 
     def bounded(self, block_ms_max: int) -> "CommandRequest":
-        """The same with a BLOCK of 0 (for ever) or beyond the limit cut to the limit."""
+        """Return the request with BLOCK at most `block_ms_max`; BLOCK 0 is without limit."""
         command = self.command
         if not isinstance(command, BlockingCommand) or command.block_ms is None:
             return self
@@ -100,17 +100,17 @@ class CommandRequest:
 
 
 def for_engine(command: Command, shape: Callable[[Reply], Resp] = replies.resp) -> CommandRequest:
-    """A request for the engine. The table adds name and actions."""
+    """Make a request for the engine. The table adds name and actions."""
     named = command.named_streams()
     streams = None if named is None else tuple(dict.fromkeys(named))
     return CommandRequest("", (), streams, command, lambda reply, _: shape(reply))
 
 
 def refused_behind_key(stream: str, refusal: EngineError, missing: "EngineError | Resp") -> CommandRequest:
-    """A request that is wrong in words which Redis reads only after it has found the key.
+    """Make the request for a command with an error that Redis reports only after it has found the key.
 
-    The engine looks for the stream, in the turn in which the command would have run: the answer is `missing`
-    without it, and `refusal` with it. Nothing else runs.
+    The engine looks up the stream in the turn of the command. The reply is `missing` if there is no such
+    stream, else `refusal`. Nothing else runs.
     """
 
     def shape(reply: Reply) -> Resp:
@@ -127,7 +127,7 @@ def refused_behind_group(
     refusal: EngineError,
     missing: Callable[[str, Presence], "EngineError | Resp"],
 ) -> CommandRequest:
-    """The same for words which Redis reads after it has found the group on each of `streams`, in order."""
+    """Like `refused_behind_key`, for errors that Redis reports after it has found the groups."""
 
     def shape(reply: Reply) -> Resp:
         assert isinstance(reply, Sequence), "looking for a group answers a list"
@@ -147,12 +147,12 @@ def _raised(answer: "EngineError | Resp") -> Resp:
 
 
 def for_names(command: Command, shape: Callable[[Reply, Visible], Resp]) -> CommandRequest:
-    """A request whose answer shows stream names: those that are not visible are left out of it."""
+    """Make a request whose reply lists stream names; names that are not visible are left out."""
     return CommandRequest("", (), (), command, shape)
 
 
 def at_once(local: Callable[[int], Resp]) -> CommandRequest:
-    """A request that needs no engine."""
+    """Make a request that needs no engine."""
     return CommandRequest("", local=local)
 
 
@@ -160,5 +160,5 @@ EXECABORT: Final = "EXECABORT Transaction discarded because of previous errors."
 
 
 def discarded(refusal: EngineError, place: int) -> EngineError:
-    """What a transaction answers as a whole, because its command number `place` can't be one."""
+    """The reply of a whole transaction whose command number `place` is invalid."""
     return errors.invalid(EXECABORT, f"command {place} of the transaction: {refusal.redis}")

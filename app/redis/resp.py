@@ -1,4 +1,4 @@
-"""Values on the command door's wire: RESP2 shapes to JSON, JSON arguments to words.
+"""Values of the command API: RESP2 shapes to JSON, JSON arguments to words.
 
 Knows: what JSON can't carry (integers beyond 2^53, bytes that are not UTF-8) and how the SDKs of this wire
 form agree to carry it: numbers as strings, strings as base64 (`Upstash-Encoding: base64`, `Weir-Encoding:
@@ -23,7 +23,7 @@ _INTEGER_MAX: Final = (1 << 53) - 1
 
 
 class NumberText(str):
-    """A JSON number as it was written, so that `1.50` and 30 digits arrive as typed."""
+    """A JSON number as it was written, so that `1.50` and 30 digits keep their text."""
 
     __slots__ = ()
 
@@ -86,8 +86,8 @@ def to_json(resp: Resp, *, base64: bool) -> object:
     """`resp` as a value for a JSON encoder.
 
     Integers beyond ±(2^53 − 1) become strings. Without `base64` bytes that are not UTF-8 show as U+FFFD. With
-    it every string is base64, numbers in strings too, because the SDKs decode whatever is a string; the one
-    exception is theirs as well: a reply that is the simple string OK alone.
+    it every string is base64, numbers in strings too, because the SDKs decode every string. The only
+    exception is a reply that is just the simple string OK; the SDKs make the same exception.
     """
     if isinstance(resp, str) and resp == "OK":
         return resp

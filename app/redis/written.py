@@ -1,14 +1,13 @@
-"""Answers with many entries, written from the stored text at once.
+"""Replies with many entries, written directly from the stored text.
 
-Knows: that the stored form and the RESP2 shape of an entry are the same strings between other brackets.
+Knows: how the stored form of an entry maps to its RESP2 shape.
 Must never know: commands beyond their replies' types, limits, HTTP.
 
     {"id":"1-0","fields":{"a":"b","c":"d"}}   →   ["1-0",["a","b","c","d"]]
 
-Eight megabytes of small fields are a million strings: shaped as a whole they would take ten times their
-bytes, and seconds of the event loop. Entry by entry they take what is written, and little time; and since
-the text never changes, a thread may do it. What is written is what `replies` and `resp` make of the same
-reply, byte by byte.
+Eight megabytes of small fields are a million strings. Shaping them all first would take ten times their
+size in memory, and seconds of the event loop. Writing entry by entry avoids both. The text never changes, so
+a thread may write it. The result equals that of `replies` and `resp`, byte for byte.
 """
 
 import base64 as base64_codec
@@ -23,25 +22,25 @@ from engine import entries
 from engine.replies import AutoClaimed, Claimed, Delivered, Entries, GroupRead, Reply, StreamsRead
 
 _encode: Final = msgspec.json.Encoder().encode
-# How an entry ends that has neither an encoding nor repeated names.
+# The end of an entry without an encoding and without repeated names.
 _PLAIN_END: Final = b'"}}'
-# Without a backslash, strings stand between quotation marks: id, its text, fields, then names and values.
+# Positions in a split at quotation marks, if there is no backslash: id, its text, fields, names and values.
 _ID, _FIELDS_FROM = 3, 7
 
 
 def written(resp: Resp, *, base64: bool) -> bytes:
-    """The JSON text of any answer."""
+    """Write any reply as JSON text."""
     return _encode(to_json(resp, base64=base64))
 
 
 def of_entries(reply: Reply, *, base64: bool) -> bytes | None:
-    """The JSON text of an answer that is made of whole entries; None for any other, and for null."""
+    """Write a reply that consists of whole entries as JSON text; None for any other reply."""
     writer = _WRITERS.get(type(reply))
     return None if writer is None else writer(reply, base64=base64)
 
 
 def text_bytes(reply: Reply) -> int:
-    """The bytes of stored text that `of_entries` would go through, 0 where there are none."""
+    """The size of the stored text in a reply, in bytes; 0 without entries."""
     if isinstance(reply, Entries):
         return sum(map(len, reply.parts))
     if isinstance(reply, StreamsRead):

@@ -54,7 +54,7 @@ class TailOptions(msgspec.Struct, frozen=True):
 
 
 def mark_for(streams: Sequence[str]) -> str:
-    """What tells these streams, in this order, from others."""
+    """A digest of these streams in this order."""
     return hashlib.blake2b("/".join(streams).encode(), digest_size=_MARK_BYTES).hexdigest()
 
 

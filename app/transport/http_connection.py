@@ -138,7 +138,7 @@ class HttpConnection(HttpToolsProtocol):
             raise _AmbiguousError
         self._head_bytes = 0
         self._head_over = True
-        # uvicorn's `send` drops what comes after the peer's end, in silence, and tells of the end later.
+        # uvicorn's `send` silently drops data after the peer has left, and reports the end later.
         cast("dict[str, Any]", self.scope)["extensions"] = {GONE_EXTENSION: self.transport.is_closing}
         super().on_headers_complete()
 

@@ -121,7 +121,7 @@ class InlineHandler:
             self._done(ended.value)
 
     def _submit(self, wanted: object) -> Replies | None:
-        """The replies, None if they come later. What goes wrong the handler is told: it has an answer."""
+        """The replies, None if they come later. An exception goes to the handler, which answers it."""
         self._submitting, self._replies = True, None
         try:
             assert isinstance(wanted, _Turn), "once it has run something a handler awaits the engine alone"

@@ -26,7 +26,7 @@ except ImportError:  # built without its part in C
 
 _AT_EOF: Final = StreamReader.at_eof.__code__
 
-# Parsing a frame takes about ten microseconds: so many bytes hold 700 of the smallest at most.
+# Parsing a frame takes about ten microseconds; this many bytes hold at most 700 of the smallest frames.
 _SLICE_BYTES_MIN: Final = 4 << 10
 # Of large frames more is taken at once.
 _SLICE_BYTES_MAX: Final = 64 << 10
@@ -40,7 +40,7 @@ _SEND_BUFFER_BYTES: Final = 256 << 10
 _WAITING_BYTES_MAX: Final = 1 << 20
 # A peer has this long to answer a close, or to take what is before it.
 _CLOSE_S_MAX: Final = 2.5
-# The system gives a peer that is gone up a little later than the stall does, so that it is told why.
+# Slightly longer than the stall limit, so that the peer still gets the reason of the close.
 _SYSTEM_LATER_MS: Final = 4_000
 
 _MESSAGES: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
@@ -48,7 +48,7 @@ _decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 SLOW_READER_CLOSE: Final = 4004
 FLOOD_CLOSE: Final = 4005
-# Where a frame ends that is not even written: behind whatever a connection carries.
+# The position of a frame that is never written: beyond every position of a connection.
 NEVER_SENT: Final = 1 << 62
 
 
@@ -68,7 +68,7 @@ class Listener(Protocol):
         ...
 
     def lost(self, sent_bytes: int) -> None:
-        """The connection is gone; it carried so many bytes."""
+        """Handle the loss of the connection, which has carried this number of bytes."""
         ...
 
 
@@ -89,7 +89,7 @@ class _Counted:
         # Frozen when the connection is broken off: what waits is thrown away then, and no longer counted.
         self.sent_in_the_end: int | None = None
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a transport has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of a transport
         return getattr(self._transport, name)
 
     @property
@@ -130,7 +130,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - uvicorn's, passed on
         super().__init__(*arguments, **named)
-        # Liveness is the heartbeat's and the stall's business: uvicorn's pings free nobody.
+        # Heartbeat and stall limit detect dead peers; uvicorn's pings add nothing.
         self.ping_interval = None
         self._listener: Listener | None = None
         self._backlog = bytearray()
@@ -207,7 +207,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._counted = _Counted(cast("asyncio.Transport", transport), self.loop)
-        # Whoever is paused has not taken everything: no frame is begun then.
+        # A paused peer has not taken everything: begin no frame.
         self._counted.set_write_buffer_limits(high=0)
         timeout_ms = int(self.limits.stall_s_max * 1000) + _SYSTEM_LATER_MS
         connection = transport.get_extra_info("socket")
@@ -239,7 +239,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self.handshake_complete = True
 
     def shutdown(self) -> None:
-        # A conversation is told by the gateway's drain, and ends itself.
+        # The gateway's drain ends sessions.
         if self._listener is None:
             super().shutdown()
 

@@ -149,7 +149,7 @@ class Export(msgspec.Struct):
         return Beginning(text, everything, self.edges)
 
     def go_on(self, replies: Sequence[Reply]) -> bytes:
-        """Another page, and a line that tells what went lost since the one before."""
+        """The next page, after a `gap` line if entries were removed since the page before."""
         edges, found = replies
         assert isinstance(found, Entries), "XRANGE answers entries"
         gap = self._lost(edges if isinstance(edges, Edges) else None, found)
@@ -158,7 +158,7 @@ class Export(msgspec.Struct):
         if self.fail_on_gap or not found.count or not gap.first_available:
             self.done = True
             return _line(gap)
-        # Backwards what is lost lies behind the page.
+        # In reverse order the gap comes after the page.
         return self._lines(found) + _line(gap) if self.reverse else _line(gap) + self._lines(found)
 
     def _lines(self, found: Reply) -> bytes:

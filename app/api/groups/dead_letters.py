@@ -41,7 +41,7 @@ from engine.replies import DeadLettersFound, GroupInfo, Redriven, Reply
 
 router: Final = Router("groups")
 
-# A call looks through so many turns' entries of a dead-letter stream that others share; `next` goes on there.
+# Maximum turns in which one request searches a dead-letter stream that groups share; `next` continues there.
 _SEARCHES_MAX: Final = 200
 _COUNT_DEFAULT: Final = 100
 _KEY_SCHEMA: Final[dict[str, Any]] = {

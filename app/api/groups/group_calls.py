@@ -1,6 +1,6 @@
 """Calls about groups: Redis has one sentence for a missing group and a missing stream, these have two codes.
 
-Knows: how the two are told apart. Must never know: what is asked of a group.
+Knows: how to distinguish the two. Must never know: what a request does with a group.
 """
 
 from app.http.requests import Request

@@ -180,7 +180,7 @@ async def ack_entries(
     results = await (_delete if given.delete else _acknowledge)(request, stream, group, given)
     count = sum(word != "absent" for word in results.values())
     if not count:
-        # Redis does not tell an unknown group from one with nothing pending; this does.
+        # Unlike Redis, distinguish an unknown group from one with nothing pending.
         await group_calls.look(request, XPending(stream=stream, group=group))
     return request.respond(200, orjson.dumps({"acknowledged": count, "results": results}))
 

@@ -37,9 +37,10 @@ _MEMBERS_MAX: Final = 8
 
 
 class Published(msgspec.Struct, frozen=True):
-    """Stored forms without IDs. `ids` is empty where all are the engine's; `batch` tells which answer is due.
+    """Stored forms without IDs. `ids` is empty where all are the engine's; `batch` decides the form of the
+    response.
 
-    `digest` tells the body from others, where that was asked for.
+    `digest` identifies the body, if requested.
     """
 
     bodies: Sequence[bytes]
@@ -58,7 +59,7 @@ def read(body: bytes, media: MediaType, limits: EntryLimits, *, digest: bool = F
 
 
 def digest_of(body: bytes) -> bytes:
-    """What tells a body from others, for idempotency keys."""
+    """A digest that identifies a body, for idempotency keys."""
     return blake2b(body, digest_size=16).digest()
 
 

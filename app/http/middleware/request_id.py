@@ -1,7 +1,7 @@
 """What every answer carries, whatever becomes of the request: an ID, a line in the log, headers that keep it
 safe.
 
-Knows: request IDs, security headers, what to do with an exception nobody expected.
+Knows: request IDs, security headers, how an unexpected exception is answered and logged.
 Must never know: routes, commands.
 """
 
@@ -147,7 +147,7 @@ def _iso(wall_ms: int) -> str:
 
 
 def as_refusal(error: Exception, request_id: str) -> RefusalError:
-    """Any exception as what a client may know of it. What nobody expected is logged, with its trace."""
+    """Turn any exception into a refusal. An unexpected one is logged with its trace, and not shown."""
     if isinstance(error, RefusalError):
         return error
     if isinstance(error, EngineError):

@@ -1,4 +1,4 @@
-"""What HELP answers.
+"""The replies of HELP.
 
 Knows: the texts, line by line, as Redis gives them.
 Must never know: how the commands work.
@@ -29,7 +29,7 @@ _LINES: Final[Mapping[str, Sequence[str]]] = {
         "    Show consumers of <groupname>.",
         "GROUPS <key>",
         "    Show the stream consumer groups.",
-        # The bracket that is missing is missing in Redis.
+        # The missing bracket is missing in Redis too.
         "STREAM <key> [FULL [COUNT <count>]",
         "    Show information about the stream.",
     ),
@@ -44,6 +44,6 @@ _LINES: Final[Mapping[str, Sequence[str]]] = {
 
 
 def lines(container: str) -> list[str]:
-    """The answer to `<container> HELP`; `container` in lower case."""
+    """The reply to `<container> HELP`; `container` in lower case."""
     head = f"{container.upper()} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
     return [head, *_LINES[container], "HELP", "    Print this help."]

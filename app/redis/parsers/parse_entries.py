@@ -46,7 +46,7 @@ REFS: Final = {b"KEEPREF": Refs.KEEP, b"DELREF": Refs.DELETE, b"ACKED": Refs.ACK
 
 @dataclass(slots=True)
 class _Trimming:
-    """The options that XADD and XTRIM share, as far as they have been read."""
+    """The options that XADD and XTRIM share, read so far."""
 
     maxlen: int | None = None
     minid: int | None = None
@@ -84,13 +84,13 @@ class _Trimming:
                 "ERR syntax error, MAXLEN and MINID options at the same time are not compatible"
             )
         self.approx = False
-        # A mark with nothing behind it is the threshold itself, and then no number.
+        # A mark without a following word is the threshold itself, which is not a number.
         if words.left >= 2 and words.peek() in {b"~", b"="}:
             self.approx = words.take() == b"~"
         return words.take()
 
     def checked(self, *, required: bool) -> Trim | None:
-        """The whole of it, once all options are read."""
+        """The complete trim, after all options were read."""
         if self.limit and not self._has_strategy:
             raise errors.invalid(
                 "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy"
@@ -135,7 +135,7 @@ class _Producing:
             raise errors.invalid("ERR syntax error, IDMP/IDMPAUTO specified multiple times")
 
     def producer_key(self, pairs: entries.Pairs) -> ProducerKey | None:
-        """Who produces what, None if nobody said."""
+        """The producer and its key, None if not given."""
         if self.producer is None:
             return None
         return ProducerKey(self.producer, entries.fingerprint(pairs) if self.key is None else self.key)
@@ -181,7 +181,7 @@ def xadd(words: Words) -> CommandRequest:
 def _new_id(word: bytes) -> int | AutoSequence:
     """An explicit ID, or `ms-*`."""
     if word.endswith(b"-*"):
-        # The half before it is a number alone: what follows a dash would be a second sequence.
+        # The part before `-*` is only a number: another dash would begin a second sequence.
         ms = b"" if b"-" in word[:-2] else word[:-2]
         return AutoSequence(ids.ms_of(entry_id(ms)))
     return entry_id(word)

@@ -41,7 +41,7 @@ _MEANINGLESS: Final = (
 
 @dataclass(slots=True)
 class _Options:
-    """What stands before STREAMS, and the keys and IDs behind it."""
+    """The options before STREAMS, and the keys and IDs after it."""
 
     grouped: bool
     group: bytes | None = None
@@ -105,7 +105,7 @@ def xreadgroup(words: Words) -> CommandRequest:
                 refusal,
                 missing=lambda stream, _: errors.no_group_in_read(stream, group),
             )
-            # Who may not read one of the others learns nothing of these.
+            # A caller that may not read one of the other streams learns nothing about these.
             return replace(found, streams=tuple(dict.fromkeys(keys)))
     return for_engine(
         XReadGroup(
@@ -144,7 +144,7 @@ def _read_cursor(word: bytes) -> int | Cursor:
 def _group_cursor(word: bytes) -> int | Cursor:
     if word in {b"$", b"+"}:
         raise errors.invalid(_MEANINGLESS.format(word.decode("ascii")))
-    # Redis marks `>` by the largest ID and can't tell the two apart.
+    # Redis represents `>` by the largest ID and cannot distinguish the two.
     if word == b">" or (after := entry_id(word)) == ids.ID_MAX:
         return Cursor.NEW
     return after

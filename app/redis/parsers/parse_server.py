@@ -55,9 +55,9 @@ _MEMORY_UNITS: Final = {
 _CURSOR: Final = re.compile(rb"[0-9]{1,20}")
 _CURSOR_MAX: Final = (1 << 64) - 1
 _SCAN_COUNT_DEFAULT: Final = 10
-# A page costs its names.
+# The cost of a page is its number of names.
 _SCAN_COUNT_MAX: Final = 10_000
-# As long as the longest name: a pattern is held against every name, at the cost of both their lengths.
+# The length of the longest name. Matching costs the length of the pattern times that of each name.
 PATTERN_BYTES_MAX: Final = 512
 
 _BOOKMARKS: Final = Bookmarks()
@@ -81,7 +81,7 @@ def xinfo_stream(words: Words) -> CommandRequest:
 
 
 def _full_count(words: Words, written: bytes) -> int | None:
-    """How many entries FULL shows, None for all."""
+    """The number of entries that FULL shows, None for all."""
     if words.left not in {1, 3} or words.option() != b"FULL":
         raise subcommand_syntax("xinfo", written)
     if not words.left:
@@ -176,7 +176,7 @@ def scan(words: Words) -> CommandRequest:
         elif words.took(b"MATCH", values=1):
             glob = _glob(words.take())
         elif words.took(b"TYPE", values=1):
-            # There is nothing but streams; any other type is a type that nothing has.
+            # All keys are streams: no key has another type.
             streams_too = words.take().lower() == b"stream"
         else:
             raise errors.syntax_error()
@@ -204,7 +204,7 @@ def _glob(pattern: bytes) -> Glob:
 
 
 def _prefix(glob: Glob) -> str:
-    """What the names must begin with, as far as it is whole characters."""
+    """The prefix of every matching name, cut to whole characters."""
     return glob.prefix.decode(errors="ignore")
 
 

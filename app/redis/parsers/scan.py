@@ -6,9 +6,10 @@ Must never know: streams, the caller.
 **The cursor.** Redis's cursors are numbers, and clients make numbers of them, also in JavaScript. A name
 doesn't fit in one, and a count of names would skip one whenever an earlier one is deleted. So a cursor is the
 number of a bookmark, and a bookmark is the last name of the page before. A page is the names after it: a name
-that stays is returned exactly once, whatever comes and goes meanwhile. Bookmarks are never used up, so a step
-may be asked for again. The oldest are dropped beyond a limit, and all of them by a restart: a scan that comes
-back with a dropped one begins again. It returns some names twice, as Redis may too, but none is lost.
+that stays is returned exactly once, even if others are created and deleted meanwhile. Bookmarks can be used
+again, so a step can be repeated. The oldest are dropped beyond a limit, and all of them by a restart: a scan
+that comes back with a dropped one begins again. It returns some names twice, as Redis may too, but none is
+lost.
 """
 
 import secrets
@@ -18,7 +19,7 @@ from typing import Final
 
 # 4 MiB of the longest names; each is one page of one scan under way.
 _BOOKMARKS_MAX: Final = 8_192
-# Half of what a JavaScript number counts exactly; the other half will not be used up.
+# Half of the integers that JavaScript represents exactly; the other half is enough for counting.
 _FIRST_MAX: Final = 1 << 52
 
 
@@ -28,10 +29,10 @@ class Bookmarks:
     __slots__ = ("_last", "_lock", "_names")
 
     def __init__(self) -> None:
-        # Not from 0: a cursor from before a restart must not be taken for a bookmark of now, and skip names.
+        # Not from 0: a cursor from before a restart must not match a new bookmark, which would skip names.
         self._last = secrets.randbelow(_FIRST_MAX)
         self._names: OrderedDict[int, str] = OrderedDict()
-        # Long answers are written in threads, and no two pages may share a number.
+        # Threads write long replies, and each page needs a number of its own.
         self._lock = threading.Lock()
 
     def put(self, name: str) -> int:

@@ -1,7 +1,6 @@
-"""The table of commands: name, arity, who may, and how its words are parsed.
+"""The table of commands: name, arity, permissions, parser.
 
-Knows: which commands there are, and that unknown ones and wrong numbers of words are found before anything
-else.
+Knows: which commands exist; unknown commands and wrong numbers of words are refused before anything else.
 Must never know: what a command does with its words.
 """
 
@@ -16,7 +15,7 @@ from engine import EngineError
 
 
 class CommandRow(NamedTuple):
-    """`arity` counts the words with the command's own (and its subcommand's); negative: at least so many.
+    """`arity` counts all words, command and subcommand included; if negative, it is a minimum.
 
     Every action must be allowed on every stream that the command names.
     """
@@ -60,7 +59,7 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "xgroup|create": CommandRow(-5, _MANAGE, parse_groups.xgroup_create),
     "xgroup|setid": CommandRow(-5, _MANAGE, parse_groups.xgroup_setid),
     "xgroup|destroy": CommandRow(4, _MANAGE, parse_groups.xgroup_destroy),
-    # XREADGROUP makes its consumer too.
+    # XREADGROUP creates its consumer too.
     "xgroup|createconsumer": CommandRow(5, _CONSUME, parse_groups.xgroup_createconsumer),
     "xgroup|delconsumer": CommandRow(5, _MANAGE, parse_groups.xgroup_delconsumer),
     "xgroup|help": CommandRow(2, _NOBODY, parse_server.xgroup_help),
@@ -92,7 +91,7 @@ _CONTAINERS: Final = frozenset(name.partition("|")[0] for name in COMMANDS if "|
 
 
 def look_up(words: Sequence[bytes]) -> str:
-    """The name in the table of the command in `words`, its number of words checked.
+    """Look up the command in `words` and check its number of words; return its name in the table.
 
     Raises `EngineError` with Redis's sentence for an unknown command or a wrong number of words.
     """
@@ -105,7 +104,7 @@ def look_up(words: Sequence[bytes]) -> str:
         container, name = name, f"{name}|{_folded(words[1])}"
         if name not in COMMANDS:
             raise unknown_subcommand(container, words[1])
-    # A bar in the word itself is no way to a subcommand.
+    # A bar in the word itself does not make it a subcommand.
     elif name not in COMMANDS or "|" in name:
         raise unknown_command(words)
     arity = COMMANDS[name].arity
@@ -115,12 +114,12 @@ def look_up(words: Sequence[bytes]) -> str:
 
 
 def _folded(word: bytes) -> str:
-    """In lower case, as far as it is ASCII: no other letter may become one of a command's."""
+    """ASCII letters in lower case: no other letter may become part of a name."""
     return word.lower().decode("latin-1")
 
 
 def parse(words: Sequence[bytes]) -> CommandRequest:
-    """The request in the words of one command, its name first.
+    """Parse the words of one command, its name first.
 
     Raises `EngineError` for everything that Redis finds wrong before it looks at the key, and `ERR invalid
     name`.
@@ -131,12 +130,12 @@ def parse(words: Sequence[bytes]) -> CommandRequest:
 
 
 def parse_each(commands: Sequence[Sequence[bytes]]) -> list[CommandRequest | EngineError]:
-    """The requests of a pipeline: one that is wrong stands as its refusal among the others."""
+    """Parse the commands of a pipeline; an invalid command is returned as its refusal."""
     return [_parse_or_refusal(words) for words in commands]
 
 
 def parse_transaction(commands: Sequence[Sequence[bytes]]) -> list[CommandRequest | EngineError]:
-    """The requests of MULTI … EXEC, where those that are wrong in themselves fail alone.
+    """Parse the commands of MULTI … EXEC; an invalid command fails alone.
 
     Raises `EngineError` EXECABORT where a command is unknown or has a wrong number of words: nothing is to
     run.

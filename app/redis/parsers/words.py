@@ -15,7 +15,7 @@ from engine import EngineError, errors, ids
 INTEGER_MAX: Final = (1 << 63) - 1
 INTEGER_MIN: Final = -(1 << 63)
 
-# What Redis shows at most of a word that it refuses.
+# The part of a refused word that Redis shows.
 _ECHO_BYTES_MAX: Final = 128
 # Redis's string2ll: no plus, no blanks, no leading zeros, no minus zero. At most 19 digits reach `int`.
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
@@ -34,36 +34,36 @@ class Words:
 
     @property
     def left(self) -> int:
-        """How many words have not been taken yet."""
+        """The number of words that were not taken yet."""
         return len(self._all) - self._place
 
     def peek(self) -> bytes:
-        """The next word, left where it is."""
+        """The next word, without taking it."""
         return self._all[self._place]
 
     def take(self) -> bytes:
-        """The next word."""
+        """Take the next word."""
         word = self._all[self._place]
         self._place += 1
         return word
 
     def take_many(self, count: int) -> Sequence[bytes]:
-        """The next `count` words."""
+        """Take the next `count` words."""
         self._place += count
         return self._all[self._place - count : self._place]
 
     def rest(self) -> Sequence[bytes]:
-        """All words that are left."""
+        """Take all remaining words."""
         return self.take_many(self.left)
 
     def option(self) -> bytes:
-        """The next word in upper case: options and subcommands may be written in either."""
+        """Take the next word in upper case: options and subcommands are case-insensitive."""
         return self.take().upper()
 
     def took(self, option: bytes, *, values: int = 0) -> bool:
-        """Whether the next word is `option` and at least `values` words follow; if so it is taken.
+        """Take the next word if it is `option` and at least `values` words follow; return whether it was.
 
-        An option without its value is no option to Redis, but whatever a stray word is in that place.
+        Redis does not treat an option without its value as an option, but as any other word in that place.
         """
         if self.left > values and self.peek().upper() == option:
             self._place += 1
@@ -87,7 +87,7 @@ def integer(word: bytes, refusal: str = "") -> int:
 
 
 def integer_from(word: bytes, least: int, most: int, refusal: str) -> int:
-    """The integer that `word` spells, if it lies between `least` and `most`; else `refusal`."""
+    """The integer that `word` spells, in [least, most]. Raises `refusal`."""
     number = integer(word, refusal)
     if not least <= number <= most:
         raise errors.invalid(refusal)
