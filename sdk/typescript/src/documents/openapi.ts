@@ -210,8 +210,8 @@ export interface paths {
         readonly options?: never;
         readonly head?: never;
         /**
-         * Change parts of a stream's retention, or tell up to where it is archived.
-         * @description Change parts of a stream's retention, or tell up to where it is archived.
+         * Change parts of a stream's retention, or say up to where it is archived.
+         * @description Change parts of a stream's retention, or say up to where it is archived.
          */
         readonly patch: operations["updateStream"];
         readonly trace?: never;
@@ -290,8 +290,8 @@ export interface paths {
             readonly cookie?: never;
         };
         /**
-         * Read one entry.
-         * @description Read one entry.
+         * Read one entry. Its entity tag is its ID.
+         * @description Read one entry. Its entity tag is its ID.
          */
         readonly get: operations["getEntry"];
         readonly put?: never;
@@ -1793,7 +1793,7 @@ export interface components {
              * @description stable: what programs look at
              * @enum {string}
              */
-            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "trim_guarded" | "busy" | "stale_epoch" | "gap" | "last_id_mismatch" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "internal" | "not_implemented" | "not_configured" | "starting" | "restarting" | "draining" | "storage_failed" | "storage_full" | "memory_full";
+            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "trim_guarded" | "busy" | "stale_epoch" | "gap" | "last_id_mismatch" | "precondition_failed" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "internal" | "not_implemented" | "not_configured" | "starting" | "restarting" | "draining" | "storage_failed" | "storage_full" | "memory_full";
             /** @description for people */
             readonly detail: string;
             /** @description whether the same request may work later */
@@ -2011,7 +2011,10 @@ export interface operations {
                 /** @description maximum number of streams */
                 readonly limit?: number;
             };
-            readonly header?: never;
+            readonly header?: {
+                /** @description entity tags that the client has; the answer is 304 if it has one of them */
+                readonly "If-None-Match"?: string;
+            };
             readonly path?: never;
             readonly cookie?: never;
         };
@@ -2036,7 +2039,10 @@ export interface operations {
                 /** @description with `full`: maximum number of entries, and of each pending list; 10 by default */
                 readonly count?: number;
             };
-            readonly header?: never;
+            readonly header?: {
+                /** @description entity tags that the client has; the answer is 304 if it has one of them */
+                readonly "If-None-Match"?: string;
+            };
             readonly path: {
                 /** @description The stream's name */
                 readonly stream: string;
@@ -2090,6 +2096,8 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
+                /** @description change nothing unless the stream's ETag is one of these; `*` is any */
+                readonly "If-Match"?: string;
                 /** @description `durability=fsync`: the answer leaves when the change is on disk */
                 readonly Prefer?: string;
             };
@@ -2116,6 +2124,8 @@ export interface operations {
         readonly parameters: {
             readonly query?: never;
             readonly header?: {
+                /** @description change nothing unless the stream's ETag is one of these; `*` is any */
+                readonly "If-Match"?: string;
                 /** @description `durability=fsync`: the answer leaves when the change is on disk */
                 readonly Prefer?: string;
             };
@@ -2303,7 +2313,10 @@ export interface operations {
     readonly getEntry: {
         readonly parameters: {
             readonly query?: never;
-            readonly header?: never;
+            readonly header?: {
+                /** @description entity tags that the client has; the answer is 304 if it has one of them */
+                readonly "If-None-Match"?: string;
+            };
             readonly path: {
                 /** @description The stream's name */
                 readonly stream: string;
@@ -2668,7 +2681,10 @@ export interface operations {
                 /** @description maximum number of rows */
                 readonly limit?: number;
             };
-            readonly header?: never;
+            readonly header?: {
+                /** @description entity tags that the client has; the answer is 304 if it has one of them */
+                readonly "If-None-Match"?: string;
+            };
             readonly path: {
                 /** @description The stream's name */
                 readonly stream: string;
