@@ -1,7 +1,7 @@
 """What holds for every test, whatever it is about.
 
 Knows: hypothesis's profile, that Ctrl-C is heard, that nothing of ours may block the event loop, which tests
-share a process, and that a test which could not run is named at the end.
+share a process and in which order they begin, and that a test which could not run is named at the end.
 Must never know: engines, doors, Redis; those fixtures live beside the tests that use them.
 """
 
@@ -42,6 +42,18 @@ def loop_guard() -> Iterator[BlockBuster]:
     guard.deactivate()
 
 
+# Where single tests take long, as processes, browsers or generators do.
+_LONG = "contract", "proof", "console", "sdk", "typescript", "distributions", "documents", "cli"
+LONG = SPARK, *(f"tests/{folder}/" for folder in _LONG)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What takes long begins first; begun last, one process would be at it while the others have ended."""
+    if hasattr(config, "workerinput"):
+        begins = [*LONG, ""]
+        items.sort(key=lambda item: next(n for n, path in enumerate(begins) if item.nodeid.startswith(path)))
+
+
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """A file's tests stay together: they share a server. So do all on Spark, whose session is dear."""
 
@@ -52,6 +64,8 @@ class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no typ
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling:
     """How the workers of `--numprocesses` share the tests."""
+    # Otherwise the files with most tests would begin, which are quick ones.
+    config.option.loadscopereorder = False
     return _Scheduling(config, log)
 
 

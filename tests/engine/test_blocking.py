@@ -340,7 +340,7 @@ async def test_the_number_of_readers_is_bounded(talk: Conversation) -> None:
 
 # ---- many at once
 
-MANY = 10_000
+MANY = 3_000
 
 
 async def many_readers(talk: Conversation) -> list[Begun]:
@@ -354,7 +354,7 @@ def _note(done: list[int], place: int, _: object) -> None:
     done.append(place)
 
 
-async def test_ten_thousand_readers_are_answered_a_few_a_turn_and_in_order(talk: Conversation) -> None:
+async def test_many_readers_are_answered_a_few_a_turn_and_in_order(talk: Conversation) -> None:
     """Between two hundred of them everybody else has a turn; all get all, whatever comes meanwhile."""
     readers = await many_readers(talk)
     done: list[int] = []
@@ -366,7 +366,7 @@ async def test_ten_thousand_readers_are_answered_a_few_a_turn_and_in_order(talk:
         before = len(done)
         await asyncio.sleep(0)
         most, turns = max(most, len(done) - before), turns + 1
-        if turns == 10:
+        if turns == 2:
             await talk.add("s", "2-0")
     assert most <= 200
     assert done == list(range(MANY))
@@ -431,7 +431,7 @@ async def test_an_entry_costs_the_same_however_many_wait_for_it(
 ) -> None:
     """Whom it is not for is not asked."""
     costs = []
-    for count in (10, 5_000):
+    for count in (10, 500):
         await many_group_readers(talk, count - talk.engine.waiting, *options)
         with Calls() as calls:
             talk.engine.submit([XAdd(stream="s", bodies=[BODY])], lambda _: None)

@@ -159,6 +159,7 @@ class TestARewrite:
 
 
 class TestAFault:
+    @pytest.mark.no_cover
     @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
     @pytest.mark.parametrize(
         "operation", ["create", "append", "preallocate", "rename", "sync_directory", "unlink", "sync"]
@@ -224,6 +225,7 @@ class TestAFault:
                 await talk.engine.rewrite()
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("tail", TAILS)
 async def test_a_power_cut_at_any_step_gives_the_old_files_or_the_new(tail: str) -> None:
     """Stopped before each operation, with each image that the disk may have then: the same streams."""

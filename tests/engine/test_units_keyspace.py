@@ -3,8 +3,9 @@
 Knows: names and their order. Must never know: what a stream holds.
 """
 
-from time import perf_counter
+from time import process_time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,8 +38,9 @@ def test_names_stand_in_order_whatever_came_and_went(steps: list[tuple[str, int]
     keyspace.check()
 
 
+@pytest.mark.no_cover
 def test_taking_out_every_name_costs_each_about_the_same_however_many_there_are() -> None:
-    """The best of three rounds each. Taken out of a list one by one, each of 100 000 took eleven times as
+    """The best of three rounds each. Taken out of a list one by one, each of 50 000 took six times as
     long as each of 2 000.
     """
 
@@ -47,11 +49,11 @@ def test_taking_out_every_name_costs_each_about_the_same_however_many_there_are(
         keyspace = Keyspace()
         for name in names:
             put(keyspace, name)
-        began_s = perf_counter()
+        began_s = process_time()
         for name in names:
             keyspace.remove(name)
         assert keyspace.names() == []
-        return (perf_counter() - began_s) / count
+        return (process_time() - began_s) / count
 
-    few, many = min(each_s(2_000) for _ in range(3)), min(each_s(100_000) for _ in range(3))
-    assert many <= few * 5, (few, many)
+    few, many = min(each_s(2_000) for _ in range(3)), min(each_s(50_000) for _ in range(3))
+    assert many <= few * 3, (few, many)
