@@ -25,7 +25,7 @@ def test_a_test_that_could_not_run_is_named_with_its_reason(tmp_path: Path) -> N
     # Its configuration, and the hooks of our tests.
     ours = ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}", "-p", "tests.conftest"]
     program = [sys.executable, "-m", "pytest", *ours, f"--not-run={notes}", str(file)]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     line = "could not run here: needs a disk of its own (2 in test_skipped.py)"
     assert line in done.stdout.splitlines(), done.stdout + done.stderr
     assert notes.read_text() == f"from the run before\n{line}\n"
