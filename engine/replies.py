@@ -362,6 +362,12 @@ class Planned(msgspec.Struct, frozen=True):
     missing: Sequence[str]
 
 
+class AcknowledgedIds(msgspec.Struct, frozen=True):
+    """The IDs that were pending and are acknowledged, each once, in no order."""
+
+    ids: Sequence[int]
+
+
 class Deletions(msgspec.Struct, frozen=True):
     """XDELEX and XACKDEL: for each ID in order 1 deleted, -1 absent (not pending), 2 kept because still
     referenced.
@@ -399,6 +405,7 @@ Reply = (
     | StreamInfo
     | StreamDetail
     | Listing
+    | AcknowledgedIds
     | Deletions
     | Settings
     | StreamPage

@@ -57,6 +57,7 @@ from engine.commands.types import (
     XTrim,
 )
 from engine.commands.weir_commands import (
+    Acknowledge,
     Chunk,
     DeadLetterEntries,
     DescribeEdges,
@@ -82,6 +83,7 @@ __all__ = [
     "TURN_COMMANDS_MAX",
     "TURN_LOOKUPS_MAX",
     "TURN_REDRIVEN_MAX",
+    "Acknowledge",
     "AutoSequence",
     "BlockingCommand",
     "Chunk",

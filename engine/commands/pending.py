@@ -19,6 +19,7 @@ from engine.groups import Group, Pending
 from engine.keyspace import Key
 from engine.records import Own, Release
 from engine.replies import (
+    AcknowledgedIds,
     AutoClaimed,
     Claimed,
     Deletions,
@@ -37,14 +38,24 @@ _ATTEMPTS_MAX: Final = 10_000
 
 @runs(types.XAck)
 def xack(turn: Turn, command: types.XAck) -> int:
-    key = turn.keyspace.find(command.stream)
-    if key is None or command.group not in key.groups:
-        return 0
-    pending, wanted = key.groups[command.group].pending, list(command.ids)
+    return len(_acknowledge(turn, command.stream, command.group, command.ids))
+
+
+@runs(weir_commands.Acknowledge)
+def acknowledge(turn: Turn, command: weir_commands.Acknowledge) -> AcknowledgedIds:
+    return AcknowledgedIds(_acknowledge(turn, command.stream, command.group, command.ids))
+
+
+def _acknowledge(turn: Turn, stream: str, group: str, wanted: types.Ids) -> list[int]:
+    """Settle those of the IDs that are pending; return them, each once."""
+    key = turn.keyspace.find(stream)
+    if key is None or group not in key.groups:
+        return []
+    pending, wanted = key.groups[group].pending, list(wanted)
     # The IDs of a batch are consecutive: all exist, and none is named twice.
     settled = wanted if pending.has_run(wanted) else pending.held_of(sorted(set(wanted)))
-    turn.settle(command.stream, command.group, settled)
-    return len(settled)
+    turn.settle(stream, group, settled)
+    return settled
 
 
 @runs(types.XAckDel)

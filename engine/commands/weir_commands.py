@@ -245,6 +245,18 @@ class EndWait(Command, frozen=True, kw_only=True):
         return tuple(self.streams)
 
 
+class Acknowledge(StreamCommand, frozen=True, kw_only=True):
+    """XACK that says which of the IDs were pending. Reply: `AcknowledgedIds`."""
+
+    looks_up: ClassVar[bool] = False
+
+    group: str
+    ids: Ids
+
+    def named_ids(self) -> Ids:
+        return self.ids
+
+
 class GiveBack(StreamCommand, frozen=True, kw_only=True):
     """Release, of these entries, those that this consumer holds: it went away before they reached it.
 

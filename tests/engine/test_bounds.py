@@ -11,6 +11,7 @@ import pytest
 
 from engine import entries
 from engine.commands import (
+    Acknowledge,
     Claim,
     Cursor,
     Nack,
@@ -37,7 +38,16 @@ from engine.commands.execution import READ_STREAMS_MAX, Blocked, is_ready
 from engine.commands.turn import TURN_LOOKUPS_MAX
 from engine.log.log import RESERVE_BYTES
 from engine.records import Own, Release, Remove, Settle
-from engine.replies import AutoClaimed, Claimed, Deletions, GroupRead, PendingSummary, StreamsRead, Trimmed
+from engine.replies import (
+    AcknowledgedIds,
+    AutoClaimed,
+    Claimed,
+    Deletions,
+    GroupRead,
+    PendingSummary,
+    StreamsRead,
+    Trimmed,
+)
 from tests.engine.house import House, id_of
 
 ONE = id_of("1-0")
@@ -200,6 +210,21 @@ def test_an_id_named_twice_counts_twice(house: House) -> None:
     assert isinstance(taken, AutoClaimed)
     assert [one.delivery_count for one in taken.entries] == [1]
     assert house.run(XAckDel(stream="s", group="g", ids=[ONE, ONE])) == Deletions([1, -1])
+
+
+def test_an_acknowledgement_says_which_were_pending_each_once(house: House) -> None:
+    first, second, third = (id_of(words) for words in ("5-0", "5-1", "5-2"))
+    nothing = Acknowledge(stream="s", group="g", ids=[first])
+    assert house.run(nothing) == AcknowledgedIds([]), "no stream"
+    house.run(XAdd(stream="s", bodies=[BODY] * 3, ids=[first, second, third]))
+    assert house.run(nothing) == AcknowledgedIds([]), "no group"
+    house.run(XGroupCreate(stream="s", group="g", start=0))
+    house.run(XReadGroup(group="g", consumer="c", count=2, streams=[("s", Cursor.NEW)]))
+    mixed = Acknowledge(stream="s", group="g", ids=[third, second, second, first])
+    assert house.run(mixed) == AcknowledgedIds([first, second])
+    assert house.turn.records == [Settle("s", "g", [first, second])]
+    assert house.run(mixed) == AcknowledgedIds([])
+    assert not house.turn.records
 
 
 def test_autoclaim_looks_at_so_many_and_leads_on(house: House) -> None:

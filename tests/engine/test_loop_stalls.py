@@ -7,9 +7,7 @@ Must never know: how the log is written.
 """
 
 import asyncio
-import gc
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +17,7 @@ import pytest
 
 from engine import Engine, Fsync, SystemClock, entries
 from engine.commands import XAdd
-from tests.engine.test_stalls import FLOOR_S, TURN_S_MAX, floor_s
+from tests.turns import longest_turn_s, turn_s_max_here
 
 pytestmark = pytest.mark.alone
 
@@ -30,7 +28,7 @@ ROUNDS: Final = 3
 @pytest.fixture(scope="module")
 def turn_s_max() -> float:
     """The limit on this machine, never below the one that is promised."""
-    return TURN_S_MAX * max(1.0, floor_s() / FLOOR_S)
+    return turn_s_max_here()
 
 
 @asynccontextmanager
@@ -38,22 +36,6 @@ async def opened(data: Path, fsync: Fsync) -> AsyncIterator[Engine]:
     opening = partial(Engine.open, data, clock=SystemClock(), fsync=fsync)
     async with await asyncio.to_thread(opening) as engine:
         yield engine
-
-
-async def longest_turn_s(work: Callable[[], Awaitable[object]]) -> float:
-    """The longest turn of the loop while `work` is done: processor time, the system's for us included."""
-    longest, working = 0.0, asyncio.ensure_future(work())
-    gc.collect()
-    gc.disable()
-    try:
-        while not working.done():
-            began = time.thread_time()
-            await asyncio.sleep(0)
-            longest = max(longest, time.thread_time() - began)
-    finally:
-        gc.enable()
-    await working
-    return longest
 
 
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
@@ -67,5 +49,5 @@ async def test_a_frame_of_eight_megabytes(fsync: Fsync, tmp_path: Path, turn_s_m
                 adding = [engine.execute(XAdd(stream="s", bodies=[body])) for _ in range(together)]
                 await asyncio.gather(*adding)
 
-            longest = [await longest_turn_s(publish) for _ in range(ROUNDS)]
+            longest = [await longest_turn_s(publish()) for _ in range(ROUNDS)]
             assert min(longest) <= turn_s_max, (together, longest)

@@ -62,6 +62,7 @@ GOING_ON: Final = {
     types.XGroupSetId, types.XGroupDestroy, types.XGroupDelConsumer, types.Delete, types.FlushAll,
     types.ConfigSet, weir_commands.UpdateStream, weir_commands.UpdateGroup, weir_commands.RemoveGroup,
     weir_commands.RemoveConsumer, weir_commands.Maintain, weir_commands.EndWait, weir_commands.GiveBack,
+    weir_commands.Acknowledge,
 }  # fmt: skip
 
 READ_NEW: Final = XReadGroup(group="g", consumer="c", streams=[("s", Cursor.NEW)])

@@ -58,31 +58,16 @@ from engine.commands.turn import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX, TURN_SCANN
 from engine.records import encode
 from engine.records.snapshot import Capture
 from tests.engine.house import House
+from tests.turns import turn_s_max_here
 
 pytestmark = pytest.mark.alone
 
-TURN_S_MAX: Final = 0.020
-# What `floor_s` gives on the machine where the limits were set.
-FLOOR_S: Final = 0.0045
 ENTRIES: Final = 100_000
 READ_MAX: Final = 10_000
 # All IDs: of the entries of one node each, of entries side by side.
 SPREAD: Final = [number << 64 for number in range(1, ENTRIES, ENTRIES // TURN_LOOKUPS_MAX)]
 DENSE: Final = [number << 64 for number in range(1, TURN_LOOKUPS_MAX + 1)]
 NEW: Final = [("s", Cursor.NEW)]
-
-
-def floor_s() -> float:
-    """The processor time of a loop like those of the engine: the best of several."""
-
-    def once() -> float:
-        began = time.thread_time()
-        found: dict[int, int] = {}
-        for number in range(100_000):
-            found[number & 0xFFF] = number
-        return time.thread_time() - began
-
-    return min(once() for _ in range(7))
 
 
 def filled(entry_count: int = ENTRIES, consumers: int = 1) -> House:
@@ -189,7 +174,7 @@ AT_MOST: Final[dict[str, Command]] = {
 @pytest.fixture(scope="module")
 def turn_s_max() -> float:
     """The limit on this machine, never below the one that is promised."""
-    return TURN_S_MAX * max(1.0, floor_s() / FLOOR_S)
+    return turn_s_max_here()
 
 
 @pytest.mark.parametrize("command", AT_MOST)

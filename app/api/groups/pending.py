@@ -33,17 +33,25 @@ from app.http.operations.router import Router
 from app.http.responses import Response
 from engine import ids
 from engine.commands import (
+    Acknowledge,
     DeadLetterEntries,
     Nack,
     NackMode,
     Refs,
-    XAck,
     XAckDel,
     XNack,
     XPending,
     XPendingRange,
 )
-from engine.replies import DeadLettered, Deletions, PendingEntry, PendingList, PendingSummary, Reply
+from engine.replies import (
+    AcknowledgedIds,
+    DeadLettered,
+    Deletions,
+    PendingEntry,
+    PendingList,
+    PendingSummary,
+    Reply,
+)
 
 router: Final = Router("groups")
 
@@ -188,10 +196,10 @@ async def ack_entries(
 async def _acknowledge(
     request: RequestParameter, stream: str, group: str, given: Acknowledgement
 ) -> dict[str, str]:
-    """One command for each ID, so that each has its result."""
-    replies = await request.write(*[XAck(stream=stream, group=group, ids=(one,)) for one in given.ids])
-    words = ["acknowledged" if reply == 1 else "absent" for reply in replies]
-    return dict(zip(map(ids.format, given.ids), words, strict=True))
+    (reply,) = await request.write(Acknowledge(stream=stream, group=group, ids=given.ids))
+    assert isinstance(reply, AcknowledgedIds), "an acknowledgement answers which IDs were pending"
+    settled = frozenset(reply.ids)
+    return {ids.format(one): "acknowledged" if one in settled else "absent" for one in given.ids}
 
 
 async def _delete(

@@ -42,6 +42,8 @@ _BY_PARAMETER: Final = ConfigDict(validate_by_name=True, validate_by_alias=False
 # Longer ones are no whole numbers that anything here takes; as floats they cost nothing.
 _DIGITS_MAX: Final = 20
 _PLACES_MAX: Final = 20
+# An ID in a list takes a microsecond and a half: a larger body is read in a thread.
+_INLINE_BYTES_MAX: Final = 64 << 10
 
 
 def request_of(request: requests.Request) -> Request:
@@ -166,7 +168,8 @@ class Binder:
     async def _read(request: Request, model: type[BaseModel], default: object = _EMPTY) -> object:
         media.check_is_json(request.media_type.name, request.scope.get("method", ""))
         settings = request.gateway.settings
-        return await request.read(partial(read_body, model=model, default=default, settings=settings))
+        reader = partial(read_body, model=model, default=default, settings=settings)
+        return await request.read(reader, _INLINE_BYTES_MAX)
 
     def _parse(self, text: bytes) -> Mapping[str, str | Sequence[str]]:
         if self._repeated is None:
