@@ -10,6 +10,7 @@
     table.files(Selection(stream="orders", since=…, after=…))  # the DataFiles whose statistics match
     gaps(table.ranges())  # joined ranges; no gaps where they are contiguous from the beginning
     table.replace(old_files, new_files)  # compaction; CommitConflictError: begin again
+    with writer_lock(table) as held: ...; held.keep()  # one maintenance at a time; ArchiveLockedError
     prove(root, file), read_rows(root, file), read_footer(root, path)  # ArchiveDamagedError
 
 A handle stays at its version until `refresh()`; `commit` and `replace` refresh first. IDs are `ids.EntryId`s.
@@ -18,6 +19,7 @@ A handle stays at its version until `refresh()`; `commit` and `replace` refresh 
 from pyspark_weir.table.errors import (
     ArchiveDamagedError,
     ArchiveError,
+    ArchiveLockedError,
     CommitConflictError,
     RangeConflictError,
     StaleFilesError,
@@ -31,6 +33,7 @@ from pyspark_weir.table.files import (
     write_file,
     write_files,
 )
+from pyspark_weir.table.lock import Held, writer_lock
 from pyspark_weir.table.ranges import BatchRanges, Position, Range, StreamKey, gaps
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.schema import GIVEN, SCHEMA, complete, id_key, id_of_key
@@ -41,6 +44,7 @@ __all__ = [
     "SCHEMA",
     "ArchiveDamagedError",
     "ArchiveError",
+    "ArchiveLockedError",
     "ArchiveRoot",
     "ArchiveTable",
     "Batch",
@@ -49,6 +53,7 @@ __all__ = [
     "CommitConflictError",
     "Committed",
     "DataFile",
+    "Held",
     "Position",
     "Range",
     "RangeConflictError",
@@ -64,4 +69,5 @@ __all__ = [
     "read_rows",
     "write_file",
     "write_files",
+    "writer_lock",
 ]

@@ -52,6 +52,8 @@ def clean_log(table: ArchiveTable, now_ms: int, age_ms: int = VACUUM_AGE_MS_MIN)
         if number.isdecimal() and int(number) < before:
             table.root.delete(f"{LOG}/{name}")
             deleted += 1
+    # What is loaded reads commits that are gone.
+    table.refresh()
     return deleted
 
 

@@ -17,6 +17,13 @@ class ArchiveDamagedError(ArchiveError):
     """A file of the archive is missing, cut short or changed."""
 
 
+class ArchiveLockedError(PipelineError):
+    """Another process works on the archive, or took over because this one was too slow."""
+
+    def __init__(self, sentence: str, /) -> None:
+        super().__init__("WEIR_LOCKED", sentence)
+
+
 class RangeConflictError(ArchiveError):
     """A batch does not continue the table's ranges: another checkpoint, or an old copy of one."""
 

@@ -58,6 +58,13 @@ class Position(NamedTuple):
     upto: EntryId
 
 
+class Lease(NamedTuple):
+    """Who holds the archive's lock, and until when (wall clock, milliseconds)."""
+
+    holder: str
+    until_ms: int
+
+
 @dataclass(frozen=True)
 class BatchRanges:
     """What batch `number` of the streaming query `query` moves: one range a stream and generation."""
@@ -83,6 +90,7 @@ class Ranges:
     def __init__(self, table_id: str) -> None:
         self.table_id = table_id
         self.version = -1
+        self.lease = Lease("", 0)
         # Of each query its last batch.
         self.queries: dict[str, int] = {}
         # The stream that moved last is last.
@@ -98,7 +106,7 @@ class Ranges:
         raise TypeError("ranges change")
 
     def _compared(self) -> tuple[object, ...]:
-        return self.table_id, self.version, self.queries, list(self)
+        return self.table_id, self.version, self.lease, self.queries, list(self)
 
     def positions(self) -> dict[tuple[str, str], Position]:
         """How far the archive goes, by gateway and stream."""
@@ -107,12 +115,16 @@ class Ranges:
             for key, spans in self._spans.items()
         }
 
-    def fold(self, version: int, batch: BatchRanges | None) -> None:
-        """Take the next commit in; `batch` is None where it is none of a batch."""
+    def fold(self, version: int, stored: Mapping[str, Any]) -> None:
+        """Take the next commit in; `stored` is its MEMBER, empty where it has none."""
         assert version == self.version + 1, "commits are folded in order"
         self.version = version
-        if batch is None:
-            return
+        if "lease" in stored:
+            self.lease = Lease(*stored["lease"])
+        if "batch" in stored:
+            self._fold(BatchRanges.of_metadata(stored))
+
+    def _fold(self, batch: BatchRanges) -> None:
         self.queries[batch.query] = max(batch.number, self.queries.get(batch.query, -1))
         for moved in batch.ranges:
             spans = self._spans.pop(moved.key, [])
@@ -163,7 +175,7 @@ class Ranges:
         """What `to_table` made. Raises KeyError, ValueError for another table."""
         about = json.loads(stored.schema.metadata[MEMBER.encode()])
         found = cls(about["table"])
-        found.version, found.queries = about["version"], about["queries"]
+        found.version, found.queries, found.lease = about["version"], about["queries"], Lease(*about["lease"])
         for row in stored.to_pylist():
             one = _range(list(row.values()))
             found._spans.setdefault(one.key, []).append(one)
@@ -173,7 +185,9 @@ class Ranges:
         """As a table of texts, one row a range."""
         rows = [(*one.key, str(one.after), str(one.upto), one.rows) for one in self]
         columns = list(zip(*rows, strict=True)) or [()] * len(_CACHED)
-        about = json.dumps({"table": self.table_id, "version": self.version, "queries": self.queries})
+        about = json.dumps(
+            {"table": self.table_id, "version": self.version, "queries": self.queries, "lease": self.lease}
+        )
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _CACHED, strict=True)]
         return pa.Table.from_arrays(arrays, schema=_CACHED.with_metadata({MEMBER: about}))
 

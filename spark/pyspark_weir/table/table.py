@@ -27,22 +27,26 @@ from pyspark_weir.table import ranges as range_cache
 from pyspark_weir.table.errors import (
     ArchiveDamagedError,
     ArchiveError,
+    ArchiveLockedError,
     CommitConflictError,
     StaleFilesError,
 )
 from pyspark_weir.table.files import Bounds, DataFile
-from pyspark_weir.table.ranges import MEMBER, BatchRanges, Position, Range, Ranges
+from pyspark_weir.table.ranges import MEMBER, BatchRanges, Lease, Position, Range, Ranges
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.schema import DATE, SCHEMA, id_key
 
 # Constant: a commit's version in it is the archive's own number, never Spark's.
 BATCHES: Final = "weir-archive"
 COMPACTIONS: Final = "weir-archive/compaction"
+LEASES: Final = "weir-archive/lease"
 # Vacuum deletes files that no commit names when they are older.
 VACUUM_AGE_MS_MIN: Final = 7 * 24 * 3_600_000
 LOG: Final = "_delta_log"
-# A checkpoint of Delta and a cache of ranges every so many commits; opening reads at most as many.
-_CHECKPOINT_COMMITS: Final = 10
+# Opening reads the commits since the last checkpoint, whose size is that of all that is known of files.
+_CHECKPOINT_COMMITS: Final = 50
+# The cache of ranges is small.
+_RANGES_COMMITS: Final = 10
 # Writers that lose this often in a row are more than an archive has.
 _ATTEMPTS_MAX: Final = 100
 _CONFIGURATION: Final = {
@@ -90,6 +94,8 @@ class ArchiveTable:
         self.root = root
         self.delta = delta
         self._ranges: Ranges | None = None
+        # The last commit that is known to be on disk.
+        self._synced = -1
         if not SCHEMA.equals(pa.schema(delta.schema().to_arrow())):
             raise ArchiveError(f"{root.url} holds a Delta table that is no archive of Weir's")
 
@@ -119,14 +125,15 @@ class ArchiveTable:
                     name="weir archive",
                     configuration=_CONFIGURATION,
                     storage_options=root.storage_options,
+                    # Else two that create it at once both do, the second as version 1.
+                    commit_properties=CommitProperties(max_commit_retries=0),
                 )
             except DeltaError:
                 # Another writer was faster.
                 if not cls.exists(root):
                     raise
-        table = cls.open(root)
         root.sync([_log_name(0)])
-        return table
+        return cls.open(root)
 
     @property
     def version(self) -> int:
@@ -135,7 +142,8 @@ class ArchiveTable:
 
     def refresh(self) -> None:
         """Go on to the latest version."""
-        self.delta.update_incremental()
+        # Loaded anew: `update_incremental` keeps reading each commit since the first load, deleted ones too.
+        self.delta = DeltaTable(self.root.url, storage_options=self.root.storage_options)
 
     def commit(self, batch: Batch, now_ms: int | None = None) -> Committed:
         """Commit a batch, unless the table holds it; it stays through a power cut. `now_ms`: wall clock.
@@ -151,15 +159,13 @@ class ArchiveTable:
             self.refresh()
             known = self._known_ranges()
             if known.holds(batch.moved):
-                self._sync_commit()
+                self._sync_commits()
                 return Committed(self.version, repeated=True)
             known.check(batch.moved)
             _check_young(batch.files, now_ms)
             if self._put(BATCHES, added, {MEMBER: batch.moved.metadata()}):
                 return Committed(self.version, repeated=False)
-        raise CommitConflictError(
-            f"{self.root.url}: {_ATTEMPTS_MAX} commits in a row came after another writer's"
-        )
+        raise self._too_busy()
 
     def replace(
         self, removed: Sequence[DataFile], added: Sequence[DataFile], now_ms: int | None = None
@@ -183,9 +189,18 @@ class ArchiveTable:
                 raise CommitConflictError("another compaction has replaced one of these files")
             if self._put(COMPACTIONS, actions, {}):
                 return self.version
-        raise CommitConflictError(
-            f"{self.root.url}: {_ATTEMPTS_MAX} commits in a row came after another writer's"
-        )
+        raise self._too_busy()
+
+    def lease(self, wanted: Lease, now_ms: int, *, renewed: bool) -> None:
+        """Commit who holds the archive's lock: see `lock`. Raises ArchiveLockedError where another does."""
+        for _attempt in range(_ATTEMPTS_MAX):
+            self.refresh()
+            held = self._known_ranges().lease
+            if held.holder != wanted.holder and (renewed or held.until_ms > now_ms):
+                raise ArchiveLockedError(f"another process holds the lock of {self.root.url}")
+            if self._put(LEASES, [], {MEMBER: {"lease": wanted}}):
+                return
+        raise self._too_busy()
 
     def files(self, selection: Selection | None = None) -> list[DataFile]:
         """The files that may hold such entries by their statistics, in the order of dates and of entries."""
@@ -207,14 +222,24 @@ class ArchiveTable:
         return self._known_ranges().positions()
 
     def checkpoint(self) -> None:
-        """Store a checkpoint of Delta's, and the ranges up to this version."""
+        """Store a checkpoint of Delta's, and the ranges up to this version; the disk holds both."""
+        self._sync_commits()
         self.delta.create_checkpoint()
+        written = [
+            name for name in self.root.names(LOG) if name.startswith(f"{self.version:020d}.checkpoint")
+        ]
+        self.root.sync(f"{LOG}/{name}" for name in (*written, "_last_checkpoint"))
         range_cache.write_cache(self.root, self._known_ranges())
 
     def ranges_from_cache(self, version: int) -> Ranges | None:
         """The ranges that are cached for a version, with the commits after it; None where that is damaged."""
         known = range_cache.read_cache(self.root, version, self._table_id)
         return None if known is None else self._fold(known)
+
+    def _too_busy(self) -> CommitConflictError:
+        return CommitConflictError(
+            f"{self.root.url}: other writers were faster {_ATTEMPTS_MAX} times in a row"
+        )
 
     # ---- one commit
 
@@ -240,24 +265,30 @@ class ArchiveTable:
         except CommitFailedError:
             return False
         self.refresh()
-        self._sync_commit()
-        if version % _CHECKPOINT_COMMITS == 0 and self.version == version:
-            range_cache.write_cache(self.root, self._known_ranges())
+        known = self._known_ranges()
+        self._sync_commits()
+        if version % _RANGES_COMMITS == 0 and self.version == version:
+            range_cache.write_cache(self.root, known)
         return True
 
-    def _sync_commit(self) -> None:
-        self.root.sync([_log_name(self.version)])
+    def _sync_commits(self) -> None:
+        """Have the disk hold all commits: a cache is written after that, and what it holds needs no more."""
+        self._known_ranges()
+        self.root.sync(_log_name(version) for version in range(self._synced + 1, self.version + 1))
+        self._synced = self.version
 
     # ---- ranges
 
     def _known_ranges(self) -> Ranges:
         """The ranges up to this version: those that are known already, or cached, and the commits after."""
-        self._ranges = self._fold(self._ranges if self._ranges is not None else self._cached_ranges())
-        return self._ranges
+        if self._ranges is None:
+            self._ranges = self._cached_ranges()
+            self._synced = self._ranges.version
+        return self._fold(self._ranges)
 
     def _fold(self, known: Ranges) -> Ranges:
         for version in range(known.version + 1, self.version + 1):
-            known.fold(version, self._moved_by(version))
+            known.fold(version, self._metadata_of(version))
         return known
 
     @property
@@ -272,7 +303,7 @@ class ArchiveTable:
                     return found
         return Ranges(self._table_id)
 
-    def _moved_by(self, version: int) -> BatchRanges | None:
+    def _metadata_of(self, version: int) -> dict[str, Any]:
         stored = self.root.read(_log_name(version))
         if stored is None:
             raise ArchiveDamagedError(
@@ -282,9 +313,8 @@ class ArchiveTable:
             if b'"commitInfo"' in line:
                 info = json.loads(line).get("commitInfo")
                 if info is not None:
-                    found = info.get(MEMBER)
-                    return None if found is None else BatchRanges.of_metadata(found)
-        return None
+                    return info.get(MEMBER) or {}
+        return {}
 
     # ---- files
 

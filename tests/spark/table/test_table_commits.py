@@ -4,6 +4,7 @@ Knows: the table's API. Must never know: Spark.
 """
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -235,20 +236,18 @@ def test_replacing_files_changes_no_entry_and_no_range(root: ArchiveRoot) -> Non
 
 
 def test_a_table_is_created_once(root: ArchiveRoot) -> None:
-    ready = threading.Barrier(4)
-    found: list[ArchiveTable] = []
+    """Not once more by a second writer, as version 1 with another identity."""
+    for number in range(5):
+        own = ArchiveRoot.of(f"{root.url}-{number}")
+        ready = threading.Barrier(4)
 
-    def create() -> None:
-        ready.wait()
-        found.append(ArchiveTable.create(root))
+        def create(own: ArchiveRoot = own, ready: threading.Barrier = ready) -> ArchiveTable:
+            ready.wait()
+            return ArchiveTable.create(own)
 
-    threads = [threading.Thread(target=create) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [table.version for table in found] == [0] * 4
-    assert len({str(table.delta.metadata().id) for table in found}) == 1
+        with ThreadPoolExecutor() as pool:
+            found = [one.result() for one in [pool.submit(create) for _ in range(4)]]
+        assert [table.version for table in found] == [0] * 4
 
 
 def test_where_no_archive_is_none_is_opened(root: ArchiveRoot) -> None:
