@@ -32,50 +32,56 @@ from engine.commands.base import Command
 from engine.commands.execution import execute
 from engine.keyspace import Keyspace
 
-small = 10_000
-batch = 1_000
-rounds = 200
-body = entries.body([("sensor-id", "1234"), ("temperature", "19.8")])
-first_ms = 1_700_000_000_000
+SMALL = 10_000
+BATCH = 1_000
+ROUNDS = 200
+BODY = entries.body([("sensor-id", "1234"), ("temperature", "19.8")])
+FIRST_MS = 1_700_000_000_000
 
 
 def entry_id(place: int) -> int:
-    """Entries lie a millisecond apart."""
-    return ids.make(first_ms + place, 0)
+    """The ID of the n-th entry: they are a millisecond apart."""
+    return ids.make(FIRST_MS + place, 0)
 
 
 def median_us(run: Callable[[int], object]) -> float:
     """The median of single calls, in microseconds."""
     times = []
-    for place in range(rounds):
+    for place in range(ROUNDS):
         start = time.perf_counter()
         run(place)
         times.append(time.perf_counter() - start)
     return statistics.median(times) * 1e6
 
 
-def weir(size: int) -> dict[str, float]:
-    """Microseconds an operation, in process."""
-    keyspace = Keyspace()
-    now_ms = first_ms + size
-
-    def run(command: Command) -> None:
-        execute(keyspace, command, now_ms)
-
-    for start in range(0, size, batch):
-        places = range(start, start + batch)
-        run(XAdd(stream="s", bodies=[body] * batch, ids=[entry_id(place) for place in places]))
+def _fill_weir(keyspace: Keyspace, size: int, run: Callable[[Command], None]) -> None:
+    """Store `size` entries, all pending for one group, in nodes compressed as in a running engine."""
+    streams = (("s", Cursor.NEW),)
+    for start in range(0, size, BATCH):
+        places = range(start, start + BATCH)
+        run(XAdd(stream="s", bodies=[BODY] * BATCH, ids=[entry_id(place) for place in places]))
         for text in keyspace.cold:
             text.keep_packed(text.compress())
         keyspace.cold.clear()
     for group in ("standing", "g"):
         run(XGroupCreate(stream="s", group=group, start=0))
+    for _ in range(0, size, BATCH):
+        run(XReadGroup(group="standing", consumer="c", streams=streams, count=BATCH))
+
+
+def weir(size: int) -> dict[str, float]:
+    """Microseconds an operation, in process."""
+    keyspace = Keyspace()
+    now_ms = FIRST_MS + size
+
+    def run(command: Command) -> None:
+        execute(keyspace, command, now_ms)
+
+    _fill_weir(keyspace, size, run)
     streams = (("s", Cursor.NEW),)
-    for _ in range(0, size, batch):
-        run(XReadGroup(group="standing", consumer="c", streams=streams, count=batch))
     middle = size // 2
     return {
-        "XADD": median_us(lambda _: run(XAdd(stream="s", bodies=(body,)))),
+        "XADD": median_us(lambda _: run(XAdd(stream="s", bodies=(BODY,)))),
         "XREAD of the last 10": median_us(
             lambda _: run(XRead(streams=(("s", entry_id(size - 11)),), count=10))
         ),
@@ -109,6 +115,21 @@ def weir(size: int) -> dict[str, float]:
     }
 
 
+def _fill_peer(client: redis.Redis, size: int, run: Callable[..., None]) -> None:
+    """As `_fill_weir`."""
+    for start in range(0, size, BATCH):
+        pipeline = client.pipeline(transaction=False)
+        for place in range(start, start + BATCH):
+            pipeline.execute_command(  # type: ignore[no-untyped-call]
+                "XADD", "s", f"{FIRST_MS + place}-0", "sensor-id", "1234", "temperature", "19.8"
+            )
+        pipeline.execute()
+    for group in ("standing", "g"):
+        run("XGROUP", "CREATE", "s", group, "0")
+    for _ in range(0, size, BATCH):
+        run("XREADGROUP", "GROUP", "standing", "c", "COUNT", BATCH, "STREAMS", "s", ">")
+
+
 def peer(size: int) -> dict[str, float]:
     """Microseconds an operation, over a socket."""
     with redis_server() as (port, _):
@@ -118,22 +139,12 @@ def peer(size: int) -> dict[str, float]:
         def run(*words: object) -> None:
             client.execute_command(*words)  # type: ignore[no-untyped-call]
 
-        for start in range(0, size, batch):
-            pipeline = client.pipeline(transaction=False)
-            for place in range(start, start + batch):
-                pipeline.execute_command(  # type: ignore[no-untyped-call]
-                    "XADD", "s", f"{first_ms + place}-0", "sensor-id", "1234", "temperature", "19.8"
-                )
-            pipeline.execute()
-        for group in ("standing", "g"):
-            run("XGROUP", "CREATE", "s", group, "0")
-        for _ in range(0, size, batch):
-            run("XREADGROUP", "GROUP", "standing", "c", "COUNT", batch, "STREAMS", "s", ">")
-        middle = first_ms + size // 2
+        _fill_peer(client, size, run)
+        middle = FIRST_MS + size // 2
         return {
             "XADD": median_us(lambda _: run("XADD", "s", "*", "sensor-id", "1234", "temperature", "19.8")),
             "XREAD of the last 10": median_us(
-                lambda _: run("XREAD", "COUNT", 10, "STREAMS", "s", f"{first_ms + size - 11}-0")
+                lambda _: run("XREAD", "COUNT", 10, "STREAMS", "s", f"{FIRST_MS + size - 11}-0")
             ),
             "XREADGROUP > 10": median_us(
                 lambda _: run("XREADGROUP", "GROUP", "g", "c", "COUNT", 10, "STREAMS", "s", ">")
@@ -151,7 +162,7 @@ def peer(size: int) -> dict[str, float]:
                 lambda _: run("XAUTOCLAIM", "s", "standing", "d", 0, f"{middle}-0")
             ),
             "XDEL from the middle": median_us(
-                lambda place: run("XDEL", "s", f"{first_ms + size // 4 + place * 7}-0")
+                lambda place: run("XDEL", "s", f"{FIRST_MS + size // 4 + place * 7}-0")
             ),
         }
 
@@ -166,12 +177,12 @@ def main() -> None:
     parser.add_argument("--large", type=int, default=1_000_000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    ours = {size: weir(size) for size in (small, options.large)}
-    theirs = {size: peer(size) for size in (small, options.large)}
-    heads = [f"weir {small}", "large", "x", f"redis {small}", "large", "x"]
-    print(f"{f'us, median of {rounds}':32}" + "".join(f"{head:>13}" for head in heads))
-    for name in ours[small]:
-        columns = [table[size].get(name) for table in (ours, theirs) for size in (small, options.large)]
+    ours = {size: weir(size) for size in (SMALL, options.large)}
+    theirs = {size: peer(size) for size in (SMALL, options.large)}
+    heads = [f"weir {SMALL}", "large", "x", f"redis {SMALL}", "large", "x"]
+    print(f"{f'us, median of {ROUNDS}':32}" + "".join(f"{head:>13}" for head in heads))
+    for name in ours[SMALL]:
+        columns = [table[size].get(name) for table in (ours, theirs) for size in (SMALL, options.large)]
         print(f"{name:32}" + "".join(_pair(*columns[at : at + 2]) for at in (0, 2)))
     if options.json:
         options.json.write_text(json.dumps({"weir": ours, "redis": theirs}, indent=1))

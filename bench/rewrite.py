@@ -21,8 +21,8 @@ import redis
 from bench.peers import redis_server
 from bench.versus import Weir
 
-batch: Final = 10_000
-_pause_s: Final = 0.002
+BATCH: Final = 10_000
+_PAUSE_S: Final = 0.002
 
 
 class Prober(threading.Thread):
@@ -43,7 +43,7 @@ class Prober(threading.Thread):
             connection.request(*self._ask)
             connection.getresponse().read()
             self.took_ms.append((time.perf_counter() - began) * 1000)
-            time.sleep(_pause_s)
+            time.sleep(_PAUSE_S)
         connection.close()
 
     def end(self) -> str:
@@ -66,12 +66,12 @@ def probers(port: int) -> list[Prober]:
 def fill(weir: Weir, entries: int, pending: int) -> None:
     """One stream, one group, ten consumers."""
     lines = b"\n".join(
-        b'{"sensor-id":"%d","temperature":"%.1f"}' % (n % 9000, n % 400 / 10) for n in range(batch)
+        b'{"sensor-id":"%d","temperature":"%.1f"}' % (n % 9000, n % 400 / 10) for n in range(BATCH)
     )
-    for _ in range(entries // batch):
+    for _ in range(entries // BATCH):
         weir.call("POST", "/v1/streams/s/entries", lines, "application/x-ndjson")
     weir.call("POST", "/v1/streams/s/groups", b'{"name":"g","start":"0"}')
-    for number in range(pending // batch):
+    for number in range(pending // BATCH):
         path = f"/v1/streams/s/groups/g/consumers/c{number % 10}/read"
         weir.call("POST", path, b'{"count":10000}')
 
@@ -116,14 +116,14 @@ def theirs(entries: int, pending: int) -> dict[str, float]:
     """Redis: BGREWRITEAOF, and the loading time that it tells itself, process start included."""
     with redis_server("--appendonly", "yes") as (port, data):
         client = redis.Redis(port=port)
-        for start in range(0, entries, batch):
+        for start in range(0, entries, BATCH):
             pipeline = client.pipeline(transaction=False)
-            for n in range(start, start + batch):
+            for n in range(start, start + BATCH):
                 pipeline.xadd("s", {"sensor-id": n % 9000, "temperature": n % 400 / 10})
             pipeline.execute()
         client.xgroup_create("s", "g", "0")
-        for number in range(pending // batch):
-            client.xreadgroup("g", f"c{number % 10}", {"s": ">"}, count=batch)
+        for number in range(pending // BATCH):
+            client.xreadgroup("g", f"c{number % 10}", {"s": ">"}, count=BATCH)
         plain = kept(data)
         began = time.perf_counter()
         client.bgrewriteaof()

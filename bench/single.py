@@ -29,8 +29,8 @@ import uvloop
 from bench.peers import free_port, redis_server
 from bench.versus import Weir
 
-connections = 32
-body = b'{"id":"1790000000000-0","duplicate":false}'
+CONNECTIONS = 32
+BODY = b'{"id":"1790000000000-0","duplicate":false}'
 GOALS = {"webdis": 1.0, "raw ASGI": 0.8}
 
 _PUBLISH_LUA = """
@@ -43,9 +43,9 @@ wrk.body = '{"fields":{"temperature":"19.8"}}'
 async def constant(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - raw ASGI
     """The floor: what any ASGI application under this server costs at least."""
     await receive()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))]
     await send({"type": "http.response.start", "status": 201, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": BODY})
 
 
 def serve_constant(port: int) -> None:
@@ -92,7 +92,7 @@ def wrk(port: int, path: str, seconds: float, script: str = "") -> float:
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as lua:
         lua.write(script)
         lua.flush()
-        load = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "10s", "-s", lua.name]
+        load = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds:g}s", "--timeout", "10s", "-s", lua.name]
         url = f"http://127.0.0.1:{port}{path}"
         printed = subprocess.run([*load, url], capture_output=True, text=True, check=True).stdout
     assert "Non-2xx" not in printed, printed

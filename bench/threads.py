@@ -23,8 +23,8 @@ from engine.commands import XAdd
 from engine.log import Batch, LogPoisonedError
 from engine.runtime.writer import Writer
 
-publishers = 32
-paced_per_s = 10_000
+PUBLISHERS = 32
+PACED_PER_S = 10_000
 body = entries.body([("sensor-id", "1234"), ("temperature", "19.8")])
 
 
@@ -66,7 +66,7 @@ async def flood(engine: Engine, seconds: float) -> list[float]:
             # What a door costs beside the engine: the loop gets round to other things.
             await asyncio.sleep(0)
 
-    await asyncio.gather(*(publish(number) for number in range(publishers)))
+    await asyncio.gather(*(publish(number) for number in range(PUBLISHERS)))
     return latencies
 
 
@@ -83,7 +83,7 @@ async def pace(engine: Engine, seconds: float) -> list[float]:
     start = time.perf_counter()
     sent = 0
     while (now := time.perf_counter() - start) < seconds:
-        for _ in range(int(now * paced_per_s) - sent):
+        for _ in range(int(now * PACED_PER_S) - sent):
             task = asyncio.create_task(publish())
             tasks.add(task)
             task.add_done_callback(tasks.discard)

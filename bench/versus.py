@@ -22,11 +22,11 @@ import redis
 
 from bench.peers import free_port, redis_server
 
-batch = 1_000
-range_count = 1_000
-connections = 2
-preloaded = 100_000
-pending = 100_000
+BATCH = 1_000
+RANGE_COUNT = 1_000
+CONNECTIONS = 2
+PRELOADED = 100_000
+PENDING = 100_000
 
 _PUBLISH_LUA = """
 local lines = {}
@@ -94,7 +94,7 @@ class Weir:
         with tempfile.NamedTemporaryFile("w", suffix=".lua") as lua:
             lua.write(script)
             lua.flush()
-            load = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "10s", "-s", lua.name]
+            load = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--timeout", "10s", "-s", lua.name]
             printed = subprocess.run(
                 [*load, f"http://127.0.0.1:{self.port}{path}"], capture_output=True, text=True, check=True
             ).stdout
@@ -113,25 +113,25 @@ def throughput(rounds: int, seconds: float) -> dict[str, tuple[float, float]]:
     """Entries a second, ours and Redis's: publishing, and ranges of a thousand."""
     ours = Weir()
     ours.start()
-    script = _PUBLISH_LUA % batch
+    script = _PUBLISH_LUA % BATCH
     measured: dict[str, list[tuple[float, float]]] = {"publish": [], "range": []}
     with redis_server("--appendonly", "yes", "--appendfsync", "everysec") as (port, _):
         client = redis.Redis(port=port)
-        lines = b"\n".join(b'{"temperature":"%d.%d"}' % (10 + i % 90, i % 10) for i in range(batch))
-        for _ in range(preloaded // batch):
+        lines = b"\n".join(b'{"temperature":"%d.%d"}' % (10 + i % 90, i % 10) for i in range(BATCH))
+        for _ in range(PRELOADED // BATCH):
             ours.call("POST", "/v1/streams/ranged/entries", lines, "application/x-ndjson")
-        redis_benchmark(port, preloaded, 100, "XADD", "ranged", "*", "temperature", "19.8")
+        redis_benchmark(port, PRELOADED, 100, "XADD", "ranged", "*", "temperature", "19.8")
         for _ in range(rounds):
             ours.call("POST", "/v1/commands", b'["DEL","published"]')
             client.delete("published")
-            mine = batch * ours.wrk("/v1/streams/published/entries", seconds, script)
+            mine = BATCH * ours.wrk("/v1/streams/published/entries", seconds, script)
             theirs = redis_benchmark(
                 port, int(150_000 * seconds), 100, "XADD", "published", "*", "temperature", "19.8"
             )
             measured["publish"].append((mine, theirs))
-            mine = range_count * ours.wrk(f"/v1/streams/ranged/entries?count={range_count}", seconds)
-            theirs = range_count * redis_benchmark(
-                port, int(600 * seconds), 1, "XRANGE", "ranged", "-", "+", "COUNT", str(range_count)
+            mine = RANGE_COUNT * ours.wrk(f"/v1/streams/ranged/entries?count={RANGE_COUNT}", seconds)
+            theirs = RANGE_COUNT * redis_benchmark(
+                port, int(600 * seconds), 1, "XRANGE", "ranged", "-", "+", "COUNT", str(RANGE_COUNT)
             )
             measured["range"].append((mine, theirs))
     ours.stop()
@@ -151,10 +151,10 @@ def memory_and_restart(entries: int) -> dict[str, tuple[float, float]]:
     ours = Weir()
     ours.start()
     before = ours.resident_bytes()
-    for start in range(0, entries, batch):
+    for start in range(0, entries, BATCH):
         lines = b"\n".join(
             b'{"sensor-id":"%b","temperature":"%b"}' % (a.encode(), b.encode())
-            for a, b in rows[start : start + batch]
+            for a, b in rows[start : start + BATCH]
         )
         ours.call("POST", "/v1/streams/s/entries", lines, "application/x-ndjson")
     time.sleep(3)
@@ -162,7 +162,7 @@ def memory_and_restart(entries: int) -> dict[str, tuple[float, float]]:
     shown = json.loads(ours.call("POST", "/v1/commands", b'["XLEN","s"]'))["result"]
     assert shown == entries, "all are stored"
     ours.call("POST", "/v1/streams/s/groups", b'{"name":"g","start":"0"}')
-    for _ in range(pending // 10_000):
+    for _ in range(PENDING // 10_000):
         ours.call("POST", "/v1/streams/s/groups/g/consumers/c/read", b'{"count":10000}')
     ours.stop()
     restart = ours.start()
@@ -175,14 +175,14 @@ def memory_and_restart(entries: int) -> dict[str, tuple[float, float]]:
 def _redis_memory_and_restart(rows: list[tuple[str, str]]) -> tuple[float, float]:
     with redis_server("--appendonly", "yes") as (port, data):
         client = redis.Redis(port=port)
-        for start in range(0, len(rows), batch):
+        for start in range(0, len(rows), BATCH):
             pipeline = client.pipeline(transaction=False)
-            for sensor, temperature in rows[start : start + batch]:
+            for sensor, temperature in rows[start : start + BATCH]:
                 pipeline.xadd("s", {"sensor-id": sensor, "temperature": temperature})
             pipeline.execute()
         used = (client.memory_usage("s", samples=0) or 0) / len(rows)
         client.xgroup_create("s", "g", "0")
-        for _ in range(pending // 1000):
+        for _ in range(PENDING // 1000):
             client.xreadgroup("g", "c", {"s": ">"}, count=1000)
         kept = Path(tempfile.mkdtemp(prefix="weir-bench-redis-"))
         time.sleep(2)

@@ -151,8 +151,8 @@ def scan(read: Read, size: int, *, sequence: int = 0, previous: int = 0) -> Iter
     with the file yields no `Damage`. Memory is bounded by one step or one frame, and never above the file.
     """
     salt = file_salt(read)
-    chunk, at = b"", 0  # a part of the file, and where in it the next frame begins
-    offset = 0  # the same place, counted from the start of the file
+    # A part of the file, and where the next frame begins: in that part, and in the file.
+    chunk, at, offset = b"", 0, 0
     while offset < size:
         if at + HEADER_BYTES > len(chunk):
             chunk, at = read(offset, min(CHUNK_BYTES, size - offset)), 0
@@ -163,8 +163,8 @@ def scan(read: Read, size: int, *, sequence: int = 0, previous: int = 0) -> Iter
             HEADER.unpack_from(chunk, at)
         )
         if magic != MAGIC or crc32(chunk[at : at + HEAD.size], salt) != head_check:
-            header = chunk[at : at + HEADER_BYTES]
-            yield Damage(offset, _absence(header, "no frame's header is here, or it is damaged"))
+            absence = _absence(chunk[at : at + HEADER_BYTES], "no frame's header is here, or it is damaged")
+            yield Damage(offset, absence)
             return
         if version != VERSION or flags or not 0 < kind <= LAST_KIND:
             yield Damage(offset, f"a frame of a newer version ({version}, kind {kind})", newer=True)
@@ -175,8 +175,8 @@ def scan(read: Read, size: int, *, sequence: int = 0, previous: int = 0) -> Iter
             return
         if at + HEADER_BYTES + length > len(chunk):
             chunk, at = read(offset, min(max(HEADER_BYTES + length, CHUNK_BYTES), size - offset)), 0
-        start, at = at + HEADER_BYTES, at + HEADER_BYTES + length
-        payload = chunk[start:at]
+        at += HEADER_BYTES + length
+        payload = chunk[at - length : at]
         if crc32(payload, head_check) != checksum:
             yield Damage(offset, "the frame's checksum does not match")
             return

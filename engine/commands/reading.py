@@ -299,8 +299,8 @@ def _entries_read(stream: Stream, group: Group, new_ids: Sequence[int]) -> int |
 def _claim_idle(
     turn: Turn, name: str, key: Key, command: types.XReadGroup, min_idle_ms: int, room: Budget
 ) -> tuple[list[Delivered], bool]:
-    """Take over what is released or idle for long enough, in order of delivery; deleted entries are passed
-    over, or settled where they are many. And whether a limit ended it.
+    """Claim what is released or idle for long enough, in order of delivery. Skip deleted entries, or settle
+    them if they are many. Return the claimed entries, and whether a limit ended the search.
     """
     found: list[Delivered] = []
     dead: list[Dead] = []
@@ -333,11 +333,15 @@ def _claim_idle(
         turn.settle(name, command.group, gone)
         turn.count_ids(len(gone))
     if found:
-        counts = [one.delivery_count for one in found]
-        turn.emit(Own(name, command.group, command.consumer, [one.id for one in found], turn.now_ms, counts))
-        turn.mark_active(name, command.group, command.consumer)
-        turn.count_ids(len(found))
+        _take_over(turn, name, command, found)
     return found, more
+
+
+def _take_over(turn: Turn, name: str, command: types.XReadGroup, found: Sequence[Delivered]) -> None:
+    counts = [one.delivery_count for one in found]
+    turn.emit(Own(name, command.group, command.consumer, [one.id for one in found], turn.now_ms, counts))
+    turn.mark_active(name, command.group, command.consumer)
+    turn.count_ids(len(found))
 
 
 def _claimable(group: Group, command: types.XReadGroup) -> Iterator[tuple[int, Pending]]:

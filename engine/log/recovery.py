@@ -47,7 +47,7 @@ _OWN_TEMPORARY = re.compile(rf"(?:manifest|segment-\d+\.weir\.torn-\d+(?:\.\d+)?
 
 
 ProgressCallback = Callable[[int, int], None]  # (bytes done, bytes in all)
-_frames_a_tell = 4096
+_FRAMES_PER_REPORT = 4096
 
 
 def ignore_progress(_done_bytes: int, _total_bytes: int) -> None:
@@ -113,7 +113,7 @@ class _Survey:
             if file.stop is not None and frame.end == file.stop.length:
                 self.has_stop = frame.checksum == file.stop.checksum
             self._before_last, self.last = self.last, frame
-            if not frame.sequence % _frames_a_tell:
+            if not frame.sequence % _FRAMES_PER_REPORT:
                 on_progress(frame.end)
 
     @property

@@ -24,7 +24,7 @@ from app.transport.websocket_connection import SocketLimits, WebSocketConnection
 from app.websocket.frames import on_wire
 from engine import SystemClock
 
-_patience_s: Final = 20.0
+_PATIENCE_S: Final = 20.0
 _TEXT: Final = 0x80 | Opcode.TEXT
 _BINARY: Final = 0x80 | Opcode.BINARY
 
@@ -83,7 +83,7 @@ def echoing() -> Iterator[int]:
     """The port of a server in a thread of its own."""
     settings = Settings()
     served = config(settings, _Echo(Gateway(settings, SystemClock()), fast_path=False))
-    served.ws = type("Saying", (_Saying, guarded_socket(SocketLimits(_patience_s))), {})
+    served.ws = type("Saying", (_Saying, guarded_socket(SocketLimits(_PATIENCE_S))), {})
     server = _Server(served)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
@@ -92,5 +92,5 @@ def echoing() -> Iterator[int]:
             yield listener.getsockname()[1]
         finally:
             server.should_exit = True
-            thread.join(_patience_s)
+            thread.join(_PATIENCE_S)
             assert not thread.is_alive(), "it stops"

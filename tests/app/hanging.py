@@ -14,7 +14,7 @@ from tests.app.poisoned import poison
 from weir.cli.main import main
 
 SLOW = "slow"
-_abandon_s_max = 0.3
+_ABANDON_S_MAX = 0.3
 _sync = FileHandle.sync
 _hangs = threading.Event()
 
@@ -36,5 +36,5 @@ if __name__ == "__main__":
     _poisoned = Append.apply
     Append.apply = _slow  # type: ignore[assignment, method-assign]
     FileHandle.sync = _hanging  # type: ignore[assignment, method-assign]
-    lifespan.ABANDON_S_MAX = _abandon_s_max  # type: ignore[misc]
+    lifespan.ABANDON_S_MAX = _ABANDON_S_MAX  # type: ignore[misc]
     main()

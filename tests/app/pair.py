@@ -25,7 +25,7 @@ from engine.storage import Storage
 from engine.storage.memory import MemoryStorage
 
 HOST = b"Host: localhost\r\n"
-_patience_s = 20.0
+_PATIENCE_S = 20.0
 
 
 class OneMoment(SystemClock):
@@ -79,7 +79,7 @@ class Served:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._ready.wait(_patience_s), "it starts"
+        assert self._ready.wait(_PATIENCE_S), "it starts"
 
     def drain(self) -> None:
         """As a stop begins."""
@@ -99,7 +99,7 @@ class Served:
         for line in self._lines:
             line.close()
         self.leave()
-        self._thread.join(_patience_s)
+        self._thread.join(_PATIENCE_S)
         assert not self._thread.is_alive(), "it stops"
 
     def connect(self) -> "Line":
@@ -117,7 +117,7 @@ class Line:
     """A connection to one gateway."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=_patience_s)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=_PATIENCE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.address: tuple[str, int] = self._socket.getsockname()
         self._received = b""

@@ -29,9 +29,9 @@ from tests.engine.clocks import HandClock, let_threads_run, settle
 T = TypeVar("T")
 Json = dict[str, Any]
 
-_patience_s: Final = 20.0
+_PATIENCE_S: Final = 20.0
 # Little, so that a test fills it: what a wire holds before nothing should join it.
-_full_bytes: Final = 400
+_FULL_BYTES: Final = 400
 _SEQUENCE_MAX: Final = (1 << ids.SEQUENCE_BITS) - 1
 HELLO: Final = HelloFrame(
     version=1,
@@ -66,7 +66,7 @@ class Wire:
 
     @property
     def full(self) -> bool:
-        return self.closed is not None or sum(map(len, self._waiting)) > _full_bytes
+        return self.closed is not None or sum(map(len, self._waiting)) > _FULL_BYTES
 
     @property
     def sent_bytes(self) -> int:
@@ -175,7 +175,7 @@ class House:
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Let things happen until it holds; the disk is a thread, which has a time of its own."""
-        deadline = time.monotonic() + _patience_s
+        deadline = time.monotonic() + _PATIENCE_S
         self.settle()
         while not holds():
             assert time.monotonic() < deadline, "it never held"

@@ -16,7 +16,7 @@ from websockets.sync.client import ClientConnection, connect
 from tests.server import Server
 
 Json = dict[str, Any]
-answer_s_max = 15.0
+ANSWER_S_MAX = 15.0
 
 
 class Client:
@@ -30,7 +30,7 @@ class Client:
         """Send a frame."""
         self.connection.send(json.dumps({"op": op, **members}))
 
-    def next(self, timeout_s: float = answer_s_max) -> Json:
+    def next(self, timeout_s: float = ANSWER_S_MAX) -> Json:
         """The next frame that is no heartbeat."""
         while True:
             frame: Json = json.loads(self.connection.recv(timeout_s))
@@ -74,7 +74,7 @@ class Raw:
         self.socket = socket.socket()
         if receive_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        self.socket.settimeout(answer_s_max)
+        self.socket.settimeout(ANSWER_S_MAX)
         self.socket.connect(("127.0.0.1", port))
         self._file = self.socket.makefile("rb")
 

@@ -246,12 +246,12 @@ async def test_a_page_ends_before_what_a_trim_took(
 
 
 names = st.text(max_size=5)
-values = st.text(max_size=8) | st.binary(max_size=8)
+VALUES = st.text(max_size=8) | st.binary(max_size=8)
 
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.lists(st.lists(st.tuples(names, values), min_size=1, max_size=4), min_size=1, max_size=8),
+    st.lists(st.lists(st.tuples(names, VALUES), min_size=1, max_size=4), min_size=1, max_size=8),
     st.integers(1, 4),
     st.none() | st.lists(names, min_size=1, max_size=3),
 )

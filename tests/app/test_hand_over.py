@@ -14,7 +14,7 @@ from tests.engine.conversation import SlowDisk
 from tests.server import Server
 
 GROUP = "/v1/streams/s/groups/g"
-_tries = 30
+_TRIES = 30
 # Long enough for a read to be blocked, which nothing tells a client.
 _BLOCKED_S = 0.01
 
@@ -40,7 +40,7 @@ def test_what_comes_just_after_a_reader_has_left_is_the_next_ones(
     with httpx.Client(base_url=server.url) as http:
         http.post("/v1/commands", json=["FLUSHALL"])
         http.put(GROUP, json={"start": "0"})
-        for number in range(_tries):
+        for number in range(_TRIES):
             leave_while_waiting(server.port, path, body)
             time.sleep(number % 4 / 2_000)
             assert http.post("/v1/streams/s/entries", json={"fields": {"n": number}}).status_code == 201

@@ -16,8 +16,8 @@ from tests.server import Server
 ENTRIES = "/v1/streams/s/entries"
 GROUP = "/v1/streams/s/groups/g"
 # An answer that no socket's buffers hold.
-_entry_bytes = 100_000
-_entries = 120
+_ENTRY_BYTES = 100_000
+_ENTRIES = 120
 IMPATIENT = ("--set", "stall_s_max=1", "--set", "log_requests=none")
 PATHS = {
     "page": f"GET {ENTRIES}?count=1000",
@@ -32,10 +32,10 @@ ACCEPT = {"export": "application/x-ndjson", "tail": "text/event-stream", "consum
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(tmp_path_factory.mktemp("leaving") / "data", "--fsync", "no", *IMPATIENT) as server:
         with httpx.Client(base_url=server.url) as http:
-            row = json.dumps({"a": "x" * _entry_bytes}).encode() + b"\n"
+            row = json.dumps({"a": "x" * _ENTRY_BYTES}).encode() + b"\n"
             for _ in range(3):
                 ndjson = {"content-type": "application/x-ndjson"}
-                http.post(ENTRIES, content=row * (_entries // 3), headers=ndjson).raise_for_status()
+                http.post(ENTRIES, content=row * (_ENTRIES // 3), headers=ndjson).raise_for_status()
             http.put(GROUP, json={"start": "0"}).raise_for_status()
         yield server
 

@@ -26,7 +26,7 @@ from tests.server import Server
 
 JSON: Final = {"content-type": "application/json"}
 GROUP: Final = "/v1/streams/s/groups/g"
-back_s_max: Final = 20.0
+BACK_S_MAX: Final = 20.0
 EVENTS: Final = {"accept": "text/event-stream"}
 
 
@@ -74,7 +74,7 @@ def closed_with(socket: ClientConnection) -> tuple[int | None, str]:
 def until_ready(server: Server) -> list[str]:
     """Wait; what it said of itself meanwhile."""
     said: list[str] = []
-    deadline = time.monotonic() + back_s_max
+    deadline = time.monotonic() + BACK_S_MAX
     while time.monotonic() < deadline:
         status, told = call(server, "GET", "/healthz/ready")
         if status == 200:
@@ -105,7 +105,7 @@ def readers(server: Server) -> Iterator[dict[str, Future[Any]]]:
             "poll": pool.submit(call, server, "GET", "/v1/streams/s/entries?after=$&wait=30000"),
             "group": pool.submit(call, server, "POST", f"{GROUP}/consumers/p/read", {"wait": 30000}),
         }
-        deadline = time.monotonic() + back_s_max
+        deadline = time.monotonic() + BACK_S_MAX
         while time.monotonic() < deadline:
             if call(server, "GET", "/v1/status")[1]["connections"]["following"] >= 4:
                 break

@@ -21,8 +21,8 @@ ENTRIES = "/v1/streams/s/entries"
 GROUP = "/v1/streams/s/groups/g"
 ROUNDS = 3
 LARGE = "x" * 60_000
-gone_s_max = 15.0
-found_s_max = 20.0
+GONE_S_MAX = 15.0
+FOUND_S_MAX = 20.0
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def connect(server: Server, path: str, *, receive_bytes: int | None = None) -> s
     client = socket.socket()
     if receive_bytes is not None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-    client.settimeout(gone_s_max + 5)
+    client.settimeout(GONE_S_MAX + 5)
     client.connect(("127.0.0.1", server.port))
     headers = f"Host: 127.0.0.1:{server.port}\r\nAccept: text/event-stream\r\n"
     client.sendall(f"GET {path} HTTP/1.1\r\n{headers}\r\n".encode())
@@ -52,7 +52,7 @@ def rest_of(client: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
-def until(holds: Callable[[], Any], what: str, s_max: float = found_s_max) -> None:
+def until(holds: Callable[[], Any], what: str, s_max: float = FOUND_S_MAX) -> None:
     deadline = time.monotonic() + s_max
     while not holds():
         assert time.monotonic() < deadline, what
@@ -183,7 +183,7 @@ def test_readers_that_stall_are_cut_and_cost_little(server: Server) -> None:
         began = time.monotonic()
         with connect(server, "/v1/streams/s/tail") as live:
             parser, events, most = Parser(), 0, before
-            while time.monotonic() - began < gone_s_max:
+            while time.monotonic() - began < GONE_S_MAX:
                 http.post(ENTRIES, json={"fields": {"a": "1"}}).raise_for_status()
                 sent = time.monotonic()
                 events += sum(1 for event in parser.feed(live.recv(65_536)) if event.name == "entry")

@@ -42,13 +42,13 @@ UPGRADE: Final = (
     b"GET /v1/ws HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
-_patience_s: Final = 10.0
-_small_bytes: Final = 64 << 10
+_PATIENCE_S: Final = 10.0
+_SMALL_BYTES: Final = 64 << 10
 
 
 async def until(holds: Callable[[], bool]) -> None:
     """Let things happen until this holds; compressing is a thread, which has a time of its own."""
-    deadline = time.monotonic() + _patience_s
+    deadline = time.monotonic() + _PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline, "it never held"
         await settle()
@@ -114,7 +114,7 @@ class World:
     async def connect(self) -> Line:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             client = socket.socket()
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _small_bytes)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BYTES)
             client.connect(listener.getsockname())
             accepted, _ = listener.accept()
         client.setblocking(False)  # noqa: FBT003 - the standard library's

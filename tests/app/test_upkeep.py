@@ -17,7 +17,7 @@ from app.settings import Settings
 from engine import Clock, Engine, SystemClock
 from tests.server import Server
 
-ended_s_max = 30.0
+ENDED_S_MAX = 30.0
 PATH = "/v1/admin/backup"
 
 
@@ -34,7 +34,7 @@ def ask(url: str, body: object | None = None) -> tuple[int, Any]:
 
 def ended(url: str) -> Any:
     """The state of what was begun, once it is not under way any more."""
-    deadline = time.monotonic() + ended_s_max
+    deadline = time.monotonic() + ENDED_S_MAX
     while time.monotonic() < deadline:
         _, state = ask(url)
         if state["state"] != "running":
@@ -127,7 +127,7 @@ class _HeldInThreads(SystemClock):
 
     def wall_ms(self) -> int:
         if threading.current_thread() is not self._own:
-            assert self.gate.wait(ended_s_max), "somebody lets it go"
+            assert self.gate.wait(ENDED_S_MAX), "somebody lets it go"
         return super().wall_ms()
 
 
@@ -142,7 +142,7 @@ async def test_there_is_one_backup_at_a_time() -> None:
         clock.gate.set()
     for thread in threading.enumerate():
         if thread.name == "weir-backup":
-            await asyncio.to_thread(thread.join, ended_s_max)
+            await asyncio.to_thread(thread.join, ENDED_S_MAX)
     assert (second.status_code, second.json()["code"]) == (409, "busy")
     assert "backup a is under way" in second.json()["detail"]
     assert meanwhile == first.json()

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-command_s_max: Final = 60
+COMMAND_S_MAX: Final = 60
 WEIR: Final = (sys.executable, "-m", "weir")
 TRANSACTION_COMMANDS_MAX: Final = 300
 ROOT: Final = Path(__file__).parent.parent.parent
@@ -55,7 +55,7 @@ def weir(url: str, *words: str, given: bytes = b"", also: Mapping[str, str] | No
         [*WEIR, *words],
         input=given,
         capture_output=True,
-        timeout=command_s_max,
+        timeout=COMMAND_S_MAX,
         env={**environment(url), **(also or {})},
         check=False,
     )
@@ -83,7 +83,7 @@ def on_a_terminal(url: str, *words: str) -> tuple[bytes, bytes]:
     except OSError:
         pass  # how a terminal ends
     os.close(primary)
-    out, _ = process.communicate(timeout=command_s_max)
+    out, _ = process.communicate(timeout=COMMAND_S_MAX)
     return out, shown
 
 

@@ -22,7 +22,7 @@ from tests.cli.other_redis import other_redis
 from tests.redis_server import RedisServer
 from tests.server import Server, free_port
 
-wait_s_max: Final = 60.0
+WAIT_S_MAX: Final = 60.0
 _MARK: Final = b"weir:import"
 # What a copy cannot have (when a consumer was last seen), and what Redis 7.0 counts by older rules.
 _APART: Final = (
@@ -178,7 +178,7 @@ def following(url: str, origin: str, *words: str) -> Iterator[subprocess.Popen[s
         assert "caught up" in line, line
         yield process
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=wait_s_max)
+        _, err = process.communicate(timeout=WAIT_S_MAX)
         assert process.returncode == 0, err
     finally:
         process.kill()
@@ -187,7 +187,7 @@ def following(url: str, origin: str, *words: str) -> Iterator[subprocess.Popen[s
 
 def until(condition: Any) -> None:
     """Wait until it holds."""
-    deadline = time.monotonic() + wait_s_max
+    deadline = time.monotonic() + WAIT_S_MAX
     while not condition():
         assert time.monotonic() < deadline, "it never came to hold"
         time.sleep(0.01)
@@ -271,7 +271,7 @@ def test_an_import_outlives_its_gateway(origin: RedisServer, stream: str, tmp_pa
         until(lambda: asked(server.url, "XLEN", stream) > 1_000)
         server.kill()
         server.start()
-        _, err = process.communicate(timeout=wait_s_max)
+        _, err = process.communicate(timeout=WAIT_S_MAX)
         assert process.returncode == 0, err
         assert_same(origin, server.url, stream)
 
@@ -541,7 +541,7 @@ def test_the_client_of_redis_is_asked_for(url: str) -> None:
         env=environment(url) | {"PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
-        timeout=wait_s_max,
+        timeout=WAIT_S_MAX,
         check=False,
     )
     assert (done.returncode, "pip install 'redis>=8.1'" in done.stderr) == (1, True), done.stderr

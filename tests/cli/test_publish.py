@@ -16,11 +16,11 @@ from tests.cli.command import WEIR, begun, environment, on_a_terminal, redis, va
 from tests.cli.link import BAD_GATEWAY, BUSY, LOSE, PASS, STARTING, link
 from tests.server import Server
 
-entries: Final = 20_000
-wait_s_max: Final = 30.0
+ENTRIES: Final = 20_000
+WAIT_S_MAX: Final = 30.0
 
 
-def numbered(path: Path, count: int = entries) -> Path:
+def numbered(path: Path, count: int = ENTRIES) -> Path:
     """A file of NDJSON with `n` from 0."""
     path.write_text("".join(f'{{"n":{number}}}\n' for number in range(count)))
     return path
@@ -28,7 +28,7 @@ def numbered(path: Path, count: int = entries) -> Path:
 
 def length_beyond(url: str, stream: str, least: int) -> int:
     """Wait until a stream has more than so many entries; its length then."""
-    deadline = time.monotonic() + wait_s_max
+    deadline = time.monotonic() + WAIT_S_MAX
     while time.monotonic() < deadline:
         if (length := int(redis(url, "XLEN", stream))) > least:
             return length
@@ -159,14 +159,14 @@ def test_a_pipe_is_sent_as_it_comes(url: str, stream: str) -> None:
         process.stdin.write(f"line {number}\n")
         process.stdin.flush()
         assert length_beyond(url, stream, number) == number + 1
-    out, err = process.communicate(timeout=wait_s_max)
+    out, err = process.communicate(timeout=WAIT_S_MAX)
     assert out.startswith("stored 3 entries"), err
 
 
 @pytest.mark.parametrize("batch", [1, 37, 1_000])
 def test_a_publish_killed_half_way_goes_on(url: str, stream: str, tmp_path: Path, batch: int) -> None:
     """After kill -9, twice, the same command stores the rest: nothing twice, nothing lost, all in order."""
-    count = 2_000 if batch == 1 else entries
+    count = 2_000 if batch == 1 else ENTRIES
     words = ("publish", stream, str(numbered(tmp_path / "rows.ndjson", count)), "--batch", str(batch))
     least = 0
     for _ in range(2):
@@ -190,12 +190,12 @@ def test_ctrl_c_says_what_is_stored_and_how_to_go_on(url: str, stream: str, tmp_
     process = begun(url, *words)
     length_beyond(url, stream, 0)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=wait_s_max)
+    _, err = process.communicate(timeout=WAIT_S_MAX)
     assert process.returncode == 1
     assert err.count("\n") == 1, err
     assert "to go on: the same again" in err
     assert weir(url, *words).code == 0
-    assert redis(url, "XLEN", stream) == entries
+    assert redis(url, "XLEN", stream) == ENTRIES
 
 
 def test_a_publish_outlives_its_server(tmp_path: Path) -> None:
@@ -206,9 +206,9 @@ def test_a_publish_outlives_its_server(tmp_path: Path) -> None:
         length_beyond(server.url, "s", 0)
         server.kill()
         server.start()
-        _, err = process.communicate(timeout=wait_s_max)
+        _, err = process.communicate(timeout=WAIT_S_MAX)
         assert process.returncode == 0, err
-        assert values(server.url, "s", "n") == [str(number) for number in range(entries)]
+        assert values(server.url, "s", "n") == [str(number) for number in range(ENTRIES)]
 
 
 def test_a_lost_answer_is_asked_for_again_under_the_same_key(server: Server, stream: str) -> None:
@@ -288,5 +288,5 @@ def test_progress_is_for_terminals(url: str, stream: str, tmp_path: Path) -> Non
     """On a terminal standard error shows how far it is; the outcome on standard output is the same."""
     file = numbered(tmp_path / "rows.ndjson")
     out, shown = on_a_terminal(url, "publish", stream, str(file), "--json")
-    assert json.loads(out)["stored"] == entries
+    assert json.loads(out)["stored"] == ENTRIES
     assert b"entries" in shown

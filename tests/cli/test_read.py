@@ -9,12 +9,12 @@ import pytest
 
 from tests.cli.command import call, redis, weir
 
-beyond_a_page: Final = 2_345
+BEYOND_A_PAGE: Final = 2_345
 
 
 def test_a_range_is_read_across_pages(url: str, stream: str) -> None:
     """--all and a large --count give everything in order, whatever one answer holds; --count is exact."""
-    entries = [{"id": f"{number}-0", "fields": {"n": str(number)}} for number in range(1, beyond_a_page + 1)]
+    entries = [{"id": f"{number}-0", "fields": {"n": str(number)}} for number in range(1, BEYOND_A_PAGE + 1)]
     redis(url, "XGROUP", "CREATE", stream, "g", "0", "MKSTREAM")
     call(
         url, f"/v1/streams/{stream.replace(' ', '%20').replace('ü', '%C3%BC')}/entries", {"entries": entries}

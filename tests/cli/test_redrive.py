@@ -10,7 +10,7 @@ from tests.cli.command import call, multi, redis, values, weir
 from tests.cli.link import BUSY, LOSE, PASS, link
 from tests.server import Server
 from weir import Client
-from weir.cli.redrive import Calls
+from weir.cli.redrive import RedriveCalls
 
 
 def dead_letter(url: str, stream: str, count: int, reason: str = "bad") -> list[str]:
@@ -111,7 +111,7 @@ def test_what_dies_again_meanwhile_is_not_sent_back_again(server: Server, stream
     letters = dead_letter(server.url, stream, 150)
     sent: list[str] = []
     with Client(server.url) as client:
-        for answer in Calls(client, stream, "g", dry_run=False).filtered({}, None):
+        for answer in RedriveCalls(client, stream, "g", dry_run=False).redrive_matching({}, None):
             sent += [row["dead_letter_id"] for row in answer["entries"]]
             redis(server.url, "XREADGROUP", "GROUP", "g", "c", "STREAMS", stream, ">")
             call_group(

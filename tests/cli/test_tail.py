@@ -19,7 +19,7 @@ from tests.cli.command import begun, call, redis, weir
 from tests.cli.link import LOSE, PASS, link
 from tests.server import Server
 
-end_s_max: Final = 30.0
+END_S_MAX: Final = 30.0
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def line(process: "subprocess.Popen[str]") -> str:
 def interrupted(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     """Ctrl-C: exit code, and what was left to print."""
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=end_s_max)
+    out, err = process.communicate(timeout=END_S_MAX)
     return process.returncode, out, err
 
 
@@ -53,7 +53,7 @@ def add(url: str, stream: str, *numbers: int) -> None:
 
 def all_acknowledged(url: str, stream: str) -> None:
     """Wait until the group has nothing pending: acknowledging follows printing."""
-    deadline = time.monotonic() + end_s_max
+    deadline = time.monotonic() + END_S_MAX
     while redis(url, "XPENDING", stream, "g")[0]:
         assert time.monotonic() < deadline, "what was printed is acknowledged"
         time.sleep(0.02)
@@ -164,7 +164,7 @@ def test_what_could_not_be_printed_is_not_acknowledged(url: str, stream: str) ->
         assert process.stdout is not None
         process.stdout.close()
         add(url, stream, 2)
-        assert process.wait(end_s_max) == 0
+        assert process.wait(END_S_MAX) == 0
     assert redis(url, "XPENDING", stream, "g")[:2] == [1, "2-0"]
     with tailing(url, *words) as process:
         assert line(process).startswith("2-0 n=2")
@@ -177,12 +177,12 @@ def test_now_is_the_moment_when_it_began(server: Server, stream: str) -> None:
         link(server.port, LOSE, PASS, LOSE) as flaky,
         tailing(flaky.url, stream, "--after", "$") as process,
     ):
-        deadline = time.monotonic() + end_s_max / 2
+        deadline = time.monotonic() + END_S_MAX / 2
         while len(flaky.seen) < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
         add(server.url, stream, 1)
         assert process.stdout is not None
-        assert select.select([process.stdout], [], [], end_s_max)[0], "it is shown"
+        assert select.select([process.stdout], [], [], END_S_MAX)[0], "it is shown"
         assert line(process) == "1-0 n=1"
 
 
@@ -208,7 +208,7 @@ def test_a_reader_that_has_seen_enough_ends_it(url: str, stream: str) -> None:
         line(process)
         process.stdout.close()
         add(url, stream, 2)
-        assert process.wait(end_s_max) == 0
+        assert process.wait(END_S_MAX) == 0
         assert process.stderr.read() == ""
 
 

@@ -33,8 +33,8 @@ _BY_BROWSER = re.compile(
     r"net::ERR_|the server responded with a status of|closed before|Unexpected response code"
 )
 # Generous, because a machine may run four test processes on two cores.
-wait_ms_max = 20_000.0
-expect.set_options(timeout=wait_ms_max)
+WAIT_MS_MAX = 20_000.0
+expect.set_options(timeout=WAIT_MS_MAX)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def wrong() -> list[str]:
 async def page(browser: Browser, wrong: list[str]) -> AsyncIterator[Page]:
     """A page in a context of its own. Logged errors, dialogs and requests to other hosts are failures."""
     context = await browser.new_context(viewport={"width": 1360, "height": 820}, color_scheme="light")
-    context.set_default_timeout(wait_ms_max)
+    context.set_default_timeout(WAIT_MS_MAX)
     opened = await context.new_page()
     opened.on("console", lambda line: wrong.append(line.text) if line.type in ("error", "warning") else None)
     opened.on("pageerror", lambda error: wrong.append(str(error)))

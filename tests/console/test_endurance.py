@@ -19,9 +19,9 @@ from tests.server import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-per_second = 2_000
-seconds = 5
-heap_growth_bytes_max = 16 << 20
+PER_SECOND = 2_000
+SECONDS = 5
+HEAP_GROWTH_BYTES_MAX = 16 << 20
 HEAP = "() => { gc(); return performance.memory.usedJSHeapSize }"
 NODES = "() => document.querySelectorAll('*').length"
 
@@ -38,11 +38,11 @@ async def test_it_keeps_up_with_two_thousand_entries_a_second(page: Page, gatewa
     await expect(page.locator(".status")).to_contain_text("10,000 rows loaded")
     await expect(page.locator(".plot canvas")).to_have_count(3)
     heap, nodes = await page.evaluate(HEAP), await page.evaluate(NODES)
-    sent = await _publish(gateway, sent, seconds)
+    sent = await _publish(gateway, sent, SECONDS)
     await expect(rows(page, f"last {sent - 1}.")).to_be_visible(timeout=1_000)
     await expect(page.locator(".status")).to_contain_text(f"{sent:,} received")
     assert await page.evaluate(NODES) <= nodes + 5
-    assert await page.evaluate(HEAP) - heap < heap_growth_bytes_max
+    assert await page.evaluate(HEAP) - heap < HEAP_GROWTH_BYTES_MAX
 
 
 def _entry(number: int) -> dict[str, str]:
@@ -52,12 +52,12 @@ def _entry(number: int) -> dict[str, str]:
 async def _publish(gateway: Gateway, first: int, seconds: int) -> int:
     """Publish at an even pace; returns the number after the last."""
     loop = asyncio.get_running_loop()
-    began, batch = loop.time(), per_second // 20
+    began, batch = loop.time(), PER_SECOND // 20
     for place in range(seconds * 20):
         start = first + place * batch
         await gateway.publish("fast", *map(_entry, range(start, start + batch)))
         await asyncio.sleep(max(0.0, began + (place + 1) / 20 - loop.time()))
-    return first + seconds * per_second
+    return first + seconds * PER_SECOND
 
 
 @pytest_asyncio.fixture(loop_scope="module")

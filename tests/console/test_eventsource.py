@@ -16,10 +16,10 @@ from tests.server import Server
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SLOW = str(Path(__file__).parents[1] / "slow_start.py")
-loading_s = 5
+LOADING_S = 5
 EVENTSOURCE_CLOSED = 2
 # The gateway ends a response every few seconds; the browser waits one to five before the next.
-back_ms_max = 30_000
+BACK_MS_MAX = 30_000
 FOLLOW = """
 () => {
   const source = new EventSource("/v1/streams/s/tail?after=0");
@@ -47,13 +47,13 @@ async def test_an_eventsource_outlives_a_kill_and_a_long_start(browser: Browser,
         await page.evaluate(FOLLOW)
         await page.wait_for_function("seen.entries.length === 1")
         slow.kill()
-        slow.wrapper = (sys.executable, SLOW, str(loading_s))
+        slow.wrapper = (sys.executable, SLOW, str(LOADING_S))
         slow.launch()
-        await page.wait_for_function("seen.ends.includes('starting')", timeout=back_ms_max)
+        await page.wait_for_function("seen.ends.includes('starting')", timeout=BACK_MS_MAX)
         assert (await http.get("/healthz/ready")).status_code == 503
         slow.wait_until_ready()
         await http.post("/v1/streams/s/entries", json={"id": "5-1", "fields": {"n": "after"}})
-        await page.wait_for_function("seen.entries.length === 2", timeout=back_ms_max)
+        await page.wait_for_function("seen.entries.length === 2", timeout=BACK_MS_MAX)
         assert await page.evaluate("seen.entries") == ["5-0", "5-1"]
         assert EVENTSOURCE_CLOSED not in await page.evaluate("seen.states")
         await page.context.close()

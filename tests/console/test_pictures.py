@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 DOCS = Path(__file__).parents[2] / "docs"
 NAMES = ("console-live", "console-dark", "console-groups", "console-overview")
 WIDTH, HEIGHT = 1280, 760
-picture_bytes_max = 200_000
+PICTURE_BYTES_MAX = 200_000
 
 
 async def test_the_pictures_match_the_document(page: Page, gateway: Gateway, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ async def test_the_pictures_match_the_document(page: Page, gateway: Gateway, tmp
     for name in NAMES:
         made, shown = ((place / f"{name}.png").read_bytes() for place in (folder, DOCS / "images"))
         assert made[:24] == shown[:24], "another size"
-        assert len(shown) < picture_bytes_max
+        assert len(shown) < PICTURE_BYTES_MAX
         assert re.search(rf"!\[[^\]]+\]\(images/{name}\.png\)", document)
 
 

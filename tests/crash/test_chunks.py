@@ -14,11 +14,11 @@ import pytest
 from tests.crash.test_kill import REWRITING
 from tests.server import Server
 
-kills: Final = 3
-producers: Final = 3
-entries_a_chunk: Final = 5
-chunks_an_epoch: Final = 20
-client_s_max: Final = 60.0
+KILLS: Final = 3
+PRODUCERS: Final = 3
+ENTRIES_A_CHUNK: Final = 5
+CHUNKS_AN_EPOCH: Final = 20
+CLIENT_S_MAX: Final = 60.0
 
 
 class Producer:
@@ -42,12 +42,12 @@ class Producer:
             self.duplicates += answer.pop("duplicate")
             self.answers[epoch, number] = answer
             number += 1
-            if number == chunks_an_epoch:
+            if number == CHUNKS_AN_EPOCH:
                 epoch, number = epoch + 1, 0
 
     def attempt(self, epoch: int, number: int) -> Any:
         """The answer, None where there was none."""
-        rows = [{"fields": {"n": f"{self.name}.{epoch}.{number}.{row}"}} for row in range(entries_a_chunk)]
+        rows = [{"fields": {"n": f"{self.name}.{epoch}.{number}.{row}"}} for row in range(ENTRIES_A_CHUNK)]
         body = json.dumps({"streams": {"one": rows, "other": rows[:1]}})
         headers = {
             "content-type": "application/json",
@@ -89,11 +89,11 @@ def values(port: int, stream: str) -> dict[str, str]:
 def test_chunks_are_stored_once_through_kills(fsync: str, options: tuple[str, ...], tmp_path: Path) -> None:
     """Every chunk is whole, is there once, and was answered with the IDs that its entries have."""
     with Server(tmp_path / "data", "--fsync", fsync, *options) as server:
-        clients = [Producer(f"p{number}", server.port) for number in range(producers)]
+        clients = [Producer(f"p{number}", server.port) for number in range(PRODUCERS)]
         for client in clients:
             client.thread.start()
         try:
-            for _ in range(kills):
+            for _ in range(KILLS):
                 time.sleep(random.uniform(0.2, 0.6))
                 server.kill()
                 server.start()
@@ -102,7 +102,7 @@ def test_chunks_are_stored_once_through_kills(fsync: str, options: tuple[str, ..
             for client in clients:
                 client.over.set()
             for client in clients:
-                client.thread.join(client_s_max)
+                client.thread.join(CLIENT_S_MAX)
         for client in clients:
             _check_memory(client)
         found, other = values(server.port, "one"), values(server.port, "other")
@@ -114,11 +114,11 @@ def test_chunks_are_stored_once_through_kills(fsync: str, options: tuple[str, ..
     wanted = 0
     for client in clients:
         for (epoch, number), answer in client.answers.items():
-            rows = [f"{client.name}.{epoch}.{number}.{row}" for row in range(entries_a_chunk)]
+            rows = [f"{client.name}.{epoch}.{number}.{row}" for row in range(ENTRIES_A_CHUNK)]
             first, last = answer["streams"]["one"]["first_id"], answer["streams"]["one"]["last_id"]
             assert (found[first], found[last]) == (rows[0], rows[-1]), "answered with its own IDs"
             assert other[answer["streams"]["other"]["first_id"]] == rows[0]
             wanted += len(rows)
     assert len(stored) >= wanted, "nothing lost"
-    assert len(stored) <= wanted + producers * entries_a_chunk, "at most the chunks under way are beside them"
-    assert len(stored) % entries_a_chunk == 0, "whole chunks"
+    assert len(stored) <= wanted + PRODUCERS * ENTRIES_A_CHUNK, "at most the chunks under way are beside them"
+    assert len(stored) % ENTRIES_A_CHUNK == 0, "whole chunks"

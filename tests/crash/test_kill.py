@@ -10,7 +10,7 @@ import pytest
 from tests.proof.clients import check, load, open_journal
 from tests.server import Server
 
-kills: Final = 4
+KILLS: Final = 4
 load_s_min, load_s_max = 0.15, 0.5
 # So that a rewrite is under way at nearly any time.
 REWRITING: Final = ("--set", "rewrite_bytes_min=65536", "--set", "rewrite_growth_percent=1")
@@ -32,7 +32,7 @@ def kill_under_load(server: Server, times: int) -> tuple[int, int]:
 def test_nothing_acknowledged_is_lost_to_kill_9(fsync: str, tmp_path: Path) -> None:
     """F1, F2: entries, deliveries and acknowledgements that were answered survive, in every fsync mode."""
     with Server(tmp_path / "data", "--fsync", fsync) as server:
-        stored, acknowledged = kill_under_load(server, kills)
+        stored, acknowledged = kill_under_load(server, KILLS)
         assert server.stop() == 0, "a clean stop"
     assert stored > 50, "there was a load"
     assert acknowledged, "there was work"
@@ -41,7 +41,7 @@ def test_nothing_acknowledged_is_lost_to_kill_9(fsync: str, tmp_path: Path) -> N
 def test_nothing_is_lost_when_killed_while_rewriting(tmp_path: Path) -> None:
     """F21, F22: the old files or the new ones, never a mixture."""
     with Server(tmp_path / "data", "--fsync", "everysec", *REWRITING) as server:
-        stored, _ = kill_under_load(server, kills)
+        stored, _ = kill_under_load(server, KILLS)
         assert list((tmp_path / "data").glob("base-*.weir")), "there was a rewrite"
         assert server.stop() == 0
     assert stored > 50
@@ -54,7 +54,7 @@ def test_a_crash_loop_at_the_start_loses_nothing(tmp_path: Path) -> None:
         with load(server.port, journal):
             time.sleep(load_s_max)
             server.kill()
-        for _ in range(2 * kills):
+        for _ in range(2 * KILLS):
             server.launch()
             time.sleep(random.uniform(0.2, 0.7))
             server.kill()

@@ -14,9 +14,9 @@ import pytest
 from tests.crash.test_kill import REWRITING
 from tests.server import Server
 
-letters: Final = 900
-kills: Final = 4
-count: Final = 7
+LETTERS: Final = 900
+KILLS: Final = 4
+COUNT: Final = 7
 GROUP: Final = "/v1/streams/s/groups/g"
 
 
@@ -43,12 +43,12 @@ def entries(port: int, stream: str) -> list[Any]:
 
 def dead_letter(port: int) -> None:
     """Entries with neighbouring IDs, all of them dead letters."""
-    rows = [{"id": f"5-{number}", "fields": {"n": str(number)}} for number in range(letters)]
+    rows = [{"id": f"5-{number}", "fields": {"n": str(number)}} for number in range(LETTERS)]
     call(port, "POST", "/v1/streams/s/entries", {"entries": rows})
     call(port, "PUT", GROUP, {"start": "0", "dead_letter": {"stream": "dead"}})
-    call(port, "POST", f"{GROUP}/consumers/c/read", {"count": letters})
+    call(port, "POST", f"{GROUP}/consumers/c/read", {"count": LETTERS})
     call(port, "POST", f"{GROUP}/dead-letter", {"ids": [row["id"] for row in rows]})
-    assert len(entries(port, "dead")) == letters
+    assert len(entries(port, "dead")) == LETTERS
 
 
 class Operator:
@@ -77,7 +77,7 @@ class Operator:
 
     def attempt(self, key: str) -> Any:
         path = f"{GROUP}/dead-letters/redrive"
-        return call(self.port, "POST", path, {"count": count}, **{"idempotency-key": key})
+        return call(self.port, "POST", path, {"count": COUNT}, **{"idempotency-key": key})
 
 
 @pytest.mark.parametrize(("fsync", "options"), [("always", ()), ("everysec", REWRITING)])
@@ -89,7 +89,7 @@ def test_redriven_once_through_kills(fsync: str, options: tuple[str, ...], tmp_p
         for operator in operators:
             operator.thread.start()
         try:
-            for _ in range(kills):
+            for _ in range(KILLS):
                 time.sleep(random.uniform(0.1, 0.4))
                 server.kill()
                 server.start()
@@ -104,14 +104,14 @@ def test_redriven_once_through_kills(fsync: str, options: tuple[str, ...], tmp_p
             assert operator.attempt(key)["entries"] == operator.answers[key], "remembered through the kills"
         dead, alive = entries(server.port, "dead"), entries(server.port, "s")
         assert server.stop() == 0
-    back = {one["id"]: one["fields"] for one in alive[letters:]}
+    back = {one["id"]: one["fields"] for one in alive[LETTERS:]}
     froms = [one["weir-redriven-from"] for one in back.values()]
     everything = froms + [one["fields"]["weir-id"] for one in dead]
-    assert sorted(everything) == sorted(f"5-{number}" for number in range(letters)), "each once"
+    assert sorted(everything) == sorted(f"5-{number}" for number in range(LETTERS)), "each once"
     answered = [row for operator in operators for rows in operator.answers.values() for row in rows]
-    assert len(answered) > 10 * count, "there was a load"
+    assert len(answered) > 10 * COUNT, "there was a load"
     gone = {row["dead_letter_id"] for row in answered}
     assert len(gone) == len(answered), "none was answered twice"
     assert not gone & {one["id"] for one in dead}
     assert {row["id"] for row in answered} <= back.keys()
-    assert len(back) <= len(answered) + 2 * count, "beside them at most the calls under way"
+    assert len(back) <= len(answered) + 2 * COUNT, "beside them at most the calls under way"

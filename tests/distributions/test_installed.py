@@ -15,7 +15,7 @@ import pytest
 from tests.distributions.conftest import Environment, run
 from tests.server import Server, free_port
 
-_stop_s_max: Final = 30
+_STOP_S_MAX: Final = 30
 _CLIENT: Final = """
 import sys
 import pyspark_weir, weir
@@ -78,7 +78,7 @@ def test_a_gateway_starts_from_a_user_s_folder(
             assert answer.status == 200
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=_stop_s_max)
+        process.communicate(timeout=_STOP_S_MAX)
     assert process.returncode == 0
     assert (users_folder / "weir-data").is_dir()
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 _BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LONG_NUMBER = re.compile(r"\d{5,}")
-_command_s_max = 60
+_COMMAND_S_MAX = 60
 
 
 class Step(NamedTuple):
@@ -76,4 +76,4 @@ class Session:
     def close(self) -> None:
         """End the shell."""
         self._bash.kill()
-        self._bash.communicate(timeout=_command_s_max)
+        self._bash.communicate(timeout=_COMMAND_S_MAX)

@@ -19,7 +19,7 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "bulk.md").read_text()
 # The last chunk of them is not full.
 LINES = [f"word {number}" for number in range(1_950)]
 KILLS = 2
-done_s_max = 60.0
+DONE_S_MAX = 60.0
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def place(tmp_path: Path) -> Path:
 def read(place: Path, server: Server) -> list[Any]:
     """What the reader prints."""
     program = start(place, "reader.py", server.url, "words*", "cursors.json")
-    assert program.wait(done_s_max) == 0, (place / "reader.py.log").read_text()
+    assert program.wait(DONE_S_MAX) == 0, (place / "reader.py.log").read_text()
     log = place / "reader.py.log"
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     log.unlink()
@@ -57,19 +57,19 @@ def test_each_line_is_written_and_read_once(server: Server, place: Path) -> None
         time.sleep(0.3)
         server.kill()
         server.start()
-    assert writer.wait(done_s_max) == 0, (place / "writer.py.log").read_text()
-    assert write(place, server, 1).wait(done_s_max) == 0
+    assert writer.wait(DONE_S_MAX) == 0, (place / "writer.py.log").read_text()
+    assert write(place, server, 1).wait(DONE_S_MAX) == 0
     first = read(place, server)
     assert [row["line"] for row in first] == LINES
     assert len({row["id"] for row in first}) == len(LINES)
     assert read(place, server) == []
     with (place / "words.txt").open("a") as words:
         words.write("one more\n")
-    assert write(place, server, 1).wait(done_s_max) == 1, "what would be lost is refused"
+    assert write(place, server, 1).wait(DONE_S_MAX) == 1, "what would be lost is refused"
     assert "HTTP Error 422" in (place / "writer.py.log").read_text()
     assert read(place, server) == []
     (place / "words.txt").write_text("".join(f"{line}\n" for line in LINES))
-    assert write(place, server, 2).wait(done_s_max) == 0
+    assert write(place, server, 2).wait(DONE_S_MAX) == 0
     again = read(place, server)
     assert [row["line"] for row in again] == LINES
     assert not {row["id"] for row in first} & {row["id"] for row in again}
@@ -115,7 +115,7 @@ def test_the_reader_stops_at_a_stream_that_was_made_anew_after_its_plan(server: 
         thread.start()
         url = f"http://127.0.0.1:{between.server_port}"
         program = start(place, "reader.py", url, "words", "cursors.json")
-        status = program.wait(done_s_max)
+        status = program.wait(DONE_S_MAX)
         between.shutdown()
         thread.join()
     assert (status, (place / "reader.py.log").read_text()) == (1, "words was made anew while it was read\n")

@@ -23,7 +23,7 @@ POISON = "poison"
 HOPELESS = "hopeless"
 STREAM = "/v1/streams/tasks"
 G = STREAM + "/groups/workers"
-over_s_max = 35.0
+OVER_S_MAX = 35.0
 
 # A task is done when it is noted. One kills whoever touches it, one cannot be done.
 TASKS = f"""
@@ -86,7 +86,7 @@ def test_no_task_is_lost(server: Server, tmp_path: Path) -> None:
     try:
         _torment(crew, server)
         for producer in producers:
-            assert producer.wait(over_s_max) == 0
+            assert producer.wait(OVER_S_MAX) == 0
         with httpx.Client(base_url=server.url) as http:
             _until_over(http, crew)
             dead = [one["fields"] for one in http.get("/v1/streams/tasks-dead/entries").json()["entries"]]
@@ -94,7 +94,7 @@ def test_no_task_is_lost(server: Server, tmp_path: Path) -> None:
             everything |= {"last"}
             (tmp_path / PRODUCERS[0]).write_text("\n".join([*_tasks(0), "last"]))
             again = start(tmp_path, "producer.py", server.url, "tasks", "100", PRODUCERS[0])
-            assert again.wait(over_s_max) == 0
+            assert again.wait(OVER_S_MAX) == 0
             _until_over(http, crew)
             told = http.get(STREAM).json()
             assert told["entries_added"] == len(everything)
@@ -150,7 +150,7 @@ def _torment(crew: Crew, server: Server) -> None:
 
 
 def _until_over(http: httpx.Client, crew: Crew) -> None:
-    deadline = time.monotonic() + over_s_max
+    deadline = time.monotonic() + OVER_S_MAX
     while True:
         crew.tend()
         told = http.get(G).json()

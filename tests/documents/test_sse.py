@@ -15,7 +15,7 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "sse.md").read_text()
 WORKERS = ("sse_worker.py", "sse_worker.mjs")
 ENTRIES = "/v1/streams/orders/entries"
 GROUP = "/v1/streams/orders/groups/billing"
-found_s_max = 30.0
+FOUND_S_MAX = 30.0
 
 # They note each order when it is done, and do not return while there is a file `hold`.
 TASKS = {
@@ -51,7 +51,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def _until(holds: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + found_s_max
+    deadline = time.monotonic() + FOUND_S_MAX
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)

@@ -22,7 +22,7 @@ PROGRAMS: Final = dict(
     re.findall(r"^```(?:python|js)\n(?:#|//) (\S+)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
 )
 MODULES: Final = ROOT / "tests" / "sdk" / "node_modules"
-done_s_max: Final = 20.0
+DONE_S_MAX: Final = 20.0
 
 # Notes each task when it is done; one cannot be done.
 TASKS: Final = {
@@ -80,7 +80,7 @@ def test_all_frames_are_told() -> None:
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + done_s_max
+    deadline = time.monotonic() + DONE_S_MAX
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)

@@ -13,7 +13,7 @@ from tests.server import Server
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "worker.md").read_text()
 G = "/v1/streams/orders/groups/billing"
-found_s_max = 20.0
+FOUND_S_MAX = 20.0
 
 # Notes each task when it is done, and does not return while there is a file `hold`.
 TASKS = """
@@ -38,7 +38,7 @@ def http(tmp_path: Path) -> Iterator[httpx.Client]:
 
 
 def _until(holds: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + found_s_max
+    deadline = time.monotonic() + FOUND_S_MAX
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)

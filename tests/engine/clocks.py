@@ -9,11 +9,11 @@ import time
 from typing import Final
 
 # What asyncio and a deadline added up in floating point may disagree about.
-_rounding_s: Final = 1e-6
+_ROUNDING_S: Final = 1e-6
 # Long enough for a thread to get hold of the interpreter, which a loop that only spins hardly lets go.
-_pause_s: Final = 0.000_2
+_PAUSE_S: Final = 0.000_2
 # Turns of the loop in which everything that is due has run, and what that has woken.
-_settling_turns: Final = 12
+_SETTLING_TURNS: Final = 12
 
 
 class HandClock:
@@ -35,7 +35,7 @@ class HandClock:
     def pass_ms(self, wall: int, monotonic: int | None = None) -> None:
         """Let time pass, on both clocks alike unless told; the wall clock may go back."""
         self._wall_ms += wall
-        self._monotonic += (wall if monotonic is None else monotonic) / 1000 + _rounding_s
+        self._monotonic += (wall if monotonic is None else monotonic) / 1000 + _ROUNDING_S
 
     def drive(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the loop's timers go by this clock."""
@@ -49,11 +49,11 @@ class HandClock:
 
 async def settle() -> None:
     """Let everything run that can run now."""
-    for _ in range(_settling_turns):
+    for _ in range(_SETTLING_TURNS):
         await asyncio.sleep(0)
 
 
 async def let_threads_run() -> None:
     """One turn of the loop, and time for other threads: that of the loop stands still, so it cannot sleep."""
-    time.sleep(_pause_s)  # noqa: ASYNC251 - nothing else on this loop has anything to do
+    time.sleep(_PAUSE_S)  # noqa: ASYNC251 - nothing else on this loop has anything to do
     await asyncio.sleep(0)

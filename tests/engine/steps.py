@@ -64,9 +64,9 @@ consumers = st.sampled_from([*CONSUMERS[:1] * 2, *CONSUMERS[1:]])
 refs = st.sampled_from(["KEEPREF", "DELREF", "ACKED"])
 # Neighbours, so that a bound that is off by one meets another entry; seldom an ID at the edge of all.
 near: Final = [(ms, sequence) for ms in range(1, 6) for sequence in range(3)]
-edges: Final = [(0, 1), (ID_MAX[0], ID_MAX[1] - 1), ID_MAX]
+EDGE_IDS: Final = [(0, 1), (ID_MAX[0], ID_MAX[1] - 1), ID_MAX]
 neighbours: st.SearchStrategy[Id] = st.sampled_from(near)
-numbers: st.SearchStrategy[Id] = st.sampled_from([*near * 3, *edges])
+numbers: st.SearchStrategy[Id] = st.sampled_from([*near * 3, *EDGE_IDS])
 id_lists = st.lists(numbers, min_size=1, max_size=4)
 few = st.none() | st.integers(0, 3)
 small = st.integers(0, 5)
@@ -141,7 +141,7 @@ def xadd(draw: st.DrawFn, *, newest: bool) -> Adding:
 
 def next_id(last: Id, *, neighbour: bool) -> Id:
     """An ID above the last one: the one beside it, for three times, or one of the next millisecond."""
-    if last >= edges[1]:
+    if last >= EDGE_IDS[1]:
         return ID_MAX
     return after(last) if neighbour and last[1] < 2 else (last[0] + 1, 0)
 

@@ -29,7 +29,7 @@ from tests.engine.log_cases import (
 )
 from tests.engine.test_log_inspection import rewritten, sealed
 
-rewrites_s_max = 30.0
+REWRITES_S_MAX = 30.0
 NOW_MS = 1_800_000_000_000
 
 
@@ -197,7 +197,7 @@ def test_a_backup_beside_rewrites_has_what_was_written_before_it(tmp_path: Path)
     writer = threading.Thread(target=write)
     writer.start()
     bases: set[bytes] = set()
-    deadline_s = time.monotonic() + rewrites_s_max
+    deadline_s = time.monotonic() + REWRITES_S_MAX
     try:
         while len(bases) < 8 and time.monotonic() < deadline_s:
             before = written[0]

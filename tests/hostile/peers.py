@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 HOST: Final = b"Host: localhost\r\n"
-patience_s: Final = 10.0
+PATIENCE_S: Final = 10.0
 
 
 class Answer(NamedTuple):
@@ -26,12 +26,12 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-def connected(port: int, seconds: float = patience_s) -> socket.socket:
+def connected(port: int, seconds: float = PATIENCE_S) -> socket.socket:
     """A connection; each of its waits is bounded."""
     return socket.create_connection(("127.0.0.1", port), timeout=seconds)
 
 
-def exchange(port: int, sent: bytes, seconds: float = patience_s) -> tuple[bytes, bool]:
+def exchange(port: int, sent: bytes, seconds: float = PATIENCE_S) -> tuple[bytes, bool]:
     """All that comes back until the gateway closes or says nothing for some time; whether it closed."""
     received = bytearray()
     with connected(port, seconds) as peer:
@@ -91,7 +91,7 @@ class Closed(NamedTuple):
     received: bytes
 
 
-def dripped(port: int, first: bytes, drop: bytes, pause_s: float, seconds: float = patience_s) -> Closed:
+def dripped(port: int, first: bytes, drop: bytes, pause_s: float, seconds: float = PATIENCE_S) -> Closed:
     """Send `drop` again and again until the gateway has had enough."""
     began = time.perf_counter()
     received = bytearray()

@@ -16,15 +16,15 @@ import pytest
 from tests.hostile.peers import HOST, ask, ask_json, connected, dripped, exchange, resident_bytes
 from tests.server import Server
 
-growth_bytes_max = 64 << 20
-flood_bytes = 100 << 20
-p99_s_max = 0.25
-floods = 3
-flood_s = 6.0
+GROWTH_BYTES_MAX = 64 << 20
+FLOOD_BYTES = 100 << 20
+P99_S_MAX = 0.25
+FLOODS = 3
+FLOOD_S = 6.0
 POST = b"POST /v1/streams/s/entries HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\n"
 
 
-def pushed(port: int, head: bytes, piece: bytes, most_bytes: int = flood_bytes) -> int:
+def pushed(port: int, head: bytes, piece: bytes, most_bytes: int = FLOOD_BYTES) -> int:
     """Send `head`, then `piece` until the gateway has had enough; the bytes that left."""
     sent = 0
     with connected(port, 3) as peer, contextlib.suppress(OSError):
@@ -41,7 +41,7 @@ def bounded(server: Server) -> Iterator[Server]:
     assert ask(server.port, "GET", b"/healthz/ready").status == 200
     before = resident_bytes(server.pid)
     yield server
-    assert resident_bytes(server.pid) - before < growth_bytes_max
+    assert resident_bytes(server.pid) - before < GROWTH_BYTES_MAX
     assert ask(server.port, "GET", b"/healthz/ready").status == 200
 
 
@@ -143,20 +143,20 @@ def test_slow_readers(big: Server, accept: bytes) -> None:
                 taken += len(piece)
         assert taken < 8 << 20, "what came was what had left before the reader stalled"
     # Pages stand in memory whole, once each: 8 MiB at most.
-    assert most < (growth_bytes_max if accept.endswith(b"ndjson") else 8 * (8 << 20) + growth_bytes_max)
+    assert most < (GROWTH_BYTES_MAX if accept.endswith(b"ndjson") else 8 * (8 << 20) + GROWTH_BYTES_MAX)
 
 
 def _under_attack(big: Server) -> list[float]:
     """How long each request of a client took while others attacked from another process."""
     attackers = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("attackers.py"), str(big.port), str(flood_s)]
+        [sys.executable, Path(__file__).with_name("attackers.py"), str(big.port), str(FLOOD_S)]
     )
     took: list[float] = []
     refused = 0
     try:
         time.sleep(0.5)
         with closing(http.client.HTTPConnection("127.0.0.1", big.port, timeout=10)) as client:
-            deadline = time.perf_counter() + flood_s - 1
+            deadline = time.perf_counter() + FLOOD_S - 1
             while time.perf_counter() < deadline:
                 began = time.perf_counter()
                 client.request(
@@ -170,7 +170,7 @@ def _under_attack(big: Server) -> list[float]:
                 refused += answer.status != 201
                 took.append(time.perf_counter() - began)
                 time.sleep(0.005)
-        assert attackers.wait(flood_s + 10) == 0
+        assert attackers.wait(FLOOD_S + 10) == 0
     finally:
         attackers.kill()
         attackers.wait()
@@ -183,9 +183,9 @@ def test_an_innocent_client_under_attack(big: Server) -> None:
     """T32, T19, T20. While others attack, a client's p99 stays below 250 ms, in one of three floods at least:
     the machine's other work is no attack of theirs.
     """
-    best = min((_under_attack(big) for _ in range(floods)), key=_p99)
+    best = min((_under_attack(big) for _ in range(FLOODS)), key=_p99)
     told = f"p50 {statistics.median(best):.3f} s, p99 {_p99(best):.3f} s, most {max(best):.3f} s"
-    assert _p99(best) <= p99_s_max, told
+    assert _p99(best) <= P99_S_MAX, told
 
 
 def _p99(took: list[float]) -> float:

@@ -11,11 +11,11 @@ from engine import Fsync
 from tests.proof.explorer import Explorer
 from tests.proof.lives import Living
 
-steps_per_life = 60
+STEPS_PER_LIFE = 60
 
 
 def power_cuts(
-    fsync: Fsync, seeds: Iterable[int], *, steps: int = steps_per_life, slow_s: float = 0.0
+    fsync: Fsync, seeds: Iterable[int], *, steps: int = STEPS_PER_LIFE, slow_s: float = 0.0
 ) -> Explorer:
     """Random histories, each with every disk that a crash may leave, before every operation."""
     explorer = Explorer()

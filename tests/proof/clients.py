@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-writers: Final = 4
-batch: Final = 5
+WRITERS: Final = 4
+BATCH: Final = 5
 STREAM: Final = "/v1/streams/journal"
-client_s_max: Final = 30.0
+CLIENT_S_MAX: Final = 30.0
 
 
 Call = Callable[..., tuple[int, Any]]
@@ -71,7 +71,7 @@ def publish(port: int, journal: Journal, over: threading.Event) -> None:
     """Publish, one entry or a batch at a time, until the server is gone."""
     with contextlib.suppress(OSError, http.client.HTTPException), client(port) as call:
         while not over.is_set():
-            values = journal.next_values(random.choice((1, batch)))
+            values = journal.next_values(random.choice((1, BATCH)))
             if len(values) == 1:
                 status, answer = call("POST", f"{STREAM}/entries", {"fields": {"n": values[0]}})
                 given = [answer.get("id")]
@@ -141,7 +141,7 @@ def pending(port: int) -> dict[str, int]:
 def load(port: int, journal: Journal) -> Iterator[None]:
     """Clients of every kind at work, until the block ends or the gateway does."""
     over = threading.Event()
-    parts = [publish] * writers + [work, watch]
+    parts = [publish] * WRITERS + [work, watch]
     threads = [threading.Thread(target=part, args=(port, journal, over)) for part in parts]
     for thread in threads:
         thread.start()
@@ -150,7 +150,7 @@ def load(port: int, journal: Journal) -> Iterator[None]:
     finally:
         over.set()
         for thread in threads:
-            thread.join(client_s_max)
+            thread.join(CLIENT_S_MAX)
     assert not any(thread.is_alive() for thread in threads), "a client that lost its server ends"
 
 

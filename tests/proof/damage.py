@@ -16,7 +16,7 @@ from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock
 from tests.engine.images import image
 from tests.engine.running import keyspace_of
-from tests.proof.explorer import hostile_wall_ms
+from tests.proof.explorer import HOSTILE_WALL_MS
 from tests.proof.lives import Living, log_end
 from tests.proof.promises import Promises
 from tests.proof.rewriting import next_segment, rewrite
@@ -88,7 +88,7 @@ def verdict(whole: Directory, files: Mapping[str, bytes]) -> Verdict:
     """
     storage = MemoryStorage(files)
     try:
-        engine = Engine.open(storage, clock=HandClock(hostile_wall_ms), fsync="always")
+        engine = Engine.open(storage, clock=HandClock(HOSTILE_WALL_MS), fsync="always")
     except LogRefusedError:
         assert {name: storage.content(name) for name in storage.names()} == dict(files), (
             "refused, yet touched"

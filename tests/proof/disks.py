@@ -12,9 +12,9 @@ from typing import Final
 
 from engine.storage.memory import MemoryStorage
 
-sector_bytes: Final = 512
+SECTOR_BYTES: Final = 512
 # With more combinations of files than this, one file at a time is varied and the others have nothing or all.
-combinations_max: Final = 64
+COMBINATIONS_MAX: Final = 64
 
 Files = Mapping[str, bytes]
 
@@ -42,7 +42,7 @@ def legal_contents(surely: bytes, at_most: bytes) -> list[bytes]:
     found += [at_most[:cut] + surely[cut:] for cut in (start + 1, (start + end) // 2, end - 1) if cut > start]
     if end > len(surely):
         found.append(surely + bytes(end - len(surely)))
-    sector_end = min(end, (start // sector_bytes + 1) * sector_bytes)
+    sector_end = min(end, (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
     lost = surely[start:sector_end]
     found.append(at_most[:start] + lost + bytes(sector_end - start - len(lost)) + at_most[sector_end:])
     return list(dict.fromkeys(found))
@@ -58,7 +58,7 @@ def common_bytes(one: bytes, other: bytes) -> int:
 
 
 def _combined(choices: list[list[bytes]]) -> Iterator[tuple[bytes, ...]]:
-    if prod(map(len, choices)) <= combinations_max:
+    if prod(map(len, choices)) <= COMBINATIONS_MAX:
         yield from product(*choices)
         return
     # `choices` begin with nothing and all.

@@ -23,9 +23,9 @@ from tests.proof.histories import LETTERS, STREAMS
 from tests.proof.lives import Living, log_end, recovered_upto
 
 # The wall clock of whoever starts after the crash: as wrong as it can be.
-hostile_wall_ms: Final = 1
+HOSTILE_WALL_MS: Final = 1
 # Disks that differ only in what nobody was promised recover to the same again and again.
-_remembered_max: Final = 20_000
+_REMEMBERED_MAX: Final = 20_000
 
 
 def goes_on(storage: MemoryStorage) -> bool:
@@ -62,7 +62,7 @@ class Explorer:
 
     def look(self, life: Living) -> None:
         """Check all disks of this moment."""
-        if self._cuts != life.promises.cuts or len(self._known) > _remembered_max:
+        if self._cuts != life.promises.cuts or len(self._known) > _REMEMBERED_MAX:
             # A restart may have changed what a position stands for.
             self._cuts = life.promises.cuts
             self._known.clear()
@@ -99,7 +99,7 @@ def recover(life: Living, files: Files) -> Recovered:
     """Open a disk, compare all of its state, publish, and open it once more after another power cut."""
     storage = MemoryStorage(files)
     try:
-        engine = Engine.open(storage, clock=HandClock(hostile_wall_ms), fsync=life.fsync)
+        engine = Engine.open(storage, clock=HandClock(HOSTILE_WALL_MS), fsync=life.fsync)
     except Exception as error:  # noqa: BLE001 - whatever it is, the log should have opened
         return Recovered(0, {}, f"it does not open: {error!r}")
     end = log_end(engine)
@@ -119,7 +119,7 @@ def recover(life: Living, files: Files) -> Recovered:
     next_ids: dict[str, int] = {}
     for stream in (*STREAMS, LETTERS):
         reply = execute(
-            keyspace, XAdd(stream=stream, bodies=[entries.body([("n", "1")])]), hostile_wall_ms
+            keyspace, XAdd(stream=stream, bodies=[entries.body([("n", "1")])]), HOSTILE_WALL_MS
         ).reply
         next_ids[stream] = reply.ids[0] if isinstance(reply, Added) else 1 << 128
     return Recovered(end, next_ids)

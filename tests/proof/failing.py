@@ -17,16 +17,16 @@ from tests.proof.lives import Living
 
 # How an operation fails: the error, and how much of an append has been written by then.
 FAULTS: Final = ((errno.EIO, 0), (errno.ENOSPC, 0), (errno.EIO, 7), (errno.ENOSPC, 41))
-steps_per_life = 25
+STEPS_PER_LIFE = 25
 # After the fault the disks of so many operations are looked at.
-_looks_max: Final = 6
+_LOOKS_MAX: Final = 6
 
 
 def operations_of(seed: int, fsync: Fsync) -> int:
     """How many operations a history has on a sound disk."""
     life = Living(seed, fsync)
     try:
-        life.live(steps_per_life, restarts=False)
+        life.live(STEPS_PER_LIFE, restarts=False)
     finally:
         life.end()
     return life.operations
@@ -39,13 +39,13 @@ def fail_at(seed: int, fsync: Fsync, number: int, code: int, after_bytes: int) -
 
     def look(life: Living) -> None:
         nonlocal looks
-        if life.storage.failed and looks < _looks_max:
+        if life.storage.failed and looks < _LOOKS_MAX:
             looks += 1
             explorer.look(life)
 
     life = Living(seed, fsync, look=look, faults={number: Fault("any", 1, code, after_bytes)})
     try:
-        life.live(steps_per_life, restarts=False)
+        life.live(STEPS_PER_LIFE, restarts=False)
         explorer.look(life)
         check_conduct(life)
         life.check()

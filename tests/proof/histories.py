@@ -27,7 +27,7 @@ GROUPS: Final = ("g", "h")
 CONSUMERS: Final = ("a", "b")
 LETTERS: Final = "dead"
 # Of what was told, as much is remembered to be acknowledged, deleted or claimed.
-_known_max: Final = 40
+_KNOWN_MAX: Final = 40
 
 
 class Clients:
@@ -46,7 +46,7 @@ class Clients:
     def tell(self, stream: str, some: Sequence[int]) -> None:
         """Somebody knows these IDs now."""
         self.known.setdefault(stream, []).extend(some)
-        del self.known[stream][:-_known_max]
+        del self.known[stream][:-_KNOWN_MAX]
 
     def opening(self) -> list[Command]:
         """How every history begins, so that there is something to go wrong."""

@@ -33,13 +33,13 @@ R = TypeVar("R")
 
 # The refusals that a failing disk may cause.
 FAILED: Final = frozenset({"storage_failed", "storage_full", "draining"})
-_step_ms: Final = 100
-_turns_max: Final = 40
+_STEP_MS: Final = 100
+_TURNS_MAX: Final = 40
 # How many commands go the ways that call back.
-_by_callback: Final = 0.5
+_BY_CALLBACK: Final = 0.5
 # The longest wait of a read, and what its answer takes.
-_answered_ms_max: Final = 6_000
-_pauses_ms: Final = (0, 0, 0, 1, 10, 200, 900, 1_500, 3_000)
+_ANSWERED_MS_MAX: Final = 6_000
+_PAUSES_MS: Final = (0, 0, 0, 1, 10, 200, 900, 1_500, 3_000)
 
 
 def log_end(engine: Engine) -> int:
@@ -162,7 +162,7 @@ class Living:
 
     def _expect_answers(self) -> None:
         """Whatever the disk did, nobody waits longer than was asked for."""
-        self.pass_ms(_answered_ms_max)
+        self.pass_ms(_ANSWERED_MS_MAX)
         self.settle()
         if self._tasks:
             self.report(f"{len(self._tasks)} commands are never answered")
@@ -171,7 +171,7 @@ class Living:
         """Some more operations, all of which are answered; the engine stays open."""
         for _ in range(steps):
             self._act()
-        self.pass_ms(_step_ms)
+        self.pass_ms(_STEP_MS)
         self.settle()
         self.check()
 
@@ -186,7 +186,7 @@ class Living:
         else:
             self.do(self.clients.command(), synced=kind > 0.97)
         if self.chance.random() < 0.6:
-            self.pass_ms(self.chance.choice(_pauses_ms))
+            self.pass_ms(self.chance.choice(_PAUSES_MS))
         if self.chance.random() < 0.5:
             self.settle()
 
@@ -207,7 +207,7 @@ class Living:
 
     def settle(self) -> None:
         """Let everything happen that needs no time to pass."""
-        for _ in range(_turns_max):
+        for _ in range(_TURNS_MAX):
             if not self._tasks:
                 break
             self.loop.run_until_complete(settle())
@@ -215,7 +215,7 @@ class Living:
     def pass_ms(self, ms: int) -> None:
         """Let time pass, step by step."""
         while ms > 0:
-            step = min(ms, _step_ms)
+            step = min(ms, _STEP_MS)
             self.clock.pass_ms(step)
             self.loop.run_until_complete(settle())
             ms -= step
@@ -239,14 +239,14 @@ class Living:
                 if not isinstance(reply, EngineError):
                     self._told(command, reply, ends)
 
-        by_callback = self.chance.random() < _by_callback
+        by_callback = self.chance.random() < _BY_CALLBACK
         turn = self._submit(commands) if by_callback else self.engine.transaction(commands)
         await self._answer(turn, told)
 
     def _run(self, command: Command, *, synced: bool) -> Coroutine[Any, Any, Reply]:
         """The command in one of the ways that there are into the engine; HTTP uses them all."""
         may_wait = getattr(command, "block_ms", None) is not None
-        if self.chance.random() >= _by_callback or (may_wait and not isinstance(command, XReadGroup)):
+        if self.chance.random() >= _BY_CALLBACK or (may_wait and not isinstance(command, XReadGroup)):
             return self.engine.execute(command, synced=synced)
         if isinstance(command, XReadGroup) and not synced:
             return self._read(command)
@@ -387,7 +387,7 @@ class Living:
         """Stop the engine in an orderly way."""
         closing = self.loop.create_task(self.engine.close())
         while not closing.done():
-            self.pass_ms(_step_ms)
+            self.pass_ms(_STEP_MS)
         self._drop()
         closing.result()
 

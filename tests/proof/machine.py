@@ -20,7 +20,7 @@ import pytest
 # linux/ext4: _IOR('X', 125, __u32), and the flag that lets not even the journal out.
 SHUTDOWN: Final = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125
 NOLOGFLUSH: Final = 2
-disk_bytes: Final = 96 << 20
+DISK_BYTES: Final = 96 << 20
 
 
 def run(*command: str) -> None:
@@ -73,7 +73,7 @@ def needs(reason: Callable[[], str | None]) -> pytest.MarkDecorator:
     return pytest.mark.skipif(why is not None, reason=why or "")
 
 
-def make_disk(image: Path, size: int = disk_bytes) -> None:
+def make_disk(image: Path, size: int = DISK_BYTES) -> None:
     """A file that is an empty ext4."""
     with image.open("wb") as file:
         file.truncate(size)

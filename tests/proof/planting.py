@@ -29,7 +29,7 @@ import pytest
 ROOT: Final = Path(__file__).parents[2]
 NOTHING_FOUND, FOUND, NOT_PLANTED = 0, 1, 2
 # What a test says that has found something; anything else is a fault of the planting.
-_findings: Final = (
+_FINDINGS: Final = (
     "AssertionError",
     "Broken",
     "LogRefusedError",
@@ -174,7 +174,7 @@ def main(name: str) -> int:
         traceback.print_exc()
         kinds = {kind.__name__ for kind in type(error).__mro__}
         sys.stderr.write(f"\n{type(error).__name__}: {' '.join(str(error).split())[:200]}\n")
-        return FOUND if kinds & set(_findings) else NOT_PLANTED
+        return FOUND if kinds & set(_FINDINGS) else NOT_PLANTED
     return NOTHING_FOUND
 
 

@@ -18,9 +18,9 @@ from engine.runtime import Fsync
 from tests.engine.images import image
 
 # durability.md: what everysec may lose.
-lost_s_max: Final = 2.0
+LOST_S_MAX: Final = 2.0
 # What a clock that adds up in floating point may be off.
-_rounding_s: Final = 0.001
+_ROUNDING_S: Final = 0.001
 
 
 class Acknowledged(NamedTuple):
@@ -155,7 +155,7 @@ class Promises:
         """The position up to which everything survives a power cut now, on a disk that is not slow."""
         if self.fsync == "always":
             return self.kept_by_kill()
-        old = (one.position for one in self.acknowledged if one.at_s < now_s - lost_s_max - _rounding_s)
+        old = (one.position for one in self.acknowledged if one.at_s < now_s - LOST_S_MAX - _ROUNDING_S)
         return max(self.synced_upto, max(old, default=0) if self.fsync == "everysec" else 0)
 
     def lost_s(self, end: int) -> float:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from tests.proof.bugs import BUGS, controls
 from tests.proof.planting import FOUND, NOT_PLANTED, NOTHING_FOUND, ROOT
 
-child_s_max: Final = 120.0
+CHILD_S_MAX: Final = 120.0
 TIMED_OUT: Final = -1
 _WORDS: Final = {
     FOUND: "found",
@@ -33,7 +33,7 @@ class Trial(NamedTuple):
     words: str
 
 
-def trial(name: str, s_max: float = child_s_max) -> Trial:
+def trial(name: str, s_max: float = CHILD_S_MAX) -> Trial:
     """Run one child, for so many seconds at most."""
     begun = time.monotonic()
     command = [sys.executable, "-m", "tests.proof.planting", name]

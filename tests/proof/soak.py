@@ -25,11 +25,11 @@ from tests.proof.test_real_power_cuts import cut_under_load
 from tests.server import Server
 
 MODES: Final[tuple[Fsync, ...]] = ("always", "everysec", "no")
-minutes_default: Final = 30.0
+MINUTES_DEFAULT: Final = 30.0
 # Seeds that the gate does not use.
-first_seed: Final = 1_000
-kills_per_round: Final = 10
-cuts_per_round: Final = 4
+FIRST_SEED: Final = 1_000
+KILLS_PER_ROUND: Final = 10
+CUTS_PER_ROUND: Final = 4
 
 
 class Row(NamedTuple):
@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 def _until(deadline: float) -> Iterator[int]:
     """Numbers until the time is over; one at least."""
-    for number in itertools.count(first_seed):
+    for number in itertools.count(FIRST_SEED):
         yield number
         if time.monotonic() > deadline:
             return
@@ -110,8 +110,8 @@ def killed(fsync: str, *options: str) -> Callable[[float], str]:
                 tempfile.TemporaryDirectory() as folder,
                 Server(Path(folder) / "data", "--fsync", fsync, *options) as server,
             ):
-                entries, deliveries = kill_under_load(server, kills_per_round)
-            kills, stored = kills + kills_per_round, stored + entries
+                entries, deliveries = kill_under_load(server, KILLS_PER_ROUND)
+            kills, stored = kills + KILLS_PER_ROUND, stored + entries
             acknowledged += deliveries
         return f"{kills} kills, {stored} entries and {acknowledged} deliveries acknowledged, 0 lost"
 
@@ -128,7 +128,7 @@ def powerless(fsync: str, *options: str) -> Callable[[float], str]:
         times = stored = lost = worst = 0
         for _ in _until(deadline):
             with tempfile.TemporaryDirectory() as folder:
-                found = cut_under_load(Path(folder), fsync, cuts_per_round, *options)
+                found = cut_under_load(Path(folder), fsync, CUTS_PER_ROUND, *options)
             times, stored, lost = times + found.cuts, stored + found.stored, lost + found.lost
             worst = max(worst, found.worst)
         assert not lost or fsync != "always"
@@ -175,4 +175,4 @@ def main(minutes: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else minutes_default))
+    sys.exit(main(float(sys.argv[1]) if len(sys.argv) > 1 else MINUTES_DEFAULT))

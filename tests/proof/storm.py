@@ -15,7 +15,7 @@ from pathlib import Path
 from engine import Engine, SystemClock, entries
 from engine.commands import XAdd, XLen
 
-signal_every_s = 0.001
+SIGNAL_EVERY_S = 0.001
 
 
 async def publish(engine: Engine, count: int) -> object:
@@ -36,7 +36,7 @@ def main(data: Path, count: int) -> None:
     over = threading.Event()
 
     def storm() -> None:
-        while not over.wait(signal_every_s):
+        while not over.wait(SIGNAL_EVERY_S):
             os.kill(os.getpid(), signal.SIGUSR1)
 
     thread = threading.Thread(target=storm)

@@ -27,7 +27,7 @@ from tests.proof.disks import common_bytes
 # Coverage would make it three times as long, and other tests cover the same lines.
 pytestmark = pytest.mark.no_cover
 
-flips_every = 41  # `make soak` takes all of them
+FLIPS_EVERY = 41  # `make soak` takes all of them
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_a_file_cut_at_any_byte_after_a_clean_stop(stopped: Directory) -> None:
 
 def test_any_damage_after_a_clean_stop(stopped: Directory) -> None:
     """Refused, in the last frame too, before which nothing else says that it was synced."""
-    for name, at, files in flips(stopped, every=flips_every):
+    for name, at, files in flips(stopped, every=FLIPS_EVERY):
         assert verdict(stopped, files) == "refused", (name, at)
     last = frames_of(stopped, stopped.last)[-1]
     content = stopped.files[stopped.last]
@@ -110,7 +110,7 @@ def check_flips(whole: Directory, every: int) -> int:
 
 def test_a_flipped_bit(whole: Directory) -> None:
     """F8, F9: not one start with other data than were written."""
-    assert check_flips(whole, flips_every) > 500
+    assert check_flips(whole, FLIPS_EVERY) > 500
 
 
 @pytest.mark.parametrize("size", [SECTOR, PAGE])

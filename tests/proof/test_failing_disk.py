@@ -14,9 +14,9 @@ from tests.proof.failing import failing_disk, full_disk
 # Coverage would make it three times as long, and other tests cover the same lines.
 pytestmark = pytest.mark.no_cover
 
-short = (1, 2)
+SHORT = (1, 2)
 # Which operations of a history fail; `make soak` takes all of them.
-every = 5
+EVERY = 5
 
 
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
@@ -26,7 +26,7 @@ def test_no_failed_operation_breaks_a_promise(fsync: Fsync) -> None:
     What was answered survives a kill and a power cut, a failed write or sync is told to everyone who waits
     for it, and the log is not touched again.
     """
-    failures, disks = failing_disk(short, fsync, every=every)
+    failures, disks = failing_disk(SHORT, fsync, every=EVERY)
     assert failures > 15, "operations failed"
     assert disks > failures, "disks were looked at"
 

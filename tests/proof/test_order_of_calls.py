@@ -12,9 +12,9 @@ from tests.proof.machine import needs, no_strace
 from tests.proof.tracing import Call, calls, recording
 from tests.server import Server
 
-rounds: Final = 12
+ROUNDS: Final = 12
 # Asked for, it goes on by itself.
-rewrite_s: Final = 0.3
+REWRITE_S: Final = 0.3
 
 
 def is_manifest(call: Call) -> bool:
@@ -58,7 +58,7 @@ def test_no_answer_leaves_before_its_sync(tmp_path: Path) -> None:
     with server:
         open_journal(server.port)
         with client(server.port) as call:
-            for number in range(rounds):
+            for number in range(ROUNDS):
                 answered(call("POST", f"{STREAM}/entries", {"fields": {"n": str(number)}}))
                 answered(call("POST", f"{STREAM}/entries", {"entries": [{"fields": {"n": "b"}}] * 3}))
                 path = f"{STREAM}/groups/g/consumers/c/read"
@@ -67,8 +67,8 @@ def test_no_answer_leaves_before_its_sync(tmp_path: Path) -> None:
                 answered(call("POST", f"{STREAM}/groups/g/ack", {"ids": ids}))
         assert server.stop() == 0
     trace = list(calls(tmp_path / "trace"))
-    assert sum(call.is_answer for call in trace) > 4 * rounds, "answers were seen"
-    assert sum(call.name == "fdatasync" for call in trace) >= 4 * rounds, "each of them was synced"
+    assert sum(call.is_answer for call in trace) > 4 * ROUNDS, "answers were seen"
+    assert sum(call.name == "fdatasync" for call in trace) >= 4 * ROUNDS, "each of them was synced"
     assert not unsynced(trace, lambda call: call.is_answer)
     # What a clean stop records of the segment is on disk by then.
     recorded = trace[max(at for at, call in enumerate(trace) if call.is_answer) :]
@@ -87,7 +87,7 @@ def test_no_file_goes_before_the_manifest_is_safe(tmp_path: Path) -> None:
             for _ in range(3):
                 answered(call("POST", f"{STREAM}/entries", {"fields": {"n": "1"}}))
                 answered(call("POST", "/v1/admin/rewrite"))
-                time.sleep(rewrite_s)
+                time.sleep(REWRITE_S)
         server.stop()
     trace = list(calls(tmp_path / "trace"))
     assert sum(map(is_manifest, trace)) >= 4

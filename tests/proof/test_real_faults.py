@@ -20,11 +20,11 @@ from tests.server import Server
 
 MISSING: Final = "/v1/streams/other/entries"
 # What may not wait for a disk answers so fast, at the median of some; strace and two cores included.
-answer_s_max: Final = 0.05
-recovery_s_max: Final = 2.0
-files_max: Final = 80
-crowded_s: Final = 1.5
-full_body: Final = {"fields": {"v": "x" * 200_000}}
+ANSWER_S_MAX: Final = 0.05
+RECOVERY_S_MAX: Final = 2.0
+FILES_MAX: Final = 80
+CROWDED_S: Final = 1.5
+FULL_BODY: Final = {"fields": {"v": "x" * 200_000}}
 
 
 def restarted(server: Server, *wrapper: str) -> None:
@@ -136,8 +136,8 @@ def test_a_slow_disk_delays_answers_and_nothing_else(tmp_path: Path) -> None:
             begun = time.monotonic()
             assert call("POST", f"{STREAM}/entries", {"fields": {"n": "x"}})[0] == 201
             assert time.monotonic() - begun > delay_s / 2, "an answer waits for its sync"
-        assert statistics.median(health) < answer_s_max
-        assert statistics.median(reads) < answer_s_max
+        assert statistics.median(health) < ANSWER_S_MAX
+        assert statistics.median(reads) < ANSWER_S_MAX
         assert max(*health, *reads) < delay_s / 2, "nobody waited for the disk"
 
 
@@ -211,11 +211,11 @@ def test_a_full_disk_refuses_and_recovers(fsync: str, tmp_path: Path) -> None:
             server.start()
             assert set(given) <= _ids(server)
             with client(server.port) as call:
-                assert call("POST", f"{STREAM}/entries", full_body)[0] == 507
+                assert call("POST", f"{STREAM}/entries", FULL_BODY)[0] == 507
                 grow("64m")
                 begun = time.monotonic()
-                while call("POST", f"{STREAM}/entries", full_body)[0] != 201:
-                    assert time.monotonic() - begun < recovery_s_max, "it goes on by itself"
+                while call("POST", f"{STREAM}/entries", FULL_BODY)[0] != 201:
+                    assert time.monotonic() - begun < RECOVERY_S_MAX, "it goes on by itself"
                     time.sleep(0.05)
 
 
@@ -224,18 +224,18 @@ def test_no_more_open_files_is_survived(tmp_path: Path) -> None:
     """F27: who comes too late has to wait; the open log goes on, and so does accepting, without spinning."""
     with Server(tmp_path / "data", "--fsync", "always") as server:
         open_journal(server.port)
-        restarted(server, "prlimit", f"--nofile={files_max}:{files_max}")
+        restarted(server, "prlimit", f"--nofile={FILES_MAX}:{FILES_MAX}")
         with client(server.port) as call:
             call("GET", "/healthz/live")
-            crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2 * files_max)]
+            crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2 * FILES_MAX)]
             try:
                 used = server.cpu_s()
                 given = [call("POST", f"{STREAM}/entries", {"fields": {"n": "1"}})[1]["id"] for _ in range(5)]
-                time.sleep(crowded_s)
-                assert server.cpu_s() - used < crowded_s / 2, "it does not spin"
+                time.sleep(CROWDED_S)
+                assert server.cpu_s() - used < CROWDED_S / 2, "it does not spin"
             finally:
                 for one in crowd:
                     one.close()
-        time.sleep(crowded_s)
+        time.sleep(CROWDED_S)
         assert _ids(server) == set(given)
         server.kill()

@@ -12,9 +12,9 @@ from tests.proof.clients import check, forget_lost, load, open_journal
 from tests.proof.machine import CutDisk, needs, no_loop_disk
 from tests.server import Server
 
-cuts: Final = 3
+CUTS: Final = 3
 load_s_min, load_s_max = 0.3, 1.6
-lost_s_max: Final = 2.0
+LOST_S_MAX: Final = 2.0
 REWRITING: Final = ("--set", "rewrite_bytes_min=65536", "--set", "rewrite_growth_percent=1")
 
 
@@ -70,14 +70,14 @@ def cut_under_load(folder: Path, fsync: str, times: int, *options: str, idle_s: 
 
 def _since(fsync: str, cut_at: float) -> float | None:
     """From when on answers may be lost."""
-    return {"always": None, "everysec": cut_at - lost_s_max, "no": 0.0}[fsync]
+    return {"always": None, "everysec": cut_at - LOST_S_MAX, "no": 0.0}[fsync]
 
 
 @needs(no_loop_disk)
 @pytest.mark.parametrize("options", [(), REWRITING])
 def test_always_loses_nothing(tmp_path: Path, options: tuple[str, ...]) -> None:
     """F3, F38: nothing that was answered, delivered or shown to a reader, rewriting or not."""
-    losses = cut_under_load(tmp_path, "always", cuts, *options)
+    losses = cut_under_load(tmp_path, "always", CUTS, *options)
     assert losses.lost == 0
     assert losses.stored > 30, "there was a load"
 

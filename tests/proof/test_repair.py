@@ -16,12 +16,12 @@ from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock
 from tests.engine.images import image
 from tests.proof.damage import SECTOR, Directory, cuts, directory, flips, holes, moved_frames, whole_files
-from tests.proof.explorer import hostile_wall_ms
+from tests.proof.explorer import HOSTILE_WALL_MS
 
 # `make soak` spoils by each bit; a repair is the same for all bits of a frame.
-flips_every = 211
-cuts_every = 7
-steps_max = 6
+FLIPS_EVERY = 211
+CUTS_EVERY = 7
+STEPS_MAX = 6
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def mended(whole: Directory, files: Mapping[str, bytes]) -> str:
     """Repair, start, compare; what came of it."""
     storage = MemoryStorage(files)
     given_up: GiveUp | None = None
-    for _ in range(steps_max):
+    for _ in range(STEPS_MAX):
         try:
             step = plan(storage)
         except IrreparableError:
@@ -43,7 +43,7 @@ def mended(whole: Directory, files: Mapping[str, bytes]) -> str:
             break
         assert all(step.sentences())
         given_up = step if isinstance(step, GiveUp) else given_up
-        carry_out(storage, step, another_life(), hostile_wall_ms)
+        carry_out(storage, step, another_life(), HOSTILE_WALL_MS)
     log = Log.open(storage)
     payloads = list(log.replay())
     end = log.staged_upto
@@ -56,7 +56,7 @@ def mended(whole: Directory, files: Mapping[str, bytes]) -> str:
         replay(keyspace, payload)
     assert end <= whole.end
     assert image(keyspace) == whole.promises.image_at(end), f"silently different, at {end}"
-    Engine.open(storage, clock=HandClock(hostile_wall_ms), fsync="always").check()
+    Engine.open(storage, clock=HandClock(HOSTILE_WALL_MS), fsync="always").check()
     return "given up" if given_up else "mended"
 
 
@@ -72,9 +72,9 @@ def refused(files: Mapping[str, bytes]) -> bool:
 def spoiled(whole: Directory) -> Iterator[tuple[str, str, dict[str, bytes]]]:
     """Every way to spoil it: how, which file, the directory."""
     for number, (name, files) in enumerate(cuts(whole)):
-        if number % cuts_every == 0:
+        if number % CUTS_EVERY == 0:
             yield "cut", name, files
-    for name, _, files in flips(whole, every=flips_every):
+    for name, _, files in flips(whole, every=FLIPS_EVERY):
         yield "flipped", name, files
     for name, _, files in holes(whole, SECTOR):
         yield "hole", name, files

@@ -16,7 +16,7 @@ from engine.storage.memory import Disk, Fault, MemoryHandle, MemoryStorage, _Fil
 from tests.engine.clocks import HandClock
 
 # Of the loop: so many turns a thread's work takes at most, when it is quick.
-turns_max: Final = 4
+TURNS_MAX: Final = 4
 
 Look = Callable[[str, str], None]  # operation, name of the file
 Appended = Callable[[str, int, bytes], None]  # name of the file, offset, content
@@ -125,7 +125,7 @@ class ChanceLoop(asyncio.SelectorEventLoop):
             await asyncio.wait([before])
         if self.slow_s:
             await asyncio.sleep(self._chance.uniform(0, self.slow_s))
-        for _ in range(self._chance.randint(0, turns_max)):
+        for _ in range(self._chance.randint(0, TURNS_MAX)):
             await asyncio.sleep(0)
         try:
             result = func(*args)

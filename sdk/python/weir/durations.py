@@ -9,7 +9,7 @@ from typing import Final
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _WRITTEN: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
 # Beyond it a number of days tells no more than that it is long.
-_days_shown_max: Final = 9_999
+_DAYS_SHOWN_MAX: Final = 9_999
 
 
 def parse_ms(text: str) -> int:
@@ -35,8 +35,8 @@ def format_ms(ms: float) -> str:
         return f"{ms / 1_000:.1f} s"
     seconds = round(ms / 1_000)
     days, hours, minutes = seconds // 86_400, seconds // 3_600 % 24, seconds // 60 % 60
-    if days > _days_shown_max:
-        return f"more than {_days_shown_max}d"
+    if days > _DAYS_SHOWN_MAX:
+        return f"more than {_DAYS_SHOWN_MAX}d"
     if days:
         return f"{days}d {hours}h"
     if seconds >= 3_600:

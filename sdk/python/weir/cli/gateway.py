@@ -19,7 +19,7 @@ from weir.errors import InvalidNameError
 if TYPE_CHECKING:
     from stamina.instrumentation import RetryDetails
 
-_token_bytes_max: Final = 8 << 10
+_TOKEN_BYTES_MAX: Final = 8 << 10
 
 
 @contextmanager
@@ -60,9 +60,9 @@ def say_retries(say: Callable[[str], None]) -> None:
 def _token(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            token = file.read(_token_bytes_max + 1).strip()
+            token = file.read(_TOKEN_BYTES_MAX + 1).strip()
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--token-file") from None
-    if not token or len(token) > _token_bytes_max or not all(0x21 <= byte <= 0x7E for byte in token):
+    if not token or len(token) > _TOKEN_BYTES_MAX or not all(0x21 <= byte <= 0x7E for byte in token):
         raise typer.BadParameter(f"{path} does not hold one token", param_hint="--token-file")
     return token.decode("ascii")

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 _GROUPS: Final = ("name", "consumers", "pending", "last_delivered_id", "entries_read", "lag")
 _PENDING: Final = ("id", "consumer", "idle_ms", "delivery_count")
-_count_default: Final = 100
-_claim_idle_ms_default: Final = 60_000
+_COUNT_DEFAULT: Final = 100
+_CLAIM_IDLE_MS_DEFAULT: Final = 60_000
 # Of one request: as many as a gateway looks up.
-_claim_entries_max: Final = 500
+_CLAIM_ENTRIES_MAX: Final = 500
 _NONE_LEFT: Final = "0-0"
 
 
@@ -55,7 +55,7 @@ def pending(  # noqa: PLR0913 - a command's options are its parameters
     url: options.Url = options.DEFAULT_URL,
     token_file: options.TokenFile = None,
 ) -> None:
-    """Tell what a group has been given and has not acknowledged: in sum, or entry by entry."""
+    """Show the entries that a group has not acknowledged: the totals, or entry by entry."""
     from weir import _calls
     from weir.cli.gateway import connect
 
@@ -68,17 +68,21 @@ def pending(  # noqa: PLR0913 - a command's options are its parameters
     }
     is_list = listed or any(value is not None for value in query.values())
     if is_list:
-        query["count"] = count or _count_default
+        query["count"] = count or _COUNT_DEFAULT
     with connect(url, token_file) as client:
         answer = client.call(_calls.raw(_calls.list_pending(stream, group, query)))
     if is_list:
-        output.rows(answer["pending"], _PENDING, as_json=as_json)
-        if answer.get("more") and not as_json:
-            output.say(f"there are more: --start '({answer['next']}' goes on")
+        _show_pending(answer, as_json=as_json)
     elif as_json:
         output.lines([output.json_line(answer)])
     else:
         _summary(answer)
+
+
+def _show_pending(answer: dict[str, Any], *, as_json: bool) -> None:
+    output.rows(answer["pending"], _PENDING, as_json=as_json)
+    if answer.get("more") and not as_json:
+        output.say(f"there are more: --start '({answer['next']}' goes on")
 
 
 def _summary(answer: dict[str, Any]) -> None:
@@ -108,8 +112,8 @@ def claim(  # noqa: PLR0913 - a command's options are its parameters
             show_default="1m",
             help="leave alone what is idle for less",
         ),
-    ] = _claim_idle_ms_default,
-    count: Annotated[int, typer.Option(min=1, help="without IDs: how many entries")] = _count_default,
+    ] = _CLAIM_IDLE_MS_DEFAULT,
+    count: Annotated[int, typer.Option(min=1, help="without IDs: how many entries")] = _COUNT_DEFAULT,
     just_ids: Annotated[
         bool, typer.Option("--just-ids", help="print IDs only, and count no delivery")
     ] = False,
@@ -139,8 +143,8 @@ def _claimed(
     from weir import _calls
 
     wanted = list(dict.fromkeys(ids))
-    for start in range(0, len(wanted), _claim_entries_max):
-        some = wanted[start : start + _claim_entries_max]
+    for start in range(0, len(wanted), _CLAIM_ENTRIES_MAX):
+        some = wanted[start : start + _CLAIM_ENTRIES_MAX]
         yield client.call(_calls.raw(_calls.claim(stream, group, {**body, "ids": some})))
 
 
@@ -152,7 +156,7 @@ def _autoclaimed(
 
     start, left = _NONE_LEFT, count
     while left > 0:
-        some = {**body, "start": start, "count": min(left, _claim_entries_max)}
+        some = {**body, "start": start, "count": min(left, _CLAIM_ENTRIES_MAX)}
         answer = client.call(_calls.autoclaim(stream, group, some))
         yield answer
         left -= len(answer.get("entries") or answer.get("ids") or ())

@@ -13,7 +13,7 @@ from typing import Any, Final
 import typer
 
 # Wide enough for any row: what a pipe reads is never folded.
-_pipe_columns: Final = 10_000
+_PIPE_COLUMNS: Final = 10_000
 _ABSENT: Final = "-"
 
 
@@ -132,7 +132,7 @@ def table(headings: Sequence[str], body: Sequence[Sequence[str]], *, headed: boo
         shown.add_column(Text(name), justify="right" if numbers else "left", overflow="fold")
     for row in body:
         shown.add_row(*map(Text, row))
-    console = Console(width=None if sys.stdout.isatty() else _pipe_columns, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS, highlight=False)
     with console.capture() as capture:
         console.print(shown)
     lines(line.rstrip() for line in capture.get().splitlines())

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from weir.cli.sources import Batch
 
 _STANDARD_INPUT: Final = Path("-")
-_batch_entries_default: Final = 1_000
-_batch_entries_max: Final = 1_000_000
+_BATCH_ENTRIES_DEFAULT: Final = 1_000
+_BATCH_ENTRIES_MAX: Final = 1_000_000
 # What the gateway remembers of a stream, the oldest forgotten first.
-remembered_keys_max: Final = 10_000
+REMEMBERED_KEYS_MAX: Final = 10_000
 # Where in a batch the gateway found something wrong: the line of the body, the index of the entry.
 _PLACE_IN_BATCH: Final = re.compile(r"(line \d+: )?(/\d+)?")
 _FORMATS: Final = ("auto", "ndjson", "csv", "lines")
@@ -79,32 +79,36 @@ class Outcome:
         return line
 
 
-def _written(text: str) -> str:
+def _check_format(text: str) -> str:
     if text not in _FORMATS:
         raise typer.BadParameter(f"{text!r} is none of {', '.join(_FORMATS)}")
     return text
 
 
+_What = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FILE | NAME=VALUE…]",
+        help="a file, or the fields of one entry; without, or -: standard input",
+        show_default=False,
+    ),
+]
+_Written = Annotated[
+    str, typer.Option("--format", callback=_check_format, metavar="FORMAT", help=" | ".join(_FORMATS))
+]
+_Batch = Annotated[int, typer.Option(min=1, max=_BATCH_ENTRIES_MAX, help="entries that are stored together")]
+_ResumeKey = Annotated[
+    str | None, typer.Option(help="names this run; the same input under the same name is stored once")
+]
+
+
 def publish(  # noqa: PLR0913 - a command's options are its parameters
     stream: options.Stream,
-    what: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[FILE | NAME=VALUE…]",
-            help="a file, or the fields of one entry; without, or -: standard input",
-            show_default=False,
-        ),
-    ] = None,
+    what: _What = None,
     *,
-    written: Annotated[
-        str, typer.Option("--format", callback=_written, metavar="FORMAT", help=" | ".join(_FORMATS))
-    ] = "auto",
-    batch: Annotated[
-        int, typer.Option(min=1, max=_batch_entries_max, help="entries that are stored together")
-    ] = _batch_entries_default,
-    resume_key: Annotated[
-        str | None, typer.Option(help="names this run; the same input under the same name is stored once")
-    ] = None,
+    written: _Written = "auto",
+    batch: _Batch = _BATCH_ENTRIES_DEFAULT,
+    resume_key: _ResumeKey = None,
     as_json: options.Json = False,
     patience_ms: options.Patience = 60_000,
     url: options.Url = options.DEFAULT_URL,
@@ -158,8 +162,8 @@ def _publish_file(
             for one in found:
                 _send(client, stream, run, one, outcome)
                 advance(one.bytes_read, outcome.stored + outcome.repeated)
-                if one.position == remembered_keys_max:
-                    tell(f"more than {remembered_keys_max:,} batches: the same again would store some twice")
+                if one.position == REMEMBERED_KEYS_MAX:
+                    tell(f"more than {REMEMBERED_KEYS_MAX:,} batches: the same again would store some twice")
 
 
 def _fields(words: list[str]) -> list[tuple[str, str]]:

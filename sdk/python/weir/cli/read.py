@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 
 # Far below what one answer may hold: the first entries are shown before the last are read.
-page_entries_max: Final = 1_000
-_count_default: Final = 100
+PAGE_ENTRIES_MAX: Final = 1_000
+_COUNT_DEFAULT: Final = 100
 
 
 def read(  # noqa: PLR0913 - a command's options are its parameters
@@ -27,7 +27,7 @@ def read(  # noqa: PLR0913 - a command's options are its parameters
     end: Annotated[str, typer.Option(help="last ID, `+` for the newest, `(ID` for before it")] = "+",
     since: Annotated[str | None, typer.Option(help="in place of --start: a time, as RFC 3339 has it")] = None,
     until: Annotated[str | None, typer.Option(help="in place of --end: a time, as RFC 3339 has it")] = None,
-    count: Annotated[int, typer.Option(min=1, help="how many entries")] = _count_default,
+    count: Annotated[int, typer.Option(min=1, help="how many entries")] = _COUNT_DEFAULT,
     everything: Annotated[bool, typer.Option("--all", help="all of them, however many")] = False,
     reverse: Annotated[bool, typer.Option("--reverse", help="from the newest to the oldest")] = False,
     as_json: options.Json = False,
@@ -62,7 +62,7 @@ def pages(
 
     left = count
     while left is None or left > 0:
-        asked = page_entries_max if left is None else min(left, page_entries_max)
+        asked = PAGE_ENTRIES_MAX if left is None else min(left, PAGE_ENTRIES_MAX)
         query = {**bounds, "count": asked, "reverse": reverse or None}
         answer = client.call(_calls.raw(_calls.read(stream, query)))
         found: list[Entry] = answer["entries"]

@@ -1,6 +1,6 @@
 """`weir redrive`: dead letters of a group, back to the stream that they came from.
 
-Knows: how many calls it takes, and that each is done once. Must never know: HTTP, how a table is drawn.
+Knows: how many requests it takes, and that each has an effect once. Must never know: HTTP, tables.
 """
 
 import secrets
@@ -14,29 +14,37 @@ from weir.cli import options, output
 if TYPE_CHECKING:
     from weir import Client
 
-_count_default: Final = 100
+_COUNT_DEFAULT: Final = 100
 # IDs of one request; far below what a gateway allows.
-_call_ids_max: Final = 100
+_CALL_IDS_MAX: Final = 100
 _END: Final = "+"
+
+
+_Ids = Annotated[
+    list[str] | None,
+    typer.Argument(help="these dead letters, by their IDs in the dead-letter stream; without: the oldest"),
+]
+_Reason = Annotated[str | None, typer.Option(help="those with this reason only")]
+_Consumer = Annotated[str | None, typer.Option(help="those that this consumer held last")]
+_Start = Annotated[str | None, typer.Option(help="first ID in the dead-letter stream")]
+_End = Annotated[str | None, typer.Option(help="last ID in the dead-letter stream")]
+_Count = Annotated[int | None, typer.Option(min=1, help="how many dead letters [100]")]
+_All = Annotated[bool, typer.Option("--all", help="all of them, however many")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="only show which would go back")]
 
 
 def redrive(  # noqa: PLR0913 - a command's options are its parameters
     stream: options.Stream,
     group: options.Group,
-    ids: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="these dead letters, by their IDs in the dead-letter stream; without: the oldest"
-        ),
-    ] = None,
+    ids: _Ids = None,
     *,
-    reason: Annotated[str | None, typer.Option(help="those with this reason only")] = None,
-    consumer: Annotated[str | None, typer.Option(help="those that this consumer held last")] = None,
-    start: Annotated[str | None, typer.Option(help="first ID in the dead-letter stream")] = None,
-    end: Annotated[str | None, typer.Option(help="last ID in the dead-letter stream")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="how many dead letters [100]")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="all of them, however many")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show which would go back")] = False,
+    reason: _Reason = None,
+    consumer: _Consumer = None,
+    start: _Start = None,
+    end: _End = None,
+    count: _Count = None,
+    everything: _All = False,
+    dry_run: _DryRun = False,
     as_json: options.Json = False,
     patience_ms: options.Patience = 60_000,
     url: options.Url = options.DEFAULT_URL,
@@ -55,10 +63,10 @@ def redrive(  # noqa: PLR0913 - a command's options are its parameters
     from weir.cli.gateway import connect
 
     with connect(url, token_file, patience_ms=patience_ms) as client:
-        calls = Calls(client, stream, group, dry_run=dry_run)
-        most = None if everything else count or _count_default
+        calls = RedriveCalls(client, stream, group, dry_run=dry_run)
+        most = None if everything else count or _COUNT_DEFAULT
         total, answer = 0, None
-        for answer in calls.named(ids) if ids else calls.filtered(wanted, most):
+        for answer in calls.redrive_ids(ids) if ids else calls.redrive_matching(wanted, most):
             total += answer["redriven"]
             output.lines(output.json_line(row) if as_json else _line(row) for row in answer["entries"])
     letters = answer["stream"] if answer is not None else ""
@@ -72,8 +80,8 @@ def _line(row: dict[str, Any]) -> str:
     return row["dead_letter_id"] if row["id"] is None else f"{row['dead_letter_id']} {row['id']}"
 
 
-class Calls:
-    """One call after the other, each under a key of its own; each gives its answer."""
+class RedriveCalls:
+    """The requests of one redrive, each with its own idempotency key; yields the answer of each."""
 
     def __init__(self, client: "Client", stream: str, group: str, *, dry_run: bool) -> None:
         self._client = client
@@ -81,24 +89,24 @@ class Calls:
         self._group = group
         self._dry_run = dry_run
 
-    def named(self, ids: list[str]) -> Iterator[dict[str, Any]]:
-        """Those of these IDs; what one turn of the gateway had no room for is asked for again."""
+    def redrive_ids(self, ids: list[str]) -> Iterator[dict[str, Any]]:
+        """Redrive these IDs. Repeats the request for those that did not fit into one turn of the gateway."""
         left = ids
         while left:
-            asked = left[:_call_ids_max]
+            asked = left[:_CALL_IDS_MAX]
             answer = self._call({"ids": asked})
             yield answer
             done = {row["dead_letter_id"] for row in answer["entries"]}
             rest = [one for one in asked if one not in done] if answer["next"] is not None else []
-            left = [*rest, *left[_call_ids_max:]]
+            left = [*rest, *left[_CALL_IDS_MAX:]]
 
-    def filtered(self, wanted: dict[str, str], most: int | None) -> Iterator[dict[str, Any]]:
-        """At most so many that fit, None for all. What dies again meanwhile is not sent back again."""
+    def redrive_matching(self, wanted: dict[str, str], most: int | None) -> Iterator[dict[str, Any]]:
+        """Redrive at most `most` that match, None for all. An entry that dies again is not resent."""
         left = most
         if "end" not in wanted:
             wanted = {**wanted, "end": self._last()}
         while left is None or left > 0:
-            asked = _call_ids_max if left is None else min(left, _call_ids_max)
+            asked = _CALL_IDS_MAX if left is None else min(left, _CALL_IDS_MAX)
             answer = self._call({"filter": wanted, "count": asked})
             yield answer
             if answer["next"] is None:
@@ -108,7 +116,7 @@ class Calls:
                 left -= answer["redriven"]
 
     def _last(self) -> str:
-        """The last ID of the stream of dead letters; without one the call itself says what is missing."""
+        """The last ID of the dead-letter stream; `+` without one: then the request itself is refused."""
         from weir import _calls
 
         place = self._client.call(_calls.get_group(self._stream, self._group)).get("dead_letter")

@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 from weir.cli.failure import Failure
 
 # A gateway's entries are smaller by default; this only keeps a file without line ends out of memory.
-line_bytes_max: Final = 64 << 20
+LINE_BYTES_MAX: Final = 64 << 20
 # Well below the 8 MiB of a body; the gateway answers nobody else while it stores a batch.
-batch_bytes_max: Final = 1 << 20
-_read_bytes: Final = 1 << 16
+BATCH_BYTES_MAX: Final = 1 << 20
+_READ_BYTES: Final = 1 << 16
 # A live source that is silent for so long has said what it had to say for now.
-_silence_s: Final = 0.05
+_SILENCE_S: Final = 0.05
 
 
 class Format(StrEnum):
@@ -66,13 +66,13 @@ class Lines:
     def __iter__(self) -> Iterator[bytes]:
         pieces: list[bytes] = []
         pending_bytes = 0
-        while chunk := os.read(self._descriptor, _read_bytes):
+        while chunk := os.read(self._descriptor, _READ_BYTES):
             self.bytes_read += len(chunk)
             first, *others = chunk.split(b"\n")
             pieces.append(first)
             pending_bytes += len(first)
-            if pending_bytes > line_bytes_max:
-                raise Failure(f"line {self.number + 1} is longer than {line_bytes_max} bytes")
+            if pending_bytes > LINE_BYTES_MAX:
+                raise Failure(f"line {self.number + 1} is longer than {LINE_BYTES_MAX} bytes")
             if others:
                 whole = [b"".join(pieces), *others[:-1]]
                 pieces, pending_bytes = [others[-1]], len(others[-1])
@@ -87,7 +87,7 @@ class Lines:
             yield line
 
     def _waits(self) -> bool:
-        return not select.select([self._descriptor], [], [], _silence_s)[0]
+        return not select.select([self._descriptor], [], [], _SILENCE_S)[0]
 
 
 def rows(lines: Lines, written: Format, name: str) -> Iterator[Row]:
@@ -137,7 +137,7 @@ def _encode(members: dict[str, object]) -> bytes:
 
 def _csv(lines: Lines, texts: Iterable[bytes]) -> Iterator[Row]:
     """The first row names the fields."""
-    csv.field_size_limit(line_bytes_max)
+    csv.field_size_limit(LINE_BYTES_MAX)
     table = csv.reader(_decoded(lines, texts), strict=True)
     try:
         header = next(table, [])
@@ -167,7 +167,7 @@ def batches(lines: Lines, found: Iterable[Row], entries_max: int) -> Iterator[Ba
     """Entries by the batch: full at `entries_max`, at 1 MiB, or when a live source is silent."""
     position, texts, numbers, size = 0, list[bytes](), list[int](), 0
     for number, text in found:
-        if texts and size + len(text) + 1 > batch_bytes_max:
+        if texts and size + len(text) + 1 > BATCH_BYTES_MAX:
             yield Batch(position, b"\n".join(texts), numbers, lines.bytes_read)
             position, texts, numbers, size = position + 1, [], [], 0
         texts.append(text)

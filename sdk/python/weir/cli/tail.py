@@ -16,12 +16,12 @@ from weir.errors import NoAnswerError
 if TYPE_CHECKING:
     from weir import Client
 
-_wait_ms: Final = 20_000
-_page_entries_max: Final = 1_000
+_WAIT_MS: Final = 20_000
+_PAGE_ENTRIES_MAX: Final = 1_000
 # Acknowledged together once they are printed; what a crash leaves unacknowledged is shown again.
-_delivered_entries_max: Final = 100
-_last_default: Final = 10
-_last_max: Final = 10_000
+_DELIVERED_ENTRIES_MAX: Final = 100
+_LAST_DEFAULT: Final = 10
+_LAST_MAX: Final = 10_000
 
 
 def tail(  # noqa: PLR0913 - a command's options are its parameters
@@ -29,7 +29,7 @@ def tail(  # noqa: PLR0913 - a command's options are its parameters
     *,
     last: Annotated[
         int | None,
-        typer.Option("-n", "--last", min=0, max=_last_max, help="begin so many entries back [10]"),
+        typer.Option("-n", "--last", min=0, max=_LAST_MAX, help="begin so many entries back [10]"),
     ] = None,
     after: Annotated[
         str | None, typer.Option(help="begin after this ID; 0: at the oldest; $: with the next")
@@ -59,7 +59,7 @@ def tail(  # noqa: PLR0913 - a command's options are its parameters
             if group is not None and consumer is not None:
                 _consume(client, stream, group, consumer, as_json=as_json)
             else:
-                begin = _last_default if last is None else last
+                begin = _LAST_DEFAULT if last is None else last
                 cursor = after if after is not None else _show_last(client, stream, begin, as_json=as_json)
                 _follow(client, stream, cursor, as_json=as_json)
 
@@ -91,8 +91,8 @@ def _follow(client: "Client", stream: str, cursor: str, *, as_json: bool) -> Non
         # Resolved once: sent twice, it would skip what came between.
         cursor = client.call(_calls.raw(_calls.read(stream, {"after": cursor})))["next"]
     while True:
-        query = {"after": cursor, "count": _page_entries_max}
-        answer = client.call(_calls.raw(_calls.read(stream, query, _wait_ms)))
+        query = {"after": cursor, "count": _PAGE_ENTRIES_MAX}
+        answer = client.call(_calls.raw(_calls.read(stream, query, _WAIT_MS)))
         _show(answer, as_json=as_json)
         cursor = answer["next"]
 
@@ -100,8 +100,8 @@ def _follow(client: "Client", stream: str, cursor: str, *, as_json: bool) -> Non
 def _consume(client: "Client", stream: str, group: str, consumer: str, *, as_json: bool) -> None:
     from weir import _calls
 
-    history = _calls.group_read(stream, group, consumer, count=_delivered_entries_max, after="0-0")
-    new = _calls.group_read(stream, group, consumer, count=_delivered_entries_max, wait_ms=_wait_ms)
+    history = _calls.group_read(stream, group, consumer, count=_DELIVERED_ENTRIES_MAX, after="0-0")
+    new = _calls.group_read(stream, group, consumer, count=_DELIVERED_ENTRIES_MAX, wait_ms=_WAIT_MS)
     owed = True
     while True:
         try:
