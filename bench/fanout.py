@@ -51,7 +51,7 @@ LONE: Final = 20
 LONE_EVERY_S: Final = 0.2
 
 
-class Plan(NamedTuple):
+class FanoutPlan(NamedTuple):
     """What one round does."""
 
     way: str
@@ -91,7 +91,7 @@ MARK: Final = b'"t":"'
 class Tails:
     """Subscribers that count: all entries, and for lone ones when the last tail had each."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: FanoutPlan) -> None:
         self.plan = plan
         self.count = 0
         self.last: dict[bytes, tuple[int, int]] = {}
@@ -135,7 +135,7 @@ def path_of(way: str) -> str:
     return "/v1/ws" if way == "weir" else "/"
 
 
-def subscribe(plan: Plan, requests: Any, answers: Any) -> None:  # noqa: ANN401 - ends of pipes
+def subscribe(plan: FanoutPlan, requests: Any, answers: Any) -> None:  # noqa: ANN401 - ends of pipes
     """A process of subscribers."""
     uvloop.run(Tails(plan).run(requests, answers))
 
@@ -143,10 +143,10 @@ def subscribe(plan: Plan, requests: Any, answers: Any) -> None:  # noqa: ANN401 
 # ---- the publisher
 
 
-class Publisher:
+class FanoutPublisher:
     """One socket. `finish` returns when the server has taken everything that was sent."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: FanoutPlan) -> None:
         self._plan = plan
         self._finished = asyncio.Event()
 
@@ -169,9 +169,9 @@ class Publisher:
         self._socket.close()
 
 
-async def lone(plan: Plan) -> None:
+async def lone(plan: FanoutPlan) -> None:
     """Some entries, each alone."""
-    publisher = Publisher(plan)
+    publisher = FanoutPublisher(plan)
     socket = await publisher.connect()
     for _ in range(LONE):
         await asyncio.sleep(LONE_EVERY_S)
@@ -180,9 +180,9 @@ async def lone(plan: Plan) -> None:
     await publisher.finish()
 
 
-async def flood(plan: Plan, frame: int, begun: Event) -> int:
+async def flood(plan: FanoutPlan, frame: int, begun: Event) -> int:
     """Publish as fast as the server reads; returns how many entries. At most a socket's buffer waits."""
-    publisher = Publisher(plan)
+    publisher = FanoutPublisher(plan)
     socket = await publisher.connect()
     message = entries(plan.way, time.time_ns(), frame)
     messages, burst = 0, BURST if frame == 1 else 1
@@ -198,12 +198,12 @@ async def flood(plan: Plan, frame: int, begun: Event) -> int:
     return messages * frame
 
 
-def publish_lone(plan: Plan) -> None:
+def publish_lone(plan: FanoutPlan) -> None:
     """A process that publishes lone entries."""
     uvloop.run(lone(plan))
 
 
-def publish_flood(plan: Plan, frame: int, begun: Event, published: "Queue[int]") -> None:
+def publish_flood(plan: FanoutPlan, frame: int, begun: Event, published: "Queue[int]") -> None:
     """A process that floods; it reports how many entries it published."""
     published.put(uvloop.run(flood(plan, frame, begun)))
 
@@ -219,7 +219,7 @@ class Flood(msgspec.Struct):
     tails_cpu: float
 
 
-class Round(msgspec.Struct):
+class FanoutRound(msgspec.Struct):
     """Floods by entries a frame; milliseconds until the last tail had a lone entry."""
 
     floods: dict[int, Flood]
@@ -235,7 +235,7 @@ class Round(msgspec.Struct):
         return f"{floods}   lone: median {self.lone_ms:.1f} ms, max {self.lone_max_ms:.1f} ms"
 
 
-def one_round(plan: Plan, pid: int) -> Round:
+def one_round(plan: FanoutPlan, pid: int) -> FanoutRound:
     """Lone entries, then the floods."""
     context = multiprocessing.get_context("spawn")
     say, requests = context.Pipe()
@@ -258,7 +258,7 @@ def one_round(plan: Plan, pid: int) -> Round:
     finally:
         tails.kill()
         tails.join()
-    return Round(floods, statistics.median(waits), max(waits))
+    return FanoutRound(floods, statistics.median(waits), max(waits))
 
 
 class Pipes(NamedTuple):
@@ -268,7 +268,7 @@ class Pipes(NamedTuple):
     hear: Any
 
 
-def one_flood(context: Any, plan: Plan, frame: int, pid: int, pipes: Pipes) -> Flood:  # noqa: ANN401 - multiprocessing's
+def one_flood(context: Any, plan: FanoutPlan, frame: int, pid: int, pipes: Pipes) -> Flood:  # noqa: ANN401 - multiprocessing's
     """Flood, and wait until every tail has all of it."""
     published: Queue[int] = context.Queue()
     begun = context.Event()
@@ -329,7 +329,7 @@ def nats() -> Iterator[tuple[int, int]]:
             server.wait(30)
 
 
-Rounds = dict[str, list[Round]]
+Rounds = dict[str, list[FanoutRound]]
 
 
 def beside_nats(tails: int, rounds: int, seconds: float) -> Rounds:
@@ -338,12 +338,12 @@ def beside_nats(tails: int, rounds: int, seconds: float) -> Rounds:
     for number in range(rounds):
         for way in ("weir", "nats") if number % 2 == 0 else ("nats", "weir"):
             with gateway() if way == "weir" else nats() as (port, pid):
-                found[way].append(one_round(Plan(way, port, tails, seconds), pid))
+                found[way].append(one_round(FanoutPlan(way, port, tails, seconds), pid))
             print(f"  {way:6}{found[way][-1].line()}", flush=True)
     return found
 
 
-def ratio(found: Rounds, figure: Callable[[Round], float]) -> float:
+def ratio(found: Rounds, figure: Callable[[FanoutRound], float]) -> float:
     """Ours ÷ theirs: the median over rounds that were neighbours."""
     pairs = zip(found["weir"], found["nats"], strict=True)
     return statistics.median(figure(ours) / figure(theirs) for ours, theirs in pairs)

@@ -77,7 +77,7 @@ def latencies(beside: push.Rounds, standing: push.Rounds, path: Path) -> None:
 def fan_out(found: fanout.Rounds, path: Path) -> None:
     """P7: the floods, and a lone entry."""
     figure, axes = plt.subplots(1, 3, figsize=(14, 4), layout="constrained")
-    panels: list[tuple[str, Callable[[fanout.Round], float]]] = [
+    panels: list[tuple[str, Callable[[fanout.FanoutRound], float]]] = [
         ("Delivered entries/s, 100 entries a frame", lambda one: one.floods[100].delivered),
         ("Delivered entries/s, 1 entry a frame", lambda one: one.floods[1].delivered),
         ("A lone entry at the last of the tails, ms", lambda one: one.lone_ms),

@@ -75,7 +75,7 @@ Produce = Callable[[str, int], Awaitable[None] | None]
 Seen = list[tuple[int, list[int]]]
 
 
-class Plan(NamedTuple):
+class PushPlan(NamedTuple):
     """What one round does."""
 
     port: int
@@ -94,24 +94,24 @@ async def until_over(over: Event, seen: Seen) -> None:
         await asyncio.sleep(0.1)
 
 
-class Entry(msgspec.Struct):
+class PushedEntry(msgspec.Struct):
     """As it is pushed, or read."""
 
     id: str
     fields: dict[str, str]
 
 
-class Frame(msgspec.Struct):
+class PushedFrame(msgspec.Struct):
     """What of a frame, or an answer, counts here."""
 
     op: str = ""
-    entries: list[Entry] = []
+    entries: list[PushedEntry] = []
 
 
-decode = msgspec.json.Decoder(Frame).decode
+decode = msgspec.json.Decoder(PushedFrame).decode
 
 
-async def pace(plan: Plan, produce: Produce) -> int:
+async def pace(plan: PushPlan, produce: Produce) -> int:
     """Publish what is due, a tick at a time, each entry with the time of its tick; how many they were."""
     rate = plan.rate / PRODUCERS
     began, sent = time.perf_counter(), 0
@@ -126,7 +126,7 @@ async def pace(plan: Plan, produce: Produce) -> int:
     return sent
 
 
-def record(frame: Frame, seen: Seen) -> bytes:
+def record(frame: PushedFrame, seen: Seen) -> bytes:
     """Record what came; returns the IDs to acknowledge, as the members of a JSON array."""
     seen.append((time.time_ns(), [int(entry.fields["t"]) for entry in frame.entries]))
     return '","'.join([entry.id for entry in frame.entries]).encode()
@@ -135,7 +135,7 @@ def record(frame: Frame, seen: Seen) -> bytes:
 # ---- over the socket
 
 
-async def socket_producer(plan: Plan) -> int:
+async def socket_producer(plan: PushPlan) -> int:
     """Publish a frame a tick; the answers are not looked at."""
     socket = await Socket.connect(plan.port, "/v1/ws", lambda _, __: None)
 
@@ -150,7 +150,7 @@ async def socket_producer(plan: Plan) -> int:
     return sent
 
 
-async def socket_consumer(plan: Plan, name: str, seen: Seen, over: Event) -> None:
+async def socket_consumer(plan: PushPlan, name: str, seen: Seen, over: Event) -> None:
     """Acknowledge what is pushed."""
 
     def heard(socket: Socket, message: bytes) -> None:
@@ -171,7 +171,7 @@ async def socket_consumer(plan: Plan, name: str, seen: Seen, over: Event) -> Non
 # ---- by long-poll
 
 
-async def http_producer(plan: Plan) -> int:
+async def http_producer(plan: PushPlan) -> int:
     """Publish a request a tick."""
     answered = asyncio.Event()
     http = await Http.connect(plan.port, lambda _, __: answered.set())
@@ -187,7 +187,7 @@ async def http_producer(plan: Plan) -> int:
     return sent
 
 
-async def http_consumer(plan: Plan, name: str, seen: Seen, over: Event) -> None:
+async def http_consumer(plan: PushPlan, name: str, seen: Seen, over: Event) -> None:
     """Read and acknowledge in turns, on one connection."""
     group = f"/v1/streams/{STREAM}/groups/{GROUP}"
     read = f"{group}/consumers/{name}/read", b'{"count":%d,"wait":20000}' % BATCH
@@ -217,7 +217,7 @@ def fast_client(port: int) -> "aioredis.Redis":
     return aioredis.Redis(port=port)
 
 
-async def redis_producer(plan: Plan) -> int:
+async def redis_producer(plan: PushPlan) -> int:
     """Publish a pipeline a tick."""
     client = fast_client(plan.port)
 
@@ -232,7 +232,7 @@ async def redis_producer(plan: Plan) -> int:
     return sent
 
 
-async def redis_consumer(plan: Plan, name: str, seen: Seen, over: Event) -> None:
+async def redis_consumer(plan: PushPlan, name: str, seen: Seen, over: Event) -> None:
     """Read and acknowledge in turns."""
     client = fast_client(plan.port)
     while not is_over(over, seen):
@@ -261,7 +261,7 @@ class Signals(NamedTuple):
     over: Event
 
 
-def produce_all(way: str, plan: Plan, signals: Signals, used: "Queue[tuple[int, float]]") -> None:
+def produce_all(way: str, plan: PushPlan, signals: Signals, used: "Queue[tuple[int, float]]") -> None:
     """A process of producers; it tells how many entries it published, and its processor time in seconds."""
 
     async def run() -> int:
@@ -274,7 +274,7 @@ def produce_all(way: str, plan: Plan, signals: Signals, used: "Queue[tuple[int, 
     used.put((sent, own_cpu_s() - before_s))
 
 
-def consume_all(way: str, plan: Plan, signals: Signals, found: "Queue[tuple[Seen, float]]") -> None:
+def consume_all(way: str, plan: PushPlan, signals: Signals, found: "Queue[tuple[Seen, float]]") -> None:
     """A process of consumers; it tells what came when, and the processor time that it used."""
     seen: Seen = []
 
@@ -301,7 +301,7 @@ def cpu_s_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-class Round(msgspec.Struct):
+class PushRound(msgspec.Struct):
     """Latencies in milliseconds, shares in percent, processor time in seconds a million entries."""
 
     entries: int
@@ -323,7 +323,7 @@ class Round(msgspec.Struct):
         )
 
 
-def measured(seen: Seen, server_cpu_s: float, client_cpu_s: float) -> Round:
+def measured(seen: Seen, server_cpu_s: float, client_cpu_s: float) -> PushRound:
     """What a round comes to, without its first second."""
     count = sum(len(stamps) for _, stamps in seen)
     assert count, "something was consumed"
@@ -336,7 +336,7 @@ def measured(seen: Seen, server_cpu_s: float, client_cpu_s: float) -> Round:
     def at(quantile: float) -> float:
         return late[min(len(late) - 1, int(len(late) * quantile))]
 
-    return Round(
+    return PushRound(
         entries=len(late),
         p50=at(0.5),
         p99=at(0.99),
@@ -348,7 +348,7 @@ def measured(seen: Seen, server_cpu_s: float, client_cpu_s: float) -> Round:
     )
 
 
-def one_round(way: str, plan: Plan, server_pid: int) -> Round:
+def one_round(way: str, plan: PushPlan, server_pid: int) -> PushRound:
     """Run producers and consumers against a server that is there."""
     context = multiprocessing.get_context("spawn")
     found: Queue[tuple[Seen, float]] = context.Queue()
@@ -427,7 +427,7 @@ def settle(pid: int) -> None:
 
 # ---- runs
 
-Rounds = dict[str, list[Round]]
+Rounds = dict[str, list[PushRound]]
 
 
 def beside_redis(ways: list[str], rounds: int, seconds: float, rate: int) -> Rounds:
@@ -436,7 +436,7 @@ def beside_redis(ways: list[str], rounds: int, seconds: float, rate: int) -> Rou
     for number in range(rounds):
         for way in ways if number % 2 == 0 else reversed(ways):
             with served(way) as (port, pid):
-                found[way].append(one_round(way, Plan(port, seconds, rate), pid))
+                found[way].append(one_round(way, PushPlan(port, seconds, rate), pid))
             print(f"  {way:9}{found[way][-1].line()}", flush=True)
     return found
 
@@ -451,12 +451,12 @@ def beside_standing(standing: int, rounds: int, seconds: float, rate: int) -> Ro
         for number in range(rounds):
             for which in ("with", "without") if number % 2 == 0 else ("without", "with"):
                 port, pid = full if which == "with" else empty
-                found[which].append(one_round("weir", Plan(port, seconds, rate), pid))
+                found[which].append(one_round("weir", PushPlan(port, seconds, rate), pid))
                 print(f"  {which:9}{found[which][-1].line()}", flush=True)
     return found
 
 
-def median(rounds: list[Round]) -> Round:
+def median(rounds: list[PushRound]) -> PushRound:
     """Of each figure."""
     values = [msgspec.structs.asdict(one) for one in rounds]
     middle: dict[str, Any] = {}
@@ -466,7 +466,7 @@ def median(rounds: list[Round]) -> Round:
             middle[name] = [statistics.median(row) for row in zip(*column, strict=True)]
         else:
             middle[name] = statistics.median(column)
-    return msgspec.convert(middle, Round, strict=False)
+    return msgspec.convert(middle, PushRound, strict=False)
 
 
 def ratios(found: Rounds, ours: str, theirs: str) -> dict[str, float]:

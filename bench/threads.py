@@ -20,7 +20,7 @@ import uvloop
 
 from engine import Engine, Fsync, SystemClock, entries
 from engine.commands import XAdd
-from engine.log import Batch, LogPoisonedError
+from engine.log import FrameBatch, LogPoisonedError
 from engine.runtime.writer import Writer
 
 PUBLISHERS = 32
@@ -38,7 +38,7 @@ class ThreadWriter(Writer):
         loop = asyncio.get_running_loop()
         self._writes.submit(self._write, self.log.take(), loop)
 
-    def _write(self, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
+    def _write(self, batch: FrameBatch, loop: asyncio.AbstractEventLoop) -> None:
         try:
             self.log.write(batch)
             if self._fsync == "always":

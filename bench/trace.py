@@ -28,7 +28,7 @@ OURS: Final = (str(ROOT / "app"), str(ROOT / "engine"))
 WARM: Final = 3
 STREAM: Final = "/v1/streams/s"
 
-Request = Callable[["Line"], Awaitable[None]]
+Request = Callable[["TraceLine"], Awaitable[None]]
 
 
 class Trace:
@@ -58,7 +58,7 @@ class Trace:
         self._at = file
 
 
-class Line:
+class TraceLine:
     """A connection to the gateway."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,20 +83,20 @@ class Line:
         await self._reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
 
 
-async def publish(line: Line) -> None:
+async def publish(line: TraceLine) -> None:
     """One entry."""
     await line.post(f"{STREAM}/entries", {"fields": {"a": "1"}})
 
 
-async def xadd(line: Line) -> None:
+async def xadd(line: TraceLine) -> None:
     """The same as a command."""
     await line.post("/v1/commands", ["XADD", "s", "*", "a", "1"])
 
 
-def blocked_read(other: Line) -> Request:
+def blocked_read(other: TraceLine) -> Request:
     """A read that waits, and the publish on another connection that ends it."""
 
-    async def read(line: Line) -> None:
+    async def read(line: TraceLine) -> None:
         line.send("GET", f"{STREAM}/entries?after=$&wait=5000", b"")
         await asyncio.sleep(0.05)
         await publish(other)
@@ -105,7 +105,7 @@ def blocked_read(other: Line) -> Request:
     return read
 
 
-async def traced(line: Line, request: Request) -> Trace:
+async def traced(line: TraceLine, request: Request) -> Trace:
     """The trace of one request after some others."""
     for _ in range(WARM):
         await request(line)
@@ -133,7 +133,7 @@ async def main() -> None:
     while not server.started:  # noqa: ASYNC110 - uvicorn sets a flag
         await asyncio.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
-    line, other = [Line(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(2)]
+    line, other = [TraceLine(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(2)]
     await publish(line)
     for name, request in (
         ("publish", publish),

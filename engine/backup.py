@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from engine.log.backup import Copy
+from engine.log.backup import BackupCopy
 from engine.log.backup import back_up as copy_log
 from engine.log.backup import restore as copy_back
 from engine.log.repair import carry_out
-from engine.log.steps import Step
+from engine.log.steps import RepairStep
 from engine.records import Regenerate, encode
 from engine.storage.file import FileStorage
 from engine.storage.whole import new_directory
@@ -20,7 +20,7 @@ from engine.storage.whole import new_directory
 _SALT_BYTES: Final = 16
 
 
-def back_up(data: Path, place: Path) -> Copy:
+def back_up(data: Path, place: Path) -> BackupCopy:
     """Copy the log in `data` to the new directory `place`; a server may go on writing it. Blocks.
 
     It holds everything that was acknowledged before the call. Raises LogRefusedError, StorageRefusedError,
@@ -34,7 +34,7 @@ def back_up(data: Path, place: Path) -> Copy:
         source.close()
 
 
-def restore(backup: Path, data: Path, *, now_ms: int) -> Copy:
+def restore(backup: Path, data: Path, *, now_ms: int) -> BackupCopy:
     """Copy a backup to the new data directory `data`, where every stream gets a new generation. Blocks.
 
     Raises as `back_up` does.
@@ -47,7 +47,7 @@ def restore(backup: Path, data: Path, *, now_ms: int) -> Copy:
         source.close()
 
 
-def repair(storage: FileStorage, step: Step, *, now_ms: int) -> None:
+def repair(storage: FileStorage, step: RepairStep, *, now_ms: int) -> None:
     """Do a planned step of a repair."""
     carry_out(storage, step, another_life(), now_ms)
 

@@ -34,14 +34,14 @@ _HEAD: Final = b'{"id":"'
 _to_json: Final = msgspec.json.Encoder().encode
 
 
-class _Stored(msgspec.Struct):
+class _EntryJson(msgspec.Struct):
     id: str
     fields: dict[str, str]
     encoding: str | None = None
     pairs: list[tuple[str, str]] | None = None
 
 
-_decode: Final = msgspec.json.Decoder(_Stored).decode
+_decode: Final = msgspec.json.Decoder(_EntryJson).decode
 
 
 def body(pairs: Pairs) -> bytes:

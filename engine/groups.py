@@ -30,7 +30,7 @@ _OWNED_FROM: Final = 1 << _SERIAL_BITS
 _OWN_PASSED_OVER_MAX: Final = 4_000
 
 
-class Pending(msgspec.Struct, frozen=True, gc=False):
+class PendingState(msgspec.Struct, frozen=True, gc=False):
     """A delivered and not acknowledged entry. Never changed in place: a snapshot may hold it.
 
     The collector passes it over: nothing that it holds leads back to it, and there may be millions.
@@ -95,19 +95,19 @@ class Group:
         self.last_delivered_id = last_delivered_id
         self.entries_read = entries_read
         self.consumers: dict[str, Consumer] = {}
-        self.pending: SortedMap[Pending] = SortedMap()
+        self.pending: SortedMap[PendingState] = SortedMap()
         self.by_delivery: SortedMap[int] = SortedMap()
         self.policy = Policy()
         self._serial = 0
         # What `idle_longest` found, and in which edition of the stream. None once the pending list changes.
-        self._idle_longest: tuple[tuple[int, ...], Pending | None] | None = None
+        self._idle_longest: tuple[tuple[int, ...], PendingState | None] | None = None
         # A consumer, and the order below which every owned entry is its own: so what it holds is walked once,
         # however often it asks for what others hold.
         self._own_first: tuple[Consumer, int] | None = None
 
     def own(self, entry_id: int, consumer: Consumer, time_ms: int, delivery_count: int) -> None:
         """Make `consumer` the owner of the entry."""
-        self._put(entry_id, Pending(consumer, self._order(time_ms), delivery_count))
+        self._put(entry_id, PendingState(consumer, self._order(time_ms), delivery_count))
 
     def own_run(
         self, entry_ids: Sequence[int], consumer: Consumer, time_ms: int, delivery_counts: Sequence[int]
@@ -129,7 +129,9 @@ class Group:
         orders = range(order, order + len(entry_ids))
         self._serial += len(entry_ids) - 1
         rows = zip(orders, delivery_counts, strict=True)
-        self.pending.extend(entry_ids, [Pending(consumer, at, delivery_count) for at, delivery_count in rows])
+        self.pending.extend(
+            entry_ids, [PendingState(consumer, at, delivery_count) for at, delivery_count in rows]
+        )
         self.by_delivery.extend(orders, entry_ids)
         consumer.pending.extend(entry_ids, [None] * len(entry_ids))
 
@@ -149,7 +151,7 @@ class Group:
             serial if owner is None else (time_ms + 1) << _SERIAL_BITS | serial
             for serial, owner, time_ms in zip(serials, owners, times_ms, strict=True)
         ]
-        rows = map(Pending, owners, orders, delivery_counts)
+        rows = map(PendingState, owners, orders, delivery_counts)
         self.by_delivery.extend(orders, entry_ids)
         self.pending.update(entry_ids, list(rows))
         mine: dict[Consumer, list[int]] = {}
@@ -162,9 +164,9 @@ class Group:
     def release(self, entry_id: int, delivery_count: int) -> None:
         """Release the entry: it has no owner, and goes to the end of the released ones."""
         self._serial += 1
-        self._put(entry_id, Pending(None, self._serial, delivery_count))
+        self._put(entry_id, PendingState(None, self._serial, delivery_count))
 
-    def settle(self, entry_id: int) -> Pending | None:
+    def settle(self, entry_id: int) -> PendingState | None:
         """Take the entry off the pending list; what it was, None if it was not there."""
         pending = self.pending.pop(entry_id)
         if pending is not None:
@@ -213,14 +215,14 @@ class Group:
         self._idle_longest = None
         self.by_delivery.pop_each(sorted(one.order for _, one in self.pending.pop_each(held)))
 
-    def in_order_of_delivery(self) -> Iterator[tuple[int, Pending]]:
+    def in_order_of_delivery(self) -> Iterator[tuple[int, PendingState]]:
         """Pending entries, released first, then those idle longest. The group must not change meanwhile."""
         for entry_id in self.by_delivery.values():
             pending = self.pending.get(entry_id)
             assert pending is not None, "both orders hold the same entries"
             yield entry_id, pending
 
-    def of_others(self, consumer: Consumer) -> Iterator[tuple[int, Pending]]:
+    def of_others(self, consumer: Consumer) -> Iterator[tuple[int, PendingState]]:
         """The same without what `consumer` owns. It ends behind `_own_passed_over_max` of those; where they
         come first the next call goes on there. The group must not change meanwhile.
         """
@@ -255,7 +257,7 @@ class Group:
 
     def idle_longest(
         self, edition: tuple[int, ...], is_there: Callable[[int], bool], passed_over_max: int
-    ) -> Pending | None:
+    ) -> PendingState | None:
         """The first in order of delivery whose entry is there, or the one behind `passed_over_max` that are
         not; None where there is neither. Looked for once in each `edition` of the stream.
         """
@@ -264,7 +266,7 @@ class Group:
             self._idle_longest = edition, found
         return self._idle_longest[1]
 
-    def owned_longest_first(self) -> Iterator[tuple[int, Pending]]:
+    def owned_longest_first(self) -> Iterator[tuple[int, PendingState]]:
         """Owned pending entries, those idle longest first. The group must not change meanwhile."""
         for _, entry_id in self.by_delivery.items(_OWNED_FROM):
             pending = self.pending.get(entry_id)
@@ -314,7 +316,7 @@ class Group:
         self._serial += 1
         return (time_ms + 1) << _SERIAL_BITS | self._serial
 
-    def _put(self, entry_id: int, pending: Pending) -> None:
+    def _put(self, entry_id: int, pending: PendingState) -> None:
         self._idle_longest = None
         self._check_own_first(pending.consumer, pending.order)
         before = self.pending.get(entry_id)
@@ -331,8 +333,8 @@ class Group:
 
 
 def first_there(
-    rows: Iterator[tuple[int, Pending]], is_there: Callable[[int], bool], passed_over_max: int
-) -> Pending | None:
+    rows: Iterator[tuple[int, PendingState]], is_there: Callable[[int], bool], passed_over_max: int
+) -> PendingState | None:
     """The first whose entry is there, or the one behind `passed_over_max` that are not; None without one."""
     numbered = enumerate(rows)
     found = (one for at, (entry_id, one) in numbered if at >= passed_over_max or is_there(entry_id))

@@ -384,7 +384,7 @@ class Presence(Enum):
     FOUND = "found"
 
 
-class Settings(msgspec.Struct, frozen=True):
+class ConfigValues(msgspec.Struct, frozen=True):
     """CONFIG GET: names and values in order."""
 
     values: Sequence[tuple[str, int]]
@@ -407,7 +407,7 @@ Reply = (
     | Listing
     | AcknowledgedIds
     | Deletions
-    | Settings
+    | ConfigValues
     | StreamPage
     | DeadLettered
     | DeadLettersFound

@@ -12,7 +12,7 @@ from app.cli.directory import Data, chosen, ending
 from weir.cli import options, output
 
 if TYPE_CHECKING:
-    from engine.log.backup import Copy
+    from engine.log.backup import BackupCopy
 
 _NAMES: Final = ("files", "frames", "bytes", "left_bytes")
 
@@ -47,7 +47,7 @@ def restore(place: Place, *, data: Data = None, as_json: options.Json = False) -
     _tell(copied, f"restored {place} to {path}", as_json=as_json)
 
 
-def _tell(copied: "Copy", sentence: str, *, as_json: bool) -> None:
+def _tell(copied: "BackupCopy", sentence: str, *, as_json: bool) -> None:
     if as_json:
         output.lines([output.json_line({name: getattr(copied, name) for name in _NAMES})])
         return

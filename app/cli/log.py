@@ -17,7 +17,7 @@ from weir.cli.failure import Failure
 
 if TYPE_CHECKING:
     from engine.codec import Damage
-    from engine.log.inspection import Inspection, Run
+    from engine.log.inspection import FrameRun, Inspection
     from engine.storage import Storage
 
 _ASK_AGAIN_S: Final = 0.2
@@ -74,7 +74,7 @@ def _files(found: "Inspection") -> list[dict[str, Any]]:
     return [_file(run, run.fault if found.has_manifest else run.damage) for run in found.runs]
 
 
-def _file(run: "Run", fault: "Damage | None") -> dict[str, Any]:
+def _file(run: "FrameRun", fault: "Damage | None") -> dict[str, Any]:
     told = {
         "file": run.file.name,
         "position": run.file.position,
@@ -131,9 +131,9 @@ def _dumped(storage: "Storage") -> Iterator[str]:
     from app.cli.records import frame_of
     from engine.codec import Damage
     from engine.log.inspection import frames_of, placed, rehearse
-    from engine.log.view import View
+    from engine.log.view import LogView
 
-    with View.of(storage) as view:
+    with LogView.of(storage) as view:
         has_manifest, files = placed(view)
         is_whole = has_manifest
         for file in files:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from engine import entries, ids
 from engine.commands.turn import Turn
-from engine.groups import Group, Pending
+from engine.groups import Group, PendingState
 from engine.records import Append
 
 TOO_MANY: Final = "max_deliveries"
@@ -35,7 +35,7 @@ class Dead(NamedTuple):
 
     id: int
     text: bytes
-    pending: Pending
+    pending: PendingState
 
 
 def is_dead(turn: Turn, group: Group, delivery_count: int) -> bool:

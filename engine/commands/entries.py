@@ -29,7 +29,7 @@ from engine.replies import Added, Deletions, Entries, Trimmed
 deleted, absent, kept = 1, -1, 2
 
 
-class Prepared(NamedTuple):
+class PreparedEntries(NamedTuple):
     """An append that nothing can refuse any more. `auto_ms`: the latest time of an ID that it was given, or
     -1 where the client named them.
     """
@@ -42,10 +42,10 @@ class Prepared(NamedTuple):
 @runs(types.XAdd)
 def xadd(turn: Turn, command: types.XAdd) -> Added | None:
     prepared = prepare(turn, command)
-    return store(turn, prepared) if isinstance(prepared, Prepared) else prepared
+    return store(turn, prepared) if isinstance(prepared, PreparedEntries) else prepared
 
 
-def prepare(turn: Turn, command: types.XAdd) -> Prepared | Added | None:
+def prepare(turn: Turn, command: types.XAdd) -> PreparedEntries | Added | None:
     """Check everything. `Added` is the answer of the first time, None the one of a stream not to be made."""
     if 0 in command.ids:
         raise errors.id_is_zero()
@@ -57,10 +57,10 @@ def prepare(turn: Turn, command: types.XAdd) -> Prepared | Added | None:
     if repeated is not None:
         return repeated
     _expect_last_id(key, command.expected_last_id)
-    return Prepared(command, *_new_ids(turn, key, command))
+    return PreparedEntries(command, *_new_ids(turn, key, command))
 
 
-def store(turn: Turn, prepared: Prepared) -> Added:
+def store(turn: Turn, prepared: PreparedEntries) -> Added:
     """Append what was prepared, in the same turn; then trim, and keep what the retention keeps."""
     command, new_ids, auto_ms = prepared
     key = turn.keyspace.find(command.stream) or turn.create_stream(command.stream)

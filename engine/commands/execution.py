@@ -34,7 +34,7 @@ __all__ = [
     "READ_STREAMS_MAX",
     "Blocked",
     "DirtyTurnError",
-    "Outcome",
+    "Execution",
     "Turn",
     "Unfinished",
     "block_group_read",
@@ -64,7 +64,7 @@ _MODULES: Final = (
 READ_STREAMS_MAX: Final = 1_000
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Execution(msgspec.Struct, frozen=True):
     """What a turn leaves: the answer, or the refusal that stands for it, and the turn with its records and
     signals.
     """
@@ -78,14 +78,14 @@ def execute(
     command: Command,
     now_ms: int,
     so_far: Any = None,  # noqa: ANN401 - each command has its own
-) -> Outcome:
+) -> Execution:
     """Run one command as a turn of its own. A refusal has changed nothing, nor has an exception, unless it is
     DirtyTurnError.
 
     Where the reply is `Unfinished` the command runs again, with its `so_far`.
     """
     turn = Turn(keyspace, now_ms, so_far, may_continue=True)
-    return Outcome(_run(turn, command), turn)
+    return Execution(_run(turn, command), turn)
 
 
 def execute_all(

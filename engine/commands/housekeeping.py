@@ -13,7 +13,7 @@ from engine.commands.dead_letters import TOO_MANY, Dead, is_dead, move_to_dead_l
 from engine.commands.registry import runs
 from engine.commands.retention import TURN_ENTRIES_MAX, enforce
 from engine.commands.turn import Turn
-from engine.groups import Consumer, Group, Pending
+from engine.groups import Consumer, Group, PendingState
 from engine.keyspace import IdempotentPublishReply, IdempotentReply, Key, Retention
 from engine.records import ANSWER_AGE_MS_MAX, ForgetAnswers, ForgetProductions, Release, RemoveConsumer
 
@@ -152,7 +152,7 @@ def _silent(
 
 
 def _give_back(
-    turn: Turn, name: str, group_name: str, rows: Sequence[tuple[int, Pending]], share: _Share
+    turn: Turn, name: str, group_name: str, rows: Sequence[tuple[int, PendingState]], share: _Share
 ) -> None:
     """Release entries for the next reader. Those delivered often enough become dead letters. Those whose
     entry was deleted are settled, since no reader can get them.

@@ -11,7 +11,7 @@ from engine import errors, ids
 from engine.commands import types, weir_commands
 from engine.commands.registry import runs
 from engine.commands.turn import Turn
-from engine.groups import Consumer, Group, Pending
+from engine.groups import Consumer, Group, PendingState
 from engine.keyspace import Key
 from engine.lag import lag
 from engine.replies import (
@@ -155,6 +155,6 @@ def _consumer_detail(group: Group, consumer: Consumer, count: int | None) -> Con
     )
 
 
-def _known(pending: Pending | None) -> Pending:
+def _known(pending: PendingState | None) -> PendingState:
     assert pending is not None, "what a consumer holds is pending in its group"
     return pending

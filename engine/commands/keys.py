@@ -13,7 +13,7 @@ from engine.commands.introspection import expect
 from engine.commands.registry import runs
 from engine.commands.turn import Turn
 from engine.records import Configure, RemoveAll, RemoveStream
-from engine.replies import Listing, Presence, Settings
+from engine.replies import ConfigValues, Listing, Presence
 
 _BOUNDS: Final = {
     "stream-idmp-duration": (1, 86_400),
@@ -83,8 +83,8 @@ def db_size(turn: Turn, _: types.DbSize) -> int:
 
 
 @runs(types.ConfigGet)
-def config_get(turn: Turn, _: types.ConfigGet) -> Settings:
-    return Settings(sorted(turn.keyspace.settings.items()))
+def config_get(turn: Turn, _: types.ConfigGet) -> ConfigValues:
+    return ConfigValues(sorted(turn.keyspace.settings.items()))
 
 
 @runs(types.ConfigSet)

@@ -13,7 +13,7 @@ import msgspec
 from engine import errors, ids
 from engine.commands import types, weir_commands
 from engine.commands.dead_letters import Dead, move_to_dead_letters, takes_letters
-from engine.commands.entries import Prepared, prepare, store
+from engine.commands.entries import PreparedEntries, prepare, store
 from engine.commands.grouping import drop_consumer
 from engine.commands.introspection import expect, group_info, stream_info
 from engine.commands.registry import runs
@@ -120,8 +120,8 @@ def describe_group(turn: Turn, command: weir_commands.DescribeGroup) -> GroupInf
     return group_info(key, command.group, group)
 
 
-@runs(weir_commands.RemoveGroup)
-def remove_group(turn: Turn, command: weir_commands.RemoveGroup) -> bool:
+@runs(weir_commands.DeleteGroup)
+def remove_group(turn: Turn, command: weir_commands.DeleteGroup) -> bool:
     _, group = turn.group(command.stream, command.group)
     if group.pending and not command.drop:
         raise errors.group_has_pending(command.group, len(group.pending))
@@ -130,8 +130,8 @@ def remove_group(turn: Turn, command: weir_commands.RemoveGroup) -> bool:
     return True
 
 
-@runs(weir_commands.RemoveConsumer)
-def remove_consumer(turn: Turn, command: weir_commands.RemoveConsumer) -> int | Unfinished:
+@runs(weir_commands.DeleteConsumer)
+def remove_consumer(turn: Turn, command: weir_commands.DeleteConsumer) -> int | Unfinished:
     _, group = turn.group(command.stream, command.group)
     consumer = group.consumers.get(command.consumer)
     if consumer is None:
@@ -154,7 +154,7 @@ def remove_consumer(turn: Turn, command: weir_commands.RemoveConsumer) -> int | 
     return transferred
 
 
-def _transfer(turn: Turn, command: weir_commands.RemoveConsumer, group: Group, heir: str) -> int:
+def _transfer(turn: Turn, command: weir_commands.DeleteConsumer, group: Group, heir: str) -> int:
     """Give entries to another consumer as they are, in order of delivery: nothing was delivered."""
     page = group.consumers[command.consumer].pending.page(0, TRANSFERRED_MAX)
     held = [(entry_id, one) for entry_id, _ in page if (one := group.pending.get(entry_id))]
@@ -257,9 +257,9 @@ def _run(name: str, first: str, last: str, count: int) -> StoredRun:
     return StoredRun(name, ids.parse_canonical(first.encode()), ids.parse_canonical(last.encode()), count)
 
 
-def _prepared(turn: Turn, part: types.XAdd) -> Prepared:
+def _prepared(turn: Turn, part: types.XAdd) -> PreparedEntries:
     prepared = prepare(turn, part)
     if prepared is None:
         raise errors.no_such_key(part.stream)
-    assert isinstance(prepared, Prepared), "a part has no idempotence of its own"
+    assert isinstance(prepared, PreparedEntries), "a part has no idempotence of its own"
     return prepared

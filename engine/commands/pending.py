@@ -15,7 +15,7 @@ from engine.commands.entries import absent, ask_references, delete_each
 from engine.commands.reading import DELIVERY_COUNT_MAX, Budget, pending_of, with_texts
 from engine.commands.registry import runs
 from engine.commands.turn import TURN_LOOKUPS_MAX, TURN_SCANNED_MAX, Turn, Unfinished
-from engine.groups import Group, Pending
+from engine.groups import Group, PendingState
 from engine.keyspace import Key
 from engine.records import Own, Release
 from engine.replies import (
@@ -169,7 +169,7 @@ def xpending_range(turn: Turn, command: types.XPendingRange) -> PendingList | Un
     return PendingList(found)
 
 
-def _pending_in(group: Group, command: types.XPendingRange, start: int) -> Iterator[tuple[int, Pending]]:
+def _pending_in(group: Group, command: types.XPendingRange, start: int) -> Iterator[tuple[int, PendingState]]:
     """The pending entries of the range from `start` on, of one consumer or of all."""
     if command.consumer is None:
         rows = group.pending.items(start)
@@ -183,7 +183,7 @@ def _pending_in(group: Group, command: types.XPendingRange, start: int) -> Itera
         yield entry_id, one
 
 
-def _pending_entry(turn: Turn, entry_id: int, one: Pending) -> PendingEntry:
+def _pending_entry(turn: Turn, entry_id: int, one: PendingState) -> PendingEntry:
     if one.consumer is None:
         return PendingEntry(entry_id, None, -1, one.delivery_count)
     return PendingEntry(entry_id, one.consumer.name, one.idle_ms(turn.now_ms), one.delivery_count)
@@ -346,7 +346,7 @@ def xautoclaim(turn: Turn, command: types.XAutoClaim) -> AutoClaimed:
     return AutoClaimed(next_start, found, deleted_ids)
 
 
-def _may_take(turn: Turn, stream: Stream, min_idle_ms: int, row: tuple[int, Pending]) -> bool:
+def _may_take(turn: Turn, stream: Stream, min_idle_ms: int, row: tuple[int, PendingState]) -> bool:
     """Whether a pending entry is to be looked up: it is idle for long enough, or may be gone."""
     entry_id, one = row
     if one.consumer is None or one.idle_ms(turn.now_ms) >= min_idle_ms:
@@ -355,7 +355,7 @@ def _may_take(turn: Turn, stream: Stream, min_idle_ms: int, row: tuple[int, Pend
 
 
 def _autoclaimed(
-    turn: Turn, command: types.XAutoClaim, entry_id: int, pending: Pending, text: bytes
+    turn: Turn, command: types.XAutoClaim, entry_id: int, pending: PendingState, text: bytes
 ) -> Delivered:
     before = pending.delivery_count
     count = before if command.just_ids else min(before + 1, DELIVERY_COUNT_MAX)

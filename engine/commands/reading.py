@@ -15,7 +15,7 @@ from engine.commands import types
 from engine.commands.dead_letters import TOO_MANY, TURN_LETTERS_MAX, Dead, is_dead, move_to_dead_letters
 from engine.commands.registry import Waiting, runs, waits
 from engine.commands.turn import Blocked, Turn
-from engine.groups import Consumer, Group, Pending, first_there
+from engine.groups import Consumer, Group, PendingState, first_there
 from engine.keyspace import Key
 from engine.lag import entries_read_after
 from engine.records import Own
@@ -344,13 +344,13 @@ def _take_over(turn: Turn, name: str, command: types.XReadGroup, found: Sequence
     turn.count_ids(len(found))
 
 
-def _claimable(group: Group, command: types.XReadGroup) -> Iterator[tuple[int, Pending]]:
+def _claimable(group: Group, command: types.XReadGroup) -> Iterator[tuple[int, PendingState]]:
     """What the command may claim, however idle, in order of delivery."""
     consumer = None if command.claims_own else group.consumers.get(command.consumer)
     return group.in_order_of_delivery() if consumer is None else group.of_others(consumer)
 
 
-def pending_of(group: Group, consumer: Consumer, start: int) -> Iterator[tuple[int, Pending]]:
+def pending_of(group: Group, consumer: Consumer, start: int) -> Iterator[tuple[int, PendingState]]:
     """The pending entries of one consumer from an ID on. The group must not change meanwhile."""
     for entry_id, _ in consumer.pending.items(start):
         one = group.pending.get(entry_id)
@@ -360,10 +360,10 @@ def pending_of(group: Group, consumer: Consumer, start: int) -> Iterator[tuple[i
 
 def with_texts(
     stream: Stream,
-    rows: Iterable[tuple[int, Pending]],
+    rows: Iterable[tuple[int, PendingState]],
     count: int | None,
-    is_wanted: Callable[[tuple[int, Pending]], bool] = lambda _: True,
-) -> Iterator[tuple[int, Pending, bytes | None]]:
+    is_wanted: Callable[[tuple[int, PendingState]], bool] = lambda _: True,
+) -> Iterator[tuple[int, PendingState, bytes | None]]:
     """Pending entries with their texts, None for those that are gone or not wanted. They are looked up some
     at a time, about `count`.
     """

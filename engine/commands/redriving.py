@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from engine import entries, errors, ids
 from engine.commands import types, weir_commands
 from engine.commands.dead_letters import LETTER_FIELDS, TURN_LETTERS_BYTES_MAX
-from engine.commands.entries import Prepared, prepare, store
+from engine.commands.entries import PreparedEntries, prepare, store
 from engine.commands.registry import runs
 from engine.commands.turn import Turn
 from engine.entries import Pairs
@@ -35,7 +35,7 @@ TURN_LOOKS_BYTES_MAX: Final = 1 << 20
 _IDS_LOGGED: Final = 3
 
 
-class DeadLetter(NamedTuple):
+class FoundDeadLetter(NamedTuple):
     """A dead letter taken apart: the entry's own fields, and what was noted beside them."""
 
     fields: Pairs
@@ -46,7 +46,7 @@ class DeadLetter(NamedTuple):
     reason: bytes
 
 
-def parse(text: bytes) -> DeadLetter | None:
+def parse(text: bytes) -> FoundDeadLetter | None:
     """The dead letter that a stored entry is, None for any other entry.
 
     A dead letter that was itself redriven, from the dead letters of a dead-letter stream, is one again.
@@ -60,7 +60,7 @@ def parse(text: bytes) -> DeadLetter | None:
     if tuple(name for name, _ in noted) != LETTER_FIELDS:
         return None
     source, source_id, group, consumer, _, reason = (value for _, value in noted)
-    return DeadLetter(pairs[: -len(LETTER_FIELDS)], source, source_id, group, consumer, reason)
+    return FoundDeadLetter(pairs[: -len(LETTER_FIELDS)], source, source_id, group, consumer, reason)
 
 
 # Most entries that are no dead letters are recognised without being decoded.
@@ -86,7 +86,7 @@ def find_dead_letters(turn: Turn, command: weir_commands.FindDeadLetters) -> Dea
     return DeadLettersFound(found, last if last < min(key.stream.last_live_id, command.end) else None)
 
 
-def _is_wanted(letter: DeadLetter, wanted: weir_commands.FindDeadLetters) -> bool:
+def _is_wanted(letter: FoundDeadLetter, wanted: weir_commands.FindDeadLetters) -> bool:
     return (
         is_of(letter, wanted.stream, wanted.group)
         and (wanted.consumer is None or letter.consumer == wanted.consumer.encode())
@@ -105,7 +105,7 @@ def redrive(turn: Turn, command: weir_commands.Redrive) -> Redriven:
         _remember(turn, command, [], [], upto)
         return Redriven([letter_id for letter_id, _ in found], [], upto)
     prepared = prepare(turn, types.XAdd(stream=command.stream, bodies=[body for _, body in found]))
-    assert isinstance(prepared, Prepared), "the stream exists, and copies have no key of their own"
+    assert isinstance(prepared, PreparedEntries), "the stream exists, and copies have no key of their own"
     turn.ask_room(_IDS_LOGGED * len(found))
     letter_ids = [letter_id for letter_id, _ in found]
     # Deleted first: where a stream is its own dead-letter stream, its retention may remove them otherwise.
@@ -139,12 +139,12 @@ def _found(turn: Turn, command: weir_commands.Redrive) -> tuple[list[tuple[int, 
     return found, command.upto if len(wanted) <= TURN_REDRIVEN_MAX else wanted[TURN_REDRIVEN_MAX - 1]
 
 
-def is_of(letter: DeadLetter, stream: str, group: str) -> bool:
+def is_of(letter: FoundDeadLetter, stream: str, group: str) -> bool:
     """Whether the entry died in this group of this stream."""
     return (letter.source, letter.group) == (stream.encode(), group.encode())
 
 
-def _copy(letter: DeadLetter) -> bytes:
+def _copy(letter: FoundDeadLetter) -> bytes:
     """The body of the new entry in the source."""
     if any(name == REDRIVEN_FROM for name, _ in letter.fields):
         return entries.body(letter.fields)

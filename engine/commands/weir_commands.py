@@ -88,14 +88,14 @@ class DescribeGroup(StreamCommand, frozen=True, kw_only=True):
     group: str
 
 
-class RemoveGroup(StreamCommand, frozen=True, kw_only=True):
+class DeleteGroup(StreamCommand, frozen=True, kw_only=True):
     """Refused while entries are pending, unless `drop`. Reply: True."""
 
     group: str
     drop: bool = False
 
 
-class RemoveConsumer(StreamCommand, frozen=True, kw_only=True):
+class DeleteConsumer(StreamCommand, frozen=True, kw_only=True):
     """Refused while it holds pending entries, unless they are to be dropped or go to another consumer.
 
     Reply: how many it held.

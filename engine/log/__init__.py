@@ -6,17 +6,17 @@ Must never know: commands, the keyspace, or what a payload means; nor asyncio.
 """
 
 from engine.log.errors import LogPoisonedError, LogRefusedError, StorageFullError
-from engine.log.files import BaseFile, Prepared
-from engine.log.log import Batch, Log
+from engine.log.files import BaseFile, PreparedSegment
+from engine.log.log import FrameBatch, Log
 from engine.log.recovery import Recovery
 
 __all__ = [
     "BaseFile",
-    "Batch",
+    "FrameBatch",
     "Log",
     "LogPoisonedError",
     "LogRefusedError",
-    "Prepared",
+    "PreparedSegment",
     "Recovery",
     "StorageFullError",
 ]

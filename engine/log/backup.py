@@ -17,7 +17,7 @@ from engine.log.errors import LogRefusedError
 from engine.log.inspection import (
     DIRECTORY,
     File,
-    Run,
+    FrameRun,
     begins,
     behind,
     follows,
@@ -27,7 +27,7 @@ from engine.log.inspection import (
     rehearse,
 )
 from engine.log.manifest import MANIFEST, Seal
-from engine.log.view import View
+from engine.log.view import LogView
 from engine.storage import Storage
 
 Ending = Sequence[tuple[Kind, bytes]]  # frames to put behind a log: their kinds and payloads
@@ -35,7 +35,7 @@ Ending = Sequence[tuple[Kind, bytes]]  # frames to put behind a log: their kinds
 _SAFE: Final[Ending] = ((Kind.MARK, MARK_PAYLOAD.pack(0)),)
 
 
-class Copy(NamedTuple):
+class BackupCopy(NamedTuple):
     """What was copied: files, frames that a start replays, bytes; `left_bytes` were torn and left out."""
 
     files: int
@@ -44,22 +44,22 @@ class Copy(NamedTuple):
     left_bytes: int
 
 
-def back_up(source: Storage, target: Storage) -> Copy:
+def back_up(source: Storage, target: Storage) -> BackupCopy:
     """Copy the log in `source`, which a server may be writing, into the empty directory `target`.
 
     Raises LogRefusedError as a start would, OSError for either disk. Without its manifest a target is no log,
     so half a copy is never taken for one.
     """
-    with View.of(source) as view:
+    with LogView.of(source) as view:
         return _copy(view, target, _SAFE)
 
 
-def restore(source: Storage, target: Storage, payloads: Sequence[bytes], now_ms: int) -> Copy:
+def restore(source: Storage, target: Storage, payloads: Sequence[bytes], now_ms: int) -> BackupCopy:
     """Copy a backup (any log will do) into the empty directory `target`, and put `payloads` behind it.
 
     IDs up to `now_ms` are taken for given: what was written after the backup is gone, its IDs are not.
     """
-    with View.of(source) as view:
+    with LogView.of(source) as view:
         reserved_ms = max(rehearse(view).reservation_ms, now_ms)
         return _copy(view, target, new_life(payloads, reserved_ms))
 
@@ -73,7 +73,7 @@ def new_life(payloads: Sequence[bytes], reserved_ms: int) -> Ending:
     return [(Kind.RESERVE, RESERVE_PAYLOAD.pack(reserved_ms)), *lives, *_SAFE]
 
 
-def ending_of(run: Run, ending: Ending) -> tuple[bytes, Seal]:
+def ending_of(run: FrameRun, ending: Ending) -> tuple[bytes, Seal]:
     """Return the frames of `ending` as they stand behind those of `run`, and how the file ends with them.
 
     Nobody sees any of it before all of it is synced, so each calls safe what is before it.
@@ -88,7 +88,7 @@ def ending_of(run: Run, ending: Ending) -> tuple[bytes, Seal]:
     return content, Seal(run.length + len(content), checksum)
 
 
-def _copy(view: View, target: Storage, ending: Ending) -> Copy:
+def _copy(view: LogView, target: Storage, ending: Ending) -> BackupCopy:
     runs = _copy_files(view, target)
     last = runs[-1]
     content, stop = ending_of(last, ending)
@@ -101,7 +101,7 @@ def _copy(view: View, target: Storage, ending: Ending) -> Copy:
     target.sync_directory()
     manifest = manifest_from([run.sealed for run in runs]).stopped(stop)
     target.replace(MANIFEST, [manifest.encode()])
-    return Copy(
+    return BackupCopy(
         files=len(runs),
         frames=sum(run.payloads for run in runs),
         bytes=sum(run.length for run in runs),
@@ -109,12 +109,12 @@ def _copy(view: View, target: Storage, ending: Ending) -> Copy:
     )
 
 
-def _copy_files(view: View, target: Storage) -> list[Run]:
+def _copy_files(view: LogView, target: Storage) -> list[FrameRun]:
     """Copy the files that the manifest names, and the segments that go on behind them."""
     manifest = manifest_of(view)
     if not manifest.segments:
         raise LogRefusedError(DIRECTORY, "holds a log that was only just begun")
-    runs: list[Run] = []
+    runs: list[FrameRun] = []
     for file in manifest.files():
         if file.name not in view.names():
             raise LogRefusedError(file.name, "is missing, but the manifest names it", repairable=True)
@@ -131,7 +131,7 @@ def _copy_files(view: View, target: Storage) -> list[Run]:
     return runs
 
 
-def _copy_file(view: View, file: File, target: Storage) -> Run:
+def _copy_file(view: LogView, file: File, target: Storage) -> FrameRun:
     """Copy what is sound; only an unsealed file may have a damage, at which its copy ends."""
     handle = target.create(file.name)
     try:

@@ -16,7 +16,7 @@ SET_ASIDE: Final = ".set-aside"  # behind the name of what is not served and not
 Salt = Callable[[], int]  # gives 32 random bits
 
 
-class Prepared(NamedTuple):
+class PreparedSegment(NamedTuple):
     """The file of a segment to come: empty, synced with its name, with room for `room_bytes`."""
 
     number: int
@@ -42,7 +42,7 @@ def next_number(storage: Storage, manifest: Manifest) -> int:
     return max([0, *there, *(file.number for file in manifest.files())]) + 1
 
 
-def prepare_segment(storage: Storage, number: int, salt: int, *, room_bytes: int) -> Prepared:
+def prepare_segment(storage: Storage, number: int, salt: int, *, room_bytes: int) -> PreparedSegment:
     """Make the file of a segment before it is known where in the log it begins."""
     handle = storage.create(Segment(number, 0, 0, 0).name)
     try:
@@ -53,7 +53,7 @@ def prepare_segment(storage: Storage, number: int, salt: int, *, room_bytes: int
     except BaseException:
         handle.close()
         raise
-    return Prepared(number, handle, salt, room_bytes)
+    return PreparedSegment(number, handle, salt, room_bytes)
 
 
 def create_first_segment(storage: Storage, number: int, salt: int) -> Segment:

@@ -37,7 +37,7 @@ from engine.log.manifest import (
     file_number,
 )
 from engine.log.recovery import PAYLOAD_KINDS, Recovery, stop_fault
-from engine.log.view import View
+from engine.log.view import LogView
 from engine.storage import Storage
 
 File = Base | Segment
@@ -48,7 +48,7 @@ _NO_LOG: Final = "holds no log: neither a manifest nor a file that one would nam
 
 
 @dataclass
-class Run:
+class FrameRun:
     """The verified frames of one file, up to its end or its first damage.
 
     `length` are their bytes, `size` those of the file. `frames` are all, `payloads` those that a start
@@ -121,7 +121,7 @@ class Inspection(NamedTuple):
     """
 
     has_manifest: bool
-    runs: list[Run]
+    runs: list[FrameRun]
     missing: list[str]
     beside: list[str]
     recovery: Recovery | None
@@ -130,7 +130,7 @@ class Inspection(NamedTuple):
 
 def inspect(storage: Storage) -> Inspection:
     """Read and describe all files, also beside a running server. Raises OSError."""
-    with View.of(storage) as view:
+    with LogView.of(storage) as view:
         recovery, refusal = None, None
         try:
             recovery = rehearse(view)
@@ -145,7 +145,7 @@ def inspect(storage: Storage) -> Inspection:
         return Inspection(has_manifest, runs, missing, beside, recovery, refusal)
 
 
-def rehearse(view: View) -> Recovery:
+def rehearse(view: LogView) -> Recovery:
     """Return what a start would find, or raise the `LogRefusedError` that it would end with."""
     if not any(name == MANIFEST or file_number(name) is not None for name in view.names()):
         raise LogRefusedError(DIRECTORY, _NO_LOG)
@@ -154,14 +154,14 @@ def rehearse(view: View) -> Recovery:
     return log.recovery
 
 
-def manifest_of(view: View) -> Manifest:
+def manifest_of(view: LogView) -> Manifest:
     """Return the manifest. Raises LogRefusedError for a missing one too."""
     if MANIFEST not in view.names():
         raise LogRefusedError(MANIFEST, "is missing", repairable=True)
     return decode(view.read(MANIFEST, 0, MANIFEST_BYTES_MAX + 1))
 
 
-def placed(view: View) -> tuple[bool, list[File]]:
+def placed(view: LogView) -> tuple[bool, list[File]]:
     """Return whether the manifest can be read, and the files in order: by it, or else by their numbers."""
     try:
         manifest = manifest_of(view)
@@ -172,7 +172,7 @@ def placed(view: View) -> tuple[bool, list[File]]:
     return True, [*manifest.files(), *behind(view, manifest)]
 
 
-def behind(view: View, manifest: Manifest) -> list[Segment]:
+def behind(view: LogView, manifest: Manifest) -> list[Segment]:
     """Return the segments that were begun after the manifest was written, in order."""
     last = manifest.segments[-1].number if manifest.segments else 0
     names = {name: file_number(name) or 0 for name in view.names() if name.startswith("segment-")}
@@ -200,7 +200,7 @@ def begins(view: Storage, name: str) -> bool:
     return isinstance(first_frame(partial(view.read, name), view.size(name)), Frame)
 
 
-def frames_of(view: View, file: File) -> Iterator[Frame | Damage]:
+def frames_of(view: LogView, file: File) -> Iterator[Frame | Damage]:
     """Yield the verified frames of a file, and last the damage that ends them, if there is one."""
     return _scan(partial(view.read, file.name), view.size(file.name), file)
 
@@ -244,11 +244,11 @@ def _forget(_: bytes) -> None:
     """A sink for callers that only need the summary."""
 
 
-def read_run(view: Storage, file: File, *, upto: int | None = None, sink: Sink = _forget) -> Run:
+def read_run(view: Storage, file: File, *, upto: int | None = None, sink: Sink = _forget) -> FrameRun:
     """Verify a file's first `upto` bytes, all of them by default. Memory is bounded by one frame."""
     read = partial(view.read, file.name)
     size = view.size(file.name)
-    run = Run(file, size if upto is None else upto, file_salt(read))
+    run = FrameRun(file, size if upto is None else upto, file_salt(read))
     tee = _Tee(read, sink)
     for frame in _scan(tee.read, run.size, file):
         if isinstance(frame, Damage):
@@ -260,13 +260,13 @@ def read_run(view: Storage, file: File, *, upto: int | None = None, sink: Sink =
     return run
 
 
-def follows(run: Run, segment: Segment) -> bool:
+def follows(run: FrameRun, segment: Segment) -> bool:
     """Whether a segment goes on exactly where the verified frames of another file end, torn bytes or not."""
     end = (run.end, run.sequence + 1, run.checksum)
     return run.frames > 0 and (segment.position, segment.sequence, segment.previous) == end
 
 
-def testifies(view: View, name: str, end: int) -> bool:
+def testifies(view: LogView, name: str, end: int) -> bool:
     """Whether frames of a file say that the log was safe beyond a position."""
     read = partial(view.read, name)
     return durable_upto_beyond(read, view.size(name), file_salt(read), 0) > end
@@ -279,7 +279,7 @@ def manifest_from(files: Sequence[File]) -> Manifest:
     return Manifest(base, (*segments[:-1], replace(segments[-1], seal=None)))
 
 
-def is_torn(view: View, run: Run, *, named: bool) -> bool:
+def is_torn(view: LogView, run: FrameRun, *, named: bool) -> bool:
     """Whether the damage is what a crash leaves at the end of the last segment: no frame says it was safe."""
     if run.damage is None or run.damage.newer or not run.frames:
         return False

@@ -42,13 +42,20 @@ from engine.codec import (
     encode_header,
 )
 from engine.log.errors import LogPoisonedError, LogRefusedError, StorageFullError
-from engine.log.files import BaseFile, Prepared, Salt, create_first_segment, next_number, prepare_segment
+from engine.log.files import (
+    BaseFile,
+    PreparedSegment,
+    Salt,
+    create_first_segment,
+    next_number,
+    prepare_segment,
+)
 from engine.log.manifest import MANIFEST, Base, Manifest, Seal, Segment
 from engine.log.recovery import (
     PAYLOAD_KINDS,
+    LogTail,
     ProgressCallback,
     Recovery,
-    Tail,
     check_empty,
     frames,
     ignore_progress,
@@ -66,7 +73,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _random_salt: Salt = partial(secrets.randbits, 32)
 
 
-class Batch(NamedTuple):
+class FrameBatch(NamedTuple):
     """Frames for one write: at log positions `start` to `upto`, all in one segment."""
 
     start: int
@@ -88,7 +95,7 @@ class Log:
         storage: Storage,
         manifest: Manifest,
         recovery: Recovery,
-        tail: Tail,
+        tail: LogTail,
         handle: Handle,
         *,
         reserve_bytes: int,
@@ -107,7 +114,7 @@ class Log:
         self._segment = tail.segment
         self._handle = handle
         # What was staged and not taken when a segment ended.
-        self._ended: deque[Batch] = deque()
+        self._ended: deque[FrameBatch] = deque()
         # Files for which no frames are staged any more, but which are not wholly synced yet.
         self._outgoing: deque[tuple[Segment, Handle]] = deque()
         self._salt = tail.salt
@@ -215,19 +222,19 @@ class Log:
         """Stage the promise that after a crash no ID is given up to this time; sync it before using any."""
         return self.stage(RESERVE_PAYLOAD.pack(upto_ms), Kind.RESERVE)
 
-    def take(self) -> Batch:
+    def take(self) -> FrameBatch:
         """Return what was staged since the last call, to be given to `write`: all of it, but for frames of
         the next segment.
         """
         return self._ended.popleft() if self._ended else self._take()
 
-    def _take(self) -> Batch:
-        batch = Batch(self._taken_upto, self.staged_upto, self._staged, self._segment, self._handle)
+    def _take(self) -> FrameBatch:
+        batch = FrameBatch(self._taken_upto, self.staged_upto, self._staged, self._segment, self._handle)
         self._staged = []
         self._taken_upto = batch.upto
         return batch
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: FrameBatch) -> None:
         """Hand a batch to the system with one write. Blocks. An error poisons the log."""
         self._check_poison()
         assert batch.start == self.written_upto, "batches are written in the order they were taken"
@@ -313,13 +320,13 @@ class Log:
 
     # --- files ----------------------------------------------------------------------------------------------
 
-    def prepare_segment(self) -> Prepared:
+    def prepare_segment(self) -> PreparedSegment:
         """Make the file in which the log may go on. Blocks; an `OSError` leaves the log as it is."""
         self._check_poison()
         number = next_number(self._storage, self._manifest)
         return prepare_segment(self._storage, number, self._new_salt(), room_bytes=2 * self._reserve_bytes)
 
-    def start_segment(self, prepared: Prepared) -> int:
+    def start_segment(self, prepared: PreparedSegment) -> int:
         """Let all further frames go to the prepared file, and return the position where it begins.
 
         What is staged by now goes to the one before. The manifest does not change; see `name_segments`.

@@ -76,7 +76,7 @@ class Recovery:
     sequence: int
 
 
-class Tail(NamedTuple):
+class LogTail(NamedTuple):
     """Where writing goes on in the last segment."""
 
     segment: Segment
@@ -166,7 +166,7 @@ def load_manifest(storage: Storage) -> Manifest | None:
 
 def recover(
     storage: Storage, manifest: Manifest, on_progress: ProgressCallback = ignore_progress
-) -> tuple[Recovery, Tail, Manifest]:
+) -> tuple[Recovery, LogTail, Manifest]:
     """Verify every file of the log, then cut a torn tail. Return the manifest of what was found, too: it
     names the segments that go on where the given one ends.
 
@@ -325,7 +325,7 @@ def stop_fault(stop: Seal, length: int, damage: Damage | None) -> Damage:
     return Damage(length, f"the file ends here, yet the last clean stop left {stop.length} bytes")
 
 
-def _check_tail(storage: Storage, segment: Segment, survey: _Survey, *, named: bool) -> Tail:
+def _check_tail(storage: Storage, segment: Segment, survey: _Survey, *, named: bool) -> LogTail:
     """Return where the last segment ends, if what follows is a torn tail."""
     read = partial(storage.read, segment.name)
     salt = file_salt(read)
@@ -348,7 +348,7 @@ def _check_tail(storage: Storage, segment: Segment, survey: _Survey, *, named: b
         if segment.position + damage.offset < durable_upto:
             reason = f"{damage.reason}, in what was synced"
             raise LogRefusedError(segment.name, reason, offset=damage.offset, repairable=True)
-    return Tail(segment, salt, last.sequence, last.checksum, last.end, durable_upto)
+    return LogTail(segment, salt, last.sequence, last.checksum, last.end, durable_upto)
 
 
 def _cut(storage: Storage, name: str, length: int, size: int) -> str:
@@ -384,7 +384,7 @@ def _chunks(storage: Storage, name: str, start: int, end: int) -> Iterator[bytes
         yield storage.read(name, offset, min(CHUNK_BYTES, end - offset))
 
 
-def settle(storage: Storage, manifest: Manifest, found: Manifest, tail: Tail) -> Handle:
+def settle(storage: Storage, manifest: Manifest, found: Manifest, tail: LogTail) -> Handle:
     """Open the last segment for writing, with all of the log on the disk.
 
     What no frame says was synced is written once more, in place: after a failed sync such pages can be read,

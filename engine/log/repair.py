@@ -25,7 +25,7 @@ from engine.log.errors import LogRefusedError
 from engine.log.files import next_number
 from engine.log.inspection import (
     DIRECTORY,
-    Run,
+    FrameRun,
     begins,
     follows,
     is_torn,
@@ -37,8 +37,8 @@ from engine.log.inspection import (
     testifies,
 )
 from engine.log.manifest import Base, Manifest, Segment, file_number
-from engine.log.steps import CutExtra, CutTail, GiveUp, NewManifest, Step, TakeBack, interrupted
-from engine.log.view import View
+from engine.log.steps import CutExtra, CutTail, GiveUp, NewManifest, RepairStep, TakeBack, interrupted
+from engine.log.view import LogView
 from engine.storage import Storage
 
 _NEWER: Final = "newer version"
@@ -48,9 +48,9 @@ class IrreparableError(Exception):
     """Nothing that the files prove would start; the text says what is missing, or why it is left alone."""
 
 
-def plan(storage: Storage) -> Step | None:
+def plan(storage: Storage) -> RepairStep | None:
     """Return the next step, None for a log that would start as it is. Raises IrreparableError, OSError."""
-    with View.of(storage) as view:
+    with LogView.of(storage) as view:
         try:
             recovery = rehearse(view)
         except LogRefusedError as refused:
@@ -58,7 +58,7 @@ def plan(storage: Storage) -> Step | None:
         return CutTail(recovery.torn_bytes, recovery.torn_file) if recovery.torn_bytes else None
 
 
-def carry_out(storage: Storage, step: Step, payloads: Sequence[bytes], now_ms: int) -> None:
+def carry_out(storage: Storage, step: RepairStep, payloads: Sequence[bytes], now_ms: int) -> None:
     """Do a step that was planned. `payloads` (see `new_life`) inform readers that the log has lost entries.
 
     Raises StorageLockedError, LogRefusedError where the directory has changed since it was planned, OSError.
@@ -75,7 +75,7 @@ def carry_out(storage: Storage, step: Step, payloads: Sequence[bytes], now_ms: i
         storage.unlock()
 
 
-def _plan(view: View, refused: LogRefusedError) -> Step:
+def _plan(view: LogView, refused: LogRefusedError) -> RepairStep:
     if _NEWER in refused.reason:
         raise IrreparableError(f"{refused}: nothing is wrong with it, it needs that version")
     if refused.file == DIRECTORY:
@@ -87,20 +87,20 @@ def _plan(view: View, refused: LogRefusedError) -> Step:
     back = interrupted(view.names(), manifest)
     if back:
         return TakeBack(back)
-    kept: list[Run] = []
+    kept: list[FrameRun] = []
     if manifest.base is not None:
         base = _base(view, manifest.base)
-        if not isinstance(base, Run):
+        if not isinstance(base, FrameRun):
             return base
         kept.append(base)
     return _Walk(view, manifest, kept).step() or _leave(refused)
 
 
-def _leave(refused: LogRefusedError) -> Step:
+def _leave(refused: LogRefusedError) -> RepairStep:
     raise IrreparableError(f"{refused.file}: {refused.reason}; no repair is known for that")
 
 
-def _base(view: View, base: Base) -> Run | Step:
+def _base(view: LogView, base: Base) -> FrameRun | RepairStep:
     """Return the base if it is whole: a part of it would be a part of every stream."""
     if base.name not in view.names():
         return _instead_of(view, base, "is missing")
@@ -115,7 +115,7 @@ def _base(view: View, base: Base) -> Run | Step:
     )
 
 
-def _instead_of(view: View, base: Base, fault: str) -> Step:
+def _instead_of(view: LogView, base: Base, fault: str) -> RepairStep:
     """Without its base a log is lost, unless the files from before the base are still there."""
     try:
         return _new_manifest(view, f"{base.name}, {fault}")
@@ -124,7 +124,7 @@ def _instead_of(view: View, base: Base, fault: str) -> Step:
         raise IrreparableError(f"{base.name}, {fault}; {gone}: restore a backup") from None
 
 
-def _extra(view: View, run: Run) -> Step | None:
+def _extra(view: LogView, run: FrameRun) -> RepairStep | None:
     """Bytes behind a sealed file that is whole otherwise."""
     seal = run.file.seal
     if seal is None or run.size <= seal.length or read_run(view, run.file, upto=seal.length).fault:
@@ -135,7 +135,7 @@ def _extra(view: View, run: Run) -> Step | None:
 class _Walk:
     """From file to file, up to the first that does not go on."""
 
-    def __init__(self, view: View, manifest: Manifest, kept: list[Run]) -> None:
+    def __init__(self, view: LogView, manifest: Manifest, kept: list[FrameRun]) -> None:
         self._view = view
         self._manifest = manifest
         self._kept = kept
@@ -145,7 +145,7 @@ class _Walk:
         self._later = sorted((name for name in numbers if numbers[name] > last), key=numbers.__getitem__)
         self._there = named & set(view.names())
 
-    def step(self) -> Step | None:
+    def step(self) -> RepairStep | None:
         """Return what to do about the first fault; None where there is none that this knows."""
         for segment in self._manifest.segments:
             if segment.name not in self._there:
@@ -161,7 +161,7 @@ class _Walk:
                 return step
         return None
 
-    def _take(self, segment: Segment) -> Step | None:
+    def _take(self, segment: Segment) -> RepairStep | None:
         run = read_run(self._view, segment)
         fault = run.fault if run.frames else run.damage or Damage(0, "the file is empty")
         if fault is None:
@@ -175,7 +175,7 @@ class _Walk:
             return None
         return self._damaged(run, fault)
 
-    def _go_on(self, segment: Segment) -> Step | None:
+    def _go_on(self, segment: Segment) -> RepairStep | None:
         """Behind the last file that is named; what was never begun is passed over, as by a start."""
         last = self._kept[-1]
         if not begins(self._view, segment.name):
@@ -194,14 +194,14 @@ class _Walk:
         )
         return self._end_at(last, segment, why)
 
-    def _end_at(self, last: Run, segment: Segment, why: str) -> Step:
+    def _end_at(self, last: FrameRun, segment: Segment, why: str) -> RepairStep:
         """Give up from `segment` on, and what is damaged at the end of the file before it."""
         if last.damage is None:
             return self._give_up(why, segment, None)
         self._kept.pop()
         return self._give_up(why, segment, last)
 
-    def _damaged(self, run: Run, fault: Damage) -> Step:
+    def _damaged(self, run: FrameRun, fault: Damage) -> RepairStep:
         if fault.newer:
             raise IrreparableError(f"{run.file.name}, offset {fault.offset}: {fault.reason}")
         assert isinstance(run.file, Segment), "bases are looked at elsewhere"
@@ -209,7 +209,7 @@ class _Walk:
         why = f"{run.file.name}, offset {fault.offset}: {fault.reason}"
         return self._give_up(why, run.file, None if is_another or not run.frames else run)
 
-    def _give_up(self, why: str, first: Segment, cut: Run | None) -> Step:
+    def _give_up(self, why: str, first: Segment, cut: FrameRun | None) -> RepairStep:
         """Plan to keep what was walked over, and of the next file what is sound."""
         number = next_number(self._view, self._manifest)
         if cut is not None:
@@ -244,7 +244,7 @@ class _Walk:
 class _Lost:
     """What is in the files that are given up."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: LogView) -> None:
         self._view = view
         self.bytes = self.frames = self.reserved_ms = 0
 
@@ -263,7 +263,7 @@ class _Lost:
 # --- a manifest from the files themselves ------------------------------------------------------------------
 
 
-def _new_manifest(view: View, why: str) -> Step:
+def _new_manifest(view: LogView, why: str) -> RepairStep:
     """Plan the manifest of the longest chain of files, if it leaves none out. Raises IrreparableError."""
     names = [name for name in view.names() if file_number(name) is not None and begins(view, name)]
     runs = sorted((read_run(view, opening(view, name)) for name in names), key=lambda run: run.file.number)
@@ -282,7 +282,7 @@ def _new_manifest(view: View, why: str) -> Step:
     return NewManifest(why, manifest, end, _needless(view, manifest))
 
 
-def _needless(view: View, manifest: Manifest) -> tuple[str, ...]:
+def _needless(view: LogView, manifest: Manifest) -> tuple[str, ...]:
     """The files that a start removes, once it has loaded what the manifest names."""
     named = {file.name for file in manifest.files()}
     first = manifest.segments[0].number
@@ -294,12 +294,12 @@ def _needless(view: View, manifest: Manifest) -> tuple[str, ...]:
     )
 
 
-def _is_complete(base: Run) -> bool:
+def _is_complete(base: FrameRun) -> bool:
     """A base ends with a reservation: only what was cut or not finished does not."""
     return base.damage is None and base.kind == Kind.RESERVE and base.length == base.size
 
 
-def _longest(base: Run | None, segments: Sequence[Run]) -> list[Run]:
+def _longest(base: FrameRun | None, segments: Sequence[FrameRun]) -> list[FrameRun]:
     """Return the longest chain that begins with this base, or with nothing; empty where there is none."""
     before = [] if base is None else [base]
     firsts = [run for run in segments if run.file.position == (base.file.position if base else 0)]
@@ -309,7 +309,7 @@ def _longest(base: Run | None, segments: Sequence[Run]) -> list[Run]:
     return max(chains, key=lambda chain: chain[-1].end, default=[])
 
 
-def _chain(first: Run, segments: Sequence[Run]) -> list[Run]:
+def _chain(first: FrameRun, segments: Sequence[FrameRun]) -> list[FrameRun]:
     """Return `first` and what goes on behind it; of two that would, the one with the higher number."""
     chain = [first]
     for run in segments:
@@ -322,7 +322,7 @@ def _chain(first: Run, segments: Sequence[Run]) -> list[Run]:
     return chain
 
 
-def _what_is_missing(runs: Sequence[Run]) -> str:
+def _what_is_missing(runs: Sequence[FrameRun]) -> str:
     segments = [run for run in runs if isinstance(run.file, Segment)]
     if not segments:
         return "no segment is left that could be read: restore a backup"

@@ -19,7 +19,7 @@ from typing import Final
 from engine.codec import CHUNK_BYTES, encode_file_frame
 from engine.log.backup import Ending, ending_of, new_life
 from engine.log.files import SET_ASIDE, free_name
-from engine.log.inspection import Run, manifest_from
+from engine.log.inspection import FrameRun, manifest_from
 from engine.log.log import Log
 from engine.log.manifest import MANIFEST, Manifest, Segment
 from engine.storage import Storage
@@ -28,7 +28,7 @@ _NEW: Final = ".new"
 _ASIDE_NAME: Final = re.compile(rf"(segment-(\d{{1,18}})\.weir){re.escape(SET_ASIDE)}(?:\.\d+)?")
 
 
-class Step(ABC):
+class RepairStep(ABC):
     """One thing to do; after it the log is planned anew."""
 
     @abstractmethod
@@ -41,7 +41,7 @@ class Step(ABC):
 
 
 @dataclass(frozen=True)
-class CutTail(Step):
+class CutTail(RepairStep):
     """A start would do the same."""
 
     torn_bytes: int
@@ -56,7 +56,7 @@ class CutTail(Step):
 
 
 @dataclass(frozen=True)
-class CutExtra(Step):
+class CutExtra(RepairStep):
     """Bytes behind the end of a file that was sealed."""
 
     name: str
@@ -82,7 +82,7 @@ class CutExtra(Step):
 
 
 @dataclass(frozen=True)
-class TakeBack(Step):
+class TakeBack(RepairStep):
     """Names that an earlier repair gave, before it was interrupted."""
 
     names: tuple[tuple[str, str], ...]
@@ -98,7 +98,7 @@ class TakeBack(Step):
 
 
 @dataclass(frozen=True)
-class NewManifest(Step):
+class NewManifest(RepairStep):
     """The manifest that the files themselves prove."""
 
     why: str
@@ -121,7 +121,7 @@ class NewManifest(Step):
 
 
 @dataclass(frozen=True)
-class GiveUp(Step):
+class GiveUp(RepairStep):
     """Everything from a damage on: what is behind it may depend on what is lost.
 
     `kept` are the whole files before it; `cut` is the sound part of the damaged one, None if it has none.
@@ -129,8 +129,8 @@ class GiveUp(Step):
     """
 
     why: str
-    kept: tuple[Run, ...]
-    cut: Run | None
+    kept: tuple[FrameRun, ...]
+    cut: FrameRun | None
     segment: Segment  # the new one
     aside: tuple[str, ...]
     lost_bytes: int
@@ -164,7 +164,7 @@ class GiveUp(Step):
         position = segment.position
         frame, checksum = encode_file_frame(salt, position, segment.sequence, segment.previous, position)
         yield frame
-        begun = Run(
+        begun = FrameRun(
             segment, len(frame), salt, length=len(frame), sequence=segment.sequence, checksum=checksum
         )
         yield ending_of(begun, ending)[0]

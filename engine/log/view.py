@@ -20,7 +20,7 @@ _ATTEMPTS_MAX: Final = 100
 _OURS: Final = ("base-", "segment-", MANIFEST)
 
 
-class _File(Reader):
+class _HeldFile(Reader):
     """The first `length` bytes of a file, and behind them what was appended in memory."""
 
     def __init__(self, reader: Reader | None, length: int) -> None:
@@ -51,7 +51,7 @@ class _File(Reader):
 class _Handle(Handle):
     """Appends to a file of a view."""
 
-    def __init__(self, file: _File) -> None:
+    def __init__(self, file: _HeldFile) -> None:
         self._file = file
 
     def append(self, content: bytes) -> None:
@@ -77,17 +77,17 @@ class _Held(NamedTuple):
     refused: dict[str, NotAFileError]
 
 
-class View(Storage):
+class LogView(Storage):
     """A held directory. Made by `View.of`; to be closed, for it keeps every file of the log open."""
 
     def __init__(self, held: _Held, sizes: Mapping[str, int], others: frozenset[str]) -> None:
         self._held = held
         self._sizes = sizes
         self._others = others  # names of what is not ours, and of what is no file: never opened
-        self._files = {name: _File(held.readers[name], size) for name, size in sizes.items()}
+        self._files = {name: _HeldFile(held.readers[name], size) for name, size in sizes.items()}
 
     @classmethod
-    def of(cls, storage: Storage) -> "View":
+    def of(cls, storage: Storage) -> "LogView":
         """Hold all files of the log in `storage` open, so that a running server may replace them meanwhile.
 
         They fit together if the manifest did not change while they were opened, for files go only after a
@@ -107,9 +107,9 @@ class View(Storage):
             _close(held.readers)
         raise LogRefusedError(MANIFEST, "changes faster than its files can be opened")
 
-    def again(self) -> "View":
+    def again(self) -> "LogView":
         """The same moment without the changes made through this view; closed together with it."""
-        return View(self._held, self._sizes, self._others)
+        return LogView(self._held, self._sizes, self._others)
 
     def close(self) -> None:
         """Let go of the files. Idempotent."""
@@ -137,7 +137,7 @@ class View(Storage):
         """Return the names of what can be read, in order."""
         return sorted(self._files)
 
-    def _file(self, name: str) -> _File:
+    def _file(self, name: str) -> _HeldFile:
         try:
             return self._files[name]
         except KeyError:
@@ -158,7 +158,7 @@ class View(Storage):
 
     def create(self, name: str) -> Handle:
         """Make a file in memory."""
-        self._files[name] = _File(None, 0)
+        self._files[name] = _HeldFile(None, 0)
         return _Handle(self._files[name])
 
     def open(self, name: str) -> Handle:

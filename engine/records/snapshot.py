@@ -18,7 +18,7 @@ from zstandard import ZstdCompressor
 
 from engine import entries
 from engine.blocks import Snapshot
-from engine.groups import Group, Pending, Policy
+from engine.groups import Group, PendingState, Policy
 from engine.keyspace import (
     SETTINGS_DEFAULT,
     IdempotentPublishReply,
@@ -71,7 +71,7 @@ class _HeldGroup(NamedTuple):
     before: list[Record]
     # Of each consumer its name, when it was seen, and when it was active.
     consumers: list[tuple[str, int, int]]
-    pending: Snapshot[Pending]
+    pending: Snapshot[PendingState]
     by_delivery: Snapshot[int]
 
 

@@ -22,7 +22,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 
 from engine import errors
 from engine.errors import EngineError
-from engine.log import Log, LogPoisonedError, Prepared, StorageFullError
+from engine.log import Log, LogPoisonedError, PreparedSegment, StorageFullError
 
 Fsync = Literal["always", "everysec", "no"]
 
@@ -237,7 +237,7 @@ class Writer:
 
     # --- a new segment --------------------------------------------------------------------------------------
 
-    def start_segment(self, prepared: Prepared) -> int:
+    def start_segment(self, prepared: PreparedSegment) -> int:
         """Go on in a new file, between two turns; the position where it begins. Raises LogPoisonedError."""
         position = self.log.start_segment(prepared)
         self._flush_soon()

@@ -28,7 +28,7 @@ def lose_tail(durable: bytes, _live: bytes) -> bytes:
 
 
 @dataclass
-class _File:
+class _DiskFile:
     live: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     dirty: list[tuple[int, int]] = field(default_factory=list)
@@ -46,17 +46,17 @@ class _File:
             self.durable[start:end] = self.live[start:end]
         self.dirty.clear()
 
-    def copy(self) -> "_File":
-        return _File(bytearray(self.live), bytearray(self.durable), list(self.dirty), self.room)
+    def copy(self) -> "_DiskFile":
+        return _DiskFile(bytearray(self.live), bytearray(self.durable), list(self.dirty), self.room)
 
 
 @dataclass
 class Disk:
     """What the directory holds: files by name, as the system sees them and as the disk has them."""
 
-    live: dict[str, _File] = field(default_factory=dict)
-    durable: dict[str, _File] = field(default_factory=dict)
-    changes: list[dict[str, _File | None]] = field(default_factory=list)  # of names, not synced
+    live: dict[str, _DiskFile] = field(default_factory=dict)
+    durable: dict[str, _DiskFile] = field(default_factory=dict)
+    changes: list[dict[str, _DiskFile | None]] = field(default_factory=list)  # of names, not synced
     locked: bool = False
 
 
@@ -88,7 +88,9 @@ class MemoryStorage(Storage):
         self.stopped = False  # whether StoppedError was raised
         self._holds_lock = False
         for name, content in (files or {}).items():
-            self._disk.live[name] = self._disk.durable[name] = _File(bytearray(content), bytearray(content))
+            self._disk.live[name] = self._disk.durable[name] = _DiskFile(
+                bytearray(content), bytearray(content)
+            )
 
     def fail(self, operation: str, code: int, *, nth: int = 1, after_bytes: int = 0) -> None:
         """Let the `nth` operation of this name from now on raise `OSError(code)`, once.
@@ -149,7 +151,7 @@ class MemoryStorage(Storage):
         """Return a whole file as the running system sees it."""
         return bytes(self._disk.live[name].live)
 
-    def _all_files(self) -> list[_File]:
+    def _all_files(self) -> list[_DiskFile]:
         changed = [file for change in self._disk.changes for file in change.values() if file]
         return [*self._disk.live.values(), *self._disk.durable.values(), *changed]
 
@@ -176,13 +178,13 @@ class MemoryStorage(Storage):
         if fault:
             raise OSError(fault.code, os.strerror(fault.code), name)
 
-    def _file(self, name: str) -> _File:
+    def _file(self, name: str) -> _DiskFile:
         file = self._disk.live.get(name)
         if file is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return file
 
-    def _rename_all(self, change: dict[str, _File | None]) -> None:
+    def _rename_all(self, change: dict[str, _DiskFile | None]) -> None:
         _apply(self._disk.live, change)
         self._disk.changes.append(change)
 
@@ -230,7 +232,7 @@ class MemoryStorage(Storage):
         self.change("create", name)
         if name in self._disk.live:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-        self._rename_all({name: _File()})
+        self._rename_all({name: _DiskFile()})
         return self.open(name)
 
     def open(self, name: str) -> "MemoryHandle":
@@ -270,7 +272,7 @@ class MemoryStorage(Storage):
 class MemoryReader(Reader):
     """A view of a file in a `MemoryStorage`; it stays valid when the name goes."""
 
-    def __init__(self, storage: MemoryStorage, name: str, file: _File) -> None:
+    def __init__(self, storage: MemoryStorage, name: str, file: _DiskFile) -> None:
         self._storage = storage
         self._name = name
         self._file = file
@@ -291,7 +293,7 @@ class MemoryReader(Reader):
 class MemoryHandle(Handle):
     """An append-only view of a file in a `MemoryStorage`."""
 
-    def __init__(self, storage: MemoryStorage, name: str, file: _File) -> None:
+    def __init__(self, storage: MemoryStorage, name: str, file: _DiskFile) -> None:
         self._storage = storage
         self._name = name
         self._file = file
@@ -336,7 +338,7 @@ class MemoryHandle(Handle):
         """Let go of the file."""
 
 
-def _apply(names: dict[str, _File], change: Mapping[str, _File | None]) -> None:
+def _apply(names: dict[str, _DiskFile], change: Mapping[str, _DiskFile | None]) -> None:
     for name, file in change.items():
         if file is None:
             names.pop(name, None)

@@ -59,7 +59,7 @@ def anything(_action: Action, _stream: str) -> bool:
     return True
 
 
-class World:
+class SocketWorld:
     """A session, and what it talks to: a keyspace, whose answers come when the test says so."""
 
     def __init__(self, may: Callable[[Action, str], bool] = anything) -> None:
@@ -199,7 +199,7 @@ def ops(sent: Sequence[Json]) -> list[str]:
     return [one["op"] for one in sent]
 
 
-def working(world: World, entries: int = 3, **more: Any) -> None:
+def working(world: SocketWorld, entries: int = 3, **more: Any) -> None:
     world.add("s", entries)
     world.say("consume", sub="w", stream="s", group="g", consumer="c", create="0", **more)
 

@@ -72,7 +72,7 @@ class _Echo(App):
         await voice.gone
 
 
-class _Server(uvicorn.Server):
+class _EchoServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -84,7 +84,7 @@ def echoing() -> Iterator[int]:
     settings = Settings()
     served = config(settings, _Echo(Gateway(settings, SystemClock()), fast_path=False))
     served.ws = type("Saying", (_Saying, guarded_socket(SocketLimits(_PATIENCE_S))), {})
-    server = _Server(served)
+    server = _EchoServer(served)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
         thread.start()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 
-class Event(NamedTuple):
+class ReceivedEvent(NamedTuple):
     """A dispatched event; `last_id` is the last event ID string at that time."""
 
     name: str
@@ -32,7 +32,7 @@ class Parser:
         self._name = ""
         self._data: list[str] = []
 
-    def feed(self, piece: bytes) -> Iterator[Event]:
+    def feed(self, piece: bytes) -> Iterator[ReceivedEvent]:
         for byte in piece:
             if byte == 0x0A and self._after_cr:
                 self._after_cr = False
@@ -44,7 +44,7 @@ class Parser:
             else:
                 self._line.append(byte)
 
-    def _take(self, line: str) -> Iterator[Event]:
+    def _take(self, line: str) -> Iterator[ReceivedEvent]:
         if not line:
             yield from self._dispatch()
             return
@@ -62,14 +62,14 @@ class Parser:
         elif name == "retry" and value.isascii() and value.isdigit():
             self.retry_ms = int(value)
 
-    def _dispatch(self) -> Iterator[Event]:
+    def _dispatch(self) -> Iterator[ReceivedEvent]:
         self.last_id = self._id
         if self._data:
-            yield Event(self._name or "message", "\n".join(self._data), self.last_id)
+            yield ReceivedEvent(self._name or "message", "\n".join(self._data), self.last_id)
         self._name, self._data = "", []
 
 
-class EventSource:
+class EventSourceClient:
     """One connection after the other, each with the last ID of the one before."""
 
     def __init__(self, url: str) -> None:
@@ -77,7 +77,7 @@ class EventSource:
         self.parser = Parser()
         self.headers: dict[str, str] = {}
 
-    def events(self, timeout_s: float = 20.0) -> Iterator[Event]:
+    def events(self, timeout_s: float = 20.0) -> Iterator[ReceivedEvent]:
         """The events of one connection, until it ends, one way or another."""
         connection = http.client.HTTPConnection(self._parts.netloc, timeout=timeout_s)
         headers = {"Accept": "text/event-stream"}

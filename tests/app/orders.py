@@ -20,7 +20,7 @@ ORDERS = [
 ]
 
 
-class Clock:
+class SteppedClock:
     """A clock that stands still until it is set."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Clock:
 
 async def open_gateway() -> tuple[App, Engine]:
     """A gateway with that content."""
-    clock = Clock()
+    clock = SteppedClock()
     engine = Engine.open(None, clock=clock)
     await engine.start()
     # A backup can be begun; there is no directory to copy, so that it fails at once.

@@ -64,7 +64,7 @@ class Served:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lines: list[Line] = []
+        self._lines: list[PairConnection] = []
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -102,18 +102,18 @@ class Served:
         self._thread.join(_PATIENCE_S)
         assert not self._thread.is_alive(), "it stops"
 
-    def connect(self) -> "Line":
-        line = Line(self.port)
+    def connect(self) -> "PairConnection":
+        line = PairConnection(self.port)
         self._lines.append(line)
         return line
 
-    def connection(self, line: "Line") -> Any:
+    def connection(self, line: "PairConnection") -> Any:
         """The protocol at the other end of a line."""
         every: set[Any] = {*self.server.server_state.connections}
         return next(one for one in every if one.client == line.address)
 
 
-class Line:
+class PairConnection:
     """A connection to one gateway."""
 
     def __init__(self, port: int) -> None:
@@ -174,7 +174,7 @@ class Pair:
         storages = storages or (MemoryStorage(), MemoryStorage())
         self.fast = Served(settings, fast_path=True, always=always, storage=storages[0])
         self.full = Served(settings, fast_path=False, always=always, storage=storages[1])
-        self._lines: tuple[Line, Line] | None = None
+        self._lines: tuple[PairConnection, PairConnection] | None = None
 
     def __enter__(self) -> Self:
         self.fast.start()

@@ -94,10 +94,10 @@ class Wire:
             self.closed = (code, reason)
 
 
-class Peer:
+class PushPeer:
     """A conversation over a wire."""
 
-    def __init__(self, house: "House", kind: type[Session] = Session) -> None:
+    def __init__(self, house: "PushWorld", kind: type[Session] = Session) -> None:
         scope = {"headers": [], "state": {"request_id": "r-1"}, "extensions": {}}
         request = Request(house.app.gateway, scope, asyncio.Event().wait, {})  # type: ignore[arg-type]
         settings = house.app.gateway.settings
@@ -140,7 +140,7 @@ class Peer:
         self.push.lost(sent_bytes)
 
 
-class House:
+class PushWorld:
     """A gateway on an event loop of its own, under clocks that the test moves. `close` it."""
 
     def __init__(self, settings: Settings, fsync: Fsync = "everysec") -> None:
@@ -149,7 +149,7 @@ class House:
         self.clock.drive(self.loop)
         self.errors: list[Json] = []
         self.loop.set_exception_handler(lambda _, told: self.errors.append(told))
-        self.peers: list[Peer] = []
+        self.peers: list[PushPeer] = []
         self.run(self._begin(settings, fsync))
 
     async def _begin(self, settings: Settings, fsync: Fsync) -> None:
@@ -182,11 +182,11 @@ class House:
             self.run(let_threads_run())
             self.settle()
 
-    def connect(self, kind: type[Session] = Session) -> Peer:
+    def connect(self, kind: type[Session] = Session) -> PushPeer:
         """A new conversation, by a session of this kind."""
 
-        async def connected() -> Peer:
-            return Peer(self, kind)
+        async def connected() -> PushPeer:
+            return PushPeer(self, kind)
 
         self.peers.append(self.run(connected()))
         return self.peers[-1]
@@ -223,7 +223,7 @@ class House:
 class Stored:
     """What was ever published to a stream, and what of it is left: the test's own account."""
 
-    def __init__(self, house: House, stream: str) -> None:
+    def __init__(self, house: PushWorld, stream: str) -> None:
         self._house = house
         self.stream = stream
         self.all: list[int] = []

@@ -19,7 +19,7 @@ Json = dict[str, Any]
 ANSWER_S_MAX = 15.0
 
 
-class Client:
+class SocketClient:
     """One conversation. Frames that answer have a `ref`; all others are pushed."""
 
     def __init__(self, connection: ClientConnection) -> None:
@@ -60,11 +60,11 @@ class Client:
 
 
 @contextmanager
-def talking(server: Server, **options: Any) -> Iterator[Client]:
+def talking(server: Server, **options: Any) -> Iterator[SocketClient]:
     """A conversation with the gateway."""
     options = {"subprotocols": ["weir.v1"], "compression": None, "max_size": None, **options}
     with connect(f"ws://127.0.0.1:{server.port}/v1/ws", **options) as connection:
-        yield Client(connection)
+        yield SocketClient(connection)
 
 
 class Raw:

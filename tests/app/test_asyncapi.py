@@ -14,7 +14,7 @@ import pytest
 from app.openapi import asyncapi
 from app.settings import Settings
 from app.websocket import frame_reader, frames
-from tests.app.conversing import World, key_of, working
+from tests.app.conversing import SocketWorld, key_of, working
 
 SPECIFICATION: Final = (
     Path(__file__).parents[1] / "sdk" / "node_modules" / "@asyncapi" / "specs" / "schemas" / "3.0.0.json"
@@ -70,7 +70,7 @@ def test_an_example_is_a_frame(name: str) -> None:
 
 def test_what_is_sent_has_the_described_shape() -> None:
     """Every kind of frame that a conversation sends, but for those of the socket itself."""
-    world = World()
+    world = SocketWorld()
     world.add("long", 3)
     world.say("auth", token="t", ref="a")
     world.say("ping", ref=1)

@@ -16,18 +16,18 @@ from engine import ids
 from engine.commands import Claim, DescribeGroup, EnsureGroup, Nack, NackMode, XAck, XClaim, XNack, execution
 from engine.commands import XPendingRange as Pending
 from engine.replies import GroupInfo, PendingList
-from tests.app.pushing import STEPS, House, Json, Peer, Stored
-from tests.app.test_sse import Reader
+from tests.app.pushing import STEPS, Json, PushPeer, PushWorld, Stored
+from tests.app.test_sse import EventReader
 
 SETTINGS = Settings(log_requests="none", count_max=100)
 NAMES = ("a", "b")
 WHERE: Json = {"stream": "s", "group": "g"}
 
 
-class Worker:
+class ModelWorker:
     """One connection of a consumer, and what its client knows."""
 
-    def __init__(self, peer: Peer | Reader, name: str, granted: int) -> None:
+    def __init__(self, peer: PushPeer | EventReader, name: str, granted: int) -> None:
         self.peer = peer
         self.name = name
         self.granted = granted
@@ -38,7 +38,7 @@ class Worker:
 
     def follow(self) -> list[int]:
         """The entries that have come since the last time."""
-        every = self.peer.frames if isinstance(self.peer, Peer) else self.peer.events
+        every = self.peer.frames if isinstance(self.peer, PushPeer) else self.peer.events
         news, self._read = every[self._read :], len(every)
         came = [entry_id for one in news for entry_id in _entries(one)]
         self.received += came
@@ -47,7 +47,7 @@ class Worker:
     @property
     def is_over(self) -> bool:
         """Another has its place, or it was cut."""
-        if isinstance(self.peer, Peer):
+        if isinstance(self.peer, PushPeer):
             return any(one["op"] == "revoked" for one in self.peer.frames)
         return self.peer.request.done() or "end" in self.peer.names
 
@@ -69,12 +69,12 @@ class Consuming(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         # No second brings a sync: that is a thread, with a time of its own.
-        self.house = House(SETTINGS, fsync="no")
+        self.house = PushWorld(SETTINGS, fsync="no")
         self.stored = Stored(self.house, "s")
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, ModelWorker] = {}
         # Those whose place was taken over too.
-        self.peers: list[Peer | Reader] = []
-        self.gone: list[Reader] = []
+        self.peers: list[PushPeer | EventReader] = []
+        self.gone: list[EventReader] = []
         # What the clients of each name have ever got, or may not have got for its place was taken over.
         self.known: dict[str, set[int]] = {name: set() for name in NAMES}
         # Names whose place was taken over: what lay in the socket then, or was being read, is history.
@@ -132,7 +132,7 @@ class Consuming(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), credit=st.integers(1, 4), batch_max=st.integers(1, 3))
     def consume(self, name: str, credit: int, batch_max: int) -> None:
         peer = self.house.connect()
-        self._begin(Worker(peer, name, credit))
+        self._begin(ModelWorker(peer, name, credit))
         members = {"consumer": name, "credit": credit, "batch_max": batch_max}
         self.house.do(peer.say, "consume", sub="w", **WHERE, **members)
 
@@ -140,12 +140,12 @@ class Consuming(RuleBasedStateMachine):
     def consume_by_events(self, name: str, credit: int) -> None:
         def begin() -> None:
             path = f"/v1/streams/s/groups/g/consumers/{name}/stream"
-            reader = Reader(self.house.app, path, f"max_in_flight={credit}", accept="text/event-stream")
-            self._begin(Worker(reader, name, credit))
+            reader = EventReader(self.house.app, path, f"max_in_flight={credit}", accept="text/event-stream")
+            self._begin(ModelWorker(reader, name, credit))
 
         self.house.do(begin)
 
-    def _begin(self, worker: Worker) -> None:
+    def _begin(self, worker: ModelWorker) -> None:
         before = self.workers.get(worker.name)
         if before is not None:
             self._take_note(before)
@@ -174,8 +174,8 @@ class Consuming(RuleBasedStateMachine):
         self.publish_one_by_one(steps)
         self._lose(worker, frames)
 
-    def _lose(self, worker: Worker, frames: int) -> None:
-        if isinstance(worker.peer, Peer):
+    def _lose(self, worker: ModelWorker, frames: int) -> None:
+        if isinstance(worker.peer, PushPeer):
             self.house.do(worker.peer.lose, frames)
         else:
             # It may still wait for the place of one that stalls.
@@ -202,11 +202,11 @@ class Consuming(RuleBasedStateMachine):
     @rule(data=st.data(), n=st.integers(1, 3))
     def grant(self, data: st.DataObject, n: int) -> None:
         worker = self._any(data)
-        if isinstance(worker.peer, Peer):
+        if isinstance(worker.peer, PushPeer):
             worker.granted += n
             self.house.do(worker.peer.say, "credit", sub="w", n=n)
 
-    def _any(self, data: st.DataObject) -> Worker:
+    def _any(self, data: st.DataObject) -> ModelWorker:
         return self.workers[data.draw(st.sampled_from(sorted(self.workers)))]
 
     # ---- settling
@@ -219,7 +219,7 @@ class Consuming(RuleBasedStateMachine):
         worker = self.workers[data.draw(st.sampled_from(having))]
         recent = sorted(set(worker.received[-4:]))
         chosen = data.draw(st.lists(st.sampled_from(recent), min_size=1, max_size=3, unique=True))
-        if isinstance(worker.peer, Peer):
+        if isinstance(worker.peer, PushPeer):
             self._note(op, chosen)
             self.house.do(worker.peer.say, op, sub="w", ids=[ids.format(one) for one in chosen])
         else:
@@ -279,7 +279,7 @@ class Consuming(RuleBasedStateMachine):
         for worker in self.workers.values():
             self._check_complete(worker)
 
-    def _check_complete(self, worker: Worker) -> None:
+    def _check_complete(self, worker: ModelWorker) -> None:
         held = self.held_by(worker.name)
         if len(set(held) & set(worker.received)) < worker.granted:
             unowned = self.held_by_nobody()
@@ -300,7 +300,7 @@ class Consuming(RuleBasedStateMachine):
             held = set(self.held_by(worker.name)) & set(worker.received)
             assert len(held) <= worker.granted, "more than was granted"
 
-    def _take_note(self, worker: Worker) -> None:
+    def _take_note(self, worker: ModelWorker) -> None:
         came = worker.follow()
         self.known[worker.name].update(came)
         for one in came:
@@ -319,7 +319,7 @@ class Consuming(RuleBasedStateMachine):
             if self.stored.all:
                 self._end_well()
         finally:
-            readers = [*self.gone, *(one for one in self.peers if isinstance(one, Reader))]
+            readers = [*self.gone, *(one for one in self.peers if isinstance(one, EventReader))]
             for reader in readers:
                 reader.lose()
             for reader in readers:

@@ -161,7 +161,7 @@ async def test_its_own_path_gives_the_same(five: httpx.AsyncClient, query: str) 
 # ---- while the stream changes
 
 
-class Reader:
+class ExportReader:
     """A client that takes one piece at a time, and may leave."""
 
     def __init__(self, app: App, query: str = "") -> None:
@@ -219,7 +219,7 @@ class Reader:
 @pytest.mark.usefixtures("small_pages")
 async def test_what_comes_meanwhile_is_not_part_of_it(app: App, five: httpx.AsyncClient) -> None:
     """The end is fixed at the start."""
-    reader = Reader(app)
+    reader = ExportReader(app)
     await reader.piece()
     await five.post(ENTRIES, json={"id": "6-0", "fields": {"n": "6"}})
     assert [one["id"] for one in await reader.rest()] == ["2-0", "3-0", "4-0", "5-0"]
@@ -244,7 +244,7 @@ async def test_a_trim_that_overtakes_leaves_a_line(
     app: App, five: httpx.AsyncClient, query: str, body: Any, rest: list[Any]
 ) -> None:
     """`{"gap": …}` in the place of what is gone; the rest still comes, unless gaps were to fail."""
-    reader = Reader(app, query)
+    reader = ExportReader(app, query)
     await reader.piece()
     await five.post("/v1/streams/s/trim", json=body)
     found = [
@@ -258,7 +258,7 @@ async def test_a_trim_that_overtakes_leaves_a_line(
 @pytest.mark.usefixtures("small_pages")
 async def test_a_stream_made_again_is_another_one(app: App, five: httpx.AsyncClient) -> None:
     """Its entries are not mixed into the old one's export."""
-    reader = Reader(app)
+    reader = ExportReader(app)
     await reader.piece()
     await five.delete("/v1/streams/s")
     await five.post(ENTRIES, json={"id": "2-0", "fields": {"other": "one"}})
@@ -279,7 +279,7 @@ async def test_a_cursor_before_what_is_kept_begins_with_a_gap(five: httpx.AsyncC
 @pytest.mark.usefixtures("small_pages")
 async def test_nothing_is_made_for_a_client_that_left(app: App, five: httpx.AsyncClient) -> None:
     """The export ends with its connection, one piece later at most."""
-    reader = Reader(app)
+    reader = ExportReader(app)
     await reader.piece()
     await reader.leave()
     assert len(reader.pieces) <= 2

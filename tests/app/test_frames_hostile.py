@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from app.settings import Settings
 from tests.app.conversing import names_of
-from tests.app.pushing import House, Json, Peer
+from tests.app.pushing import Json, PushPeer, PushWorld
 
 WORK: Final = {"sub": '"w"', "stream": '"s"', "group": '"g"', "consumer": '"c"'}
 # A valid frame of every kind, member by member as JSON text.
@@ -72,21 +72,21 @@ VALUES: Final = st.one_of(
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[House]:
-    house = House(Settings(log_requests="none", count_max=100, json_depth_max=16))
+def house() -> Iterator[PushWorld]:
+    house = PushWorld(Settings(log_requests="none", count_max=100, json_depth_max=16))
     yield house
     house.close()
 
 
 @pytest.fixture(scope="module")
-def peer(house: House) -> Peer:
+def peer(house: PushWorld) -> PushPeer:
     return house.connect()
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), op=st.sampled_from(sorted(FRAMES)), ref_at=st.sampled_from(["first", "last"]))
 def test_every_refusal_has_its_ref(
-    house: House, peer: Peer, data: st.DataObject, op: str, ref_at: str
+    house: PushWorld, peer: PushPeer, data: st.DataObject, op: str, ref_at: str
 ) -> None:
     """Whatever stands in any member: 4xx under the frame's `ref`, or it is done; never the end."""
     members = dict(FRAMES[op])
@@ -101,7 +101,7 @@ def test_every_refusal_has_its_ref(
 @pytest.mark.parametrize("op", sorted(FRAMES))
 @pytest.mark.parametrize("value", [r'"\ud800"', "1e999", "[" * 5_000 + "]" * 5_000])
 def test_what_cannot_be_read_in_a_member_that_is_not_looked_at(
-    house: House, peer: Peer, op: str, value: str
+    house: PushWorld, peer: PushPeer, op: str, value: str
 ) -> None:
     """422, like what cannot be read in one that is."""
     members = {"op": f'"{op}"', **FRAMES[op], "ref": '"r"', "unknown": value}
@@ -109,7 +109,7 @@ def test_what_cannot_be_read_in_a_member_that_is_not_looked_at(
     assert (answer["op"], answer["problem"]["status"]) == ("error", 422)
 
 
-def hand_in(house: House, peer: Peer, members: dict[str, str]) -> Json:
+def hand_in(house: PushWorld, peer: PushPeer, members: dict[str, str]) -> Json:
     """Send a frame that has the `ref` "r"; its answer, after which the conversation is as before."""
     text = "{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}"
     before = len(peer.frames)

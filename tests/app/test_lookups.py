@@ -11,7 +11,7 @@ import pytest
 from app.http.media import JSON
 from app.settings import Settings
 from engine.commands import TURN_COMMANDS_MAX, TURN_LOOKUPS_MAX
-from tests.app.conversing import LIMITS, World
+from tests.app.conversing import LIMITS, SocketWorld
 
 IDS_MAX = 600
 GROUP = "/v1/streams/{}/groups/g"
@@ -124,7 +124,7 @@ async def test_a_transaction_shares_the_lookups_and_a_pipeline_does_not(http: ht
 )
 def test_a_frame_names_as_many_as_hello_says(op: str, members: dict[str, str], most: int) -> None:
     """One less and as many are done; one more is refused, and the consumer goes on holding them all."""
-    world = World()
+    world = SocketWorld()
     world.add("s", 3 * most)
     world.say("consume", sub="w", stream="s", group="g", consumer="c", create="0", credit=3 * most)
     left = world.pushed("w")

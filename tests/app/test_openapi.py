@@ -54,14 +54,14 @@ SCHEMAS: Json = DOCUMENT["components"]["schemas"]
 REFUSALS: Json = DOCUMENT["components"]["responses"]
 
 
-class Operation(NamedTuple):
+class DocumentedOperation(NamedTuple):
     method: str
     path: str
     told: Json
 
 
 OPERATIONS = {
-    told["operationId"]: Operation(method, path, told)
+    told["operationId"]: DocumentedOperation(method, path, told)
     for path, methods in DOCUMENT["paths"].items()
     for method, told in methods.items()
 }
@@ -70,7 +70,7 @@ OPERATIONS = {
 class Sent(NamedTuple):
     """An example as the document has it."""
 
-    operation: Operation
+    operation: DocumentedOperation
     key: str
     status: int
     media: str
@@ -99,7 +99,7 @@ async def orders() -> AsyncIterator[App]:
 
 
 def _request(
-    http: httpx.AsyncClient, operation: Operation, key: str, media: str = "application/json"
+    http: httpx.AsyncClient, operation: DocumentedOperation, key: str, media: str = "application/json"
 ) -> httpx.Request:
     path, query = operation.path, {}
     for parameter in operation.told.get("parameters", []):

@@ -13,7 +13,7 @@ from app.main import App
 from app.redis.glob import Glob
 from engine.commands import Command, Plan
 from engine.replies import Planned
-from tests.app.test_waits import Client
+from tests.app.test_waits import WaitingClient
 
 PLAN = "/v1/plan"
 
@@ -113,7 +113,7 @@ async def test_a_plan_that_waits_is_one_of_the_waiters(app: App, two: httpx.Asyn
     entry = {"id": "6-0", "fields": {"n": "6"}}
     await two.post("/v1/streams/a:1/entries", json=entry, headers={"prefer": "durability=fsync"})
     body = b'{"streams":{"a:1":"6-0"},"wait":5000,"durable_only":true}'
-    clients = [Client(app, "POST", PLAN, body=body) for _ in range(3)]
+    clients = [WaitingClient(app, "POST", PLAN, body=body) for _ in range(3)]
     await clients[0].waits(app, 3)
     answer = await two.post(PLAN, content=body, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["code"]) == (429, "too_many_waiters")

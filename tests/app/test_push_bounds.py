@@ -8,21 +8,23 @@ from app.settings import Settings
 from engine import ids
 from engine.commands import XPendingRange
 from engine.replies import PendingList
-from tests.app.pushing import House, Stored
+from tests.app.pushing import PushWorld, Stored
 
 SETTINGS = Settings(log_requests="none", count_max=100)
 WORK = {"stream": "s", "group": "g", "consumer": "c", "create": "0"}
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    house = House(SETTINGS)
+def house() -> Iterator[PushWorld]:
+    house = PushWorld(SETTINGS)
     yield house
     house.close()
 
 
 @pytest.mark.parametrize(("missing_bytes", "kept"), [(0, 1), (1, 0)])
-def test_what_left_to_its_last_byte_is_not_given_back(house: House, missing_bytes: int, kept: int) -> None:
+def test_what_left_to_its_last_byte_is_not_given_back(
+    house: PushWorld, missing_bytes: int, kept: int
+) -> None:
     """A delivery counts where the connection breaks right behind it; a byte earlier, it does not."""
     peer = house.connect()
     house.do(peer.say, "consume", sub="w", **WORK)
@@ -46,7 +48,7 @@ def test_who_holds_entries_has_half_of_a_stop_and_at_most_two_seconds(
     drain_s_max: int, after_ms: int
 ) -> None:
     """It is told how long, and is closed then and no earlier."""
-    house = House(SETTINGS.model_copy(update={"drain_s_max": drain_s_max}))
+    house = PushWorld(SETTINGS.model_copy(update={"drain_s_max": drain_s_max}))
     peer = house.connect()
     Stored(house, "s").add([1])
     house.do(peer.say, "consume", sub="w", **WORK)
@@ -63,7 +65,7 @@ def test_who_holds_entries_has_half_of_a_stop_and_at_most_two_seconds(
     house.close()
 
 
-def test_whoever_has_asked_for_256_things_is_not_listened_to(house: House) -> None:
+def test_whoever_has_asked_for_256_things_is_not_listened_to(house: PushWorld) -> None:
     """Until one of them is answered."""
     peer = house.connect()
 
@@ -79,7 +81,7 @@ def test_whoever_has_asked_for_256_things_is_not_listened_to(house: House) -> No
     assert not peer.wire.held
 
 
-def test_whoever_spends_the_last_credit_is_told_at_once(house: House) -> None:
+def test_whoever_spends_the_last_credit_is_told_at_once(house: PushWorld) -> None:
     """`paused` stands right behind the entry, though nothing waits: on the short way too."""
     peer = house.connect()
     house.do(peer.say, "subscribe", sub="t", streams={"s": "0"}, credit=2)

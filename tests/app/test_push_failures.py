@@ -12,21 +12,21 @@ from app.websocket.session import Session
 from engine import ids
 from engine.commands import XPendingRange
 from engine.replies import PendingList
-from tests.app.pushing import House, Stored
+from tests.app.pushing import PushWorld, Stored
 
 SETTINGS = Settings(log_requests="none", count_max=100)
 WORK = {"stream": "s", "group": "g", "consumer": "c", "create": "0"}
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    house = House(SETTINGS)
+def house() -> Iterator[PushWorld]:
+    house = PushWorld(SETTINGS)
     yield house
     house.close()
 
 
 @pytest.fixture
-def stored(house: House) -> Stored:
+def stored(house: PushWorld) -> Stored:
     return Stored(house, "s")
 
 
@@ -45,21 +45,21 @@ def failing(event: str) -> type[Session]:
     return Failing
 
 
-def held_by_consumers(house: House) -> list[str]:
+def held_by_consumers(house: PushWorld) -> list[str]:
     look = XPendingRange(stream="s", group="g", start=0, end=ids.ID_MAX, count=100, consumer="c")
     found = house.execute(look)
     assert isinstance(found, PendingList)
     return [ids.format(one.id) for one in found.entries]
 
 
-async def failed(house: House) -> object:
+async def failed(house: PushWorld) -> object:
     """How many conversations have failed, as the status has it."""
     transport = httpx.ASGITransport(house.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as http:
         return (await http.get("/v1/status")).json()["connections"]["failed"]
 
 
-def test_conversations_that_an_engine_takes_along_have_not_failed(house: House) -> None:
+def test_conversations_that_an_engine_takes_along_have_not_failed(house: PushWorld) -> None:
     """Their engine is restarted, which is told elsewhere: the figure is for faults of theirs."""
     peer = house.connect()
     house.do(house.hub.restart)
@@ -69,7 +69,7 @@ def test_conversations_that_an_engine_takes_along_have_not_failed(house: House) 
 
 @pytest.mark.parametrize("event", ["tails.live", "tails.on_ready", "tails.on_page", "tails.on_subscribed"])
 def test_a_follower_that_fails_is_closed_and_sent_nothing_more(
-    house: House, stored: Stored, event: str
+    house: PushWorld, stored: Stored, event: str
 ) -> None:
     """With 4000, logged and counted; its client can go on from where it was. Others follow on."""
     peer, other = house.connect(failing(event)), house.connect()
@@ -93,7 +93,7 @@ def test_a_follower_that_fails_is_closed_and_sent_nothing_more(
 
 @pytest.mark.parametrize("event", ["consumers.on_delivery", "consumers.on_lease", "on_replies"])
 def test_a_consumer_that_fails_gives_back_what_it_did_not_send(
-    house: House, stored: Stored, event: str
+    house: PushWorld, stored: Stored, event: str
 ) -> None:
     """It is closed, and nothing is pending with it that its client never got."""
     stored.add([1, 1, 1])
@@ -122,7 +122,7 @@ def test_a_consumer_that_fails_gives_back_what_it_did_not_send(
         "on_disconnect",
     ],
 )
-def test_every_other_event_that_fails_ends_the_conversation(house: House, stored: Stored, event: str) -> None:
+def test_every_other_event_that_fails_ends_the_conversation(house: PushWorld, stored: Stored, event: str) -> None:
     """And when the connection is gone nothing of it stays behind."""
     stored.add([1])
     peer, other = house.connect(failing(event)), house.connect()

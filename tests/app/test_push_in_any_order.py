@@ -13,17 +13,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from app.settings import Settings
 from engine import ids
-from tests.app.pushing import STEPS, House, Json, Peer, Stored
-from tests.app.test_sse import Reader
+from tests.app.pushing import STEPS, Json, PushPeer, PushWorld, Stored
+from tests.app.test_sse import EventReader
 
 SETTINGS = Settings(log_requests="none", count_max=100)
 STREAMS = ("s", "t")
 
 
-class Follower:
+class ModelFollower:
     """One subscription, over either kind of connection, and the cursor that its client has by now."""
 
-    def __init__(self, peer: Peer | Reader, name: str, credit: int | None) -> None:
+    def __init__(self, peer: PushPeer | EventReader, name: str, credit: int | None) -> None:
         self.peer = peer
         self.name = name
         self.granted = credit
@@ -33,8 +33,8 @@ class Follower:
 
     def news(self) -> list[Json]:
         """What has come since the last time, each in the form of the socket."""
-        events = [] if isinstance(self.peer, Peer) else self.peer.events
-        every = self.peer.frames if isinstance(self.peer, Peer) else [_framed(event) for event in events]
+        events = [] if isinstance(self.peer, PushPeer) else self.peer.events
+        every = self.peer.frames if isinstance(self.peer, PushPeer) else [_framed(event) for event in events]
         news, self._read = every[self._read :], len(every)
         return [one for one in news if one.get("sub", self.name) == self.name]
 
@@ -98,10 +98,10 @@ class Following(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.house = House(SETTINGS)
+        self.house = PushWorld(SETTINGS)
         self.streams = {name: Stored(self.house, name) for name in STREAMS}
-        self.sockets: list[Peer] = []
-        self.followers: list[Follower] = []
+        self.sockets: list[PushPeer] = []
+        self.followers: list[ModelFollower] = []
         self.names = iter(f"n{number}" for number in range(1_000))
 
     @initialize()
@@ -130,7 +130,7 @@ class Following(RuleBasedStateMachine):
     def subscribe(
         self, socket: int, streams: tuple[str, ...], after: str, credit: int | None, batch_max: int
     ) -> None:
-        follower = Follower(self.sockets[socket], next(self.names), credit)
+        follower = ModelFollower(self.sockets[socket], next(self.names), credit)
         follower._read = len(self.sockets[socket].frames)  # noqa: SLF001
         members: Json = {"streams": dict.fromkeys(streams, after), "batch_max": batch_max}
         if credit is not None:
@@ -145,8 +145,8 @@ class Following(RuleBasedStateMachine):
         """Over server-sent events."""
 
         def begin() -> None:
-            reader = Reader(self.house.app, "/v1/streams/s/tail", f"after={after}")
-            follower = Follower(reader, "sse", None)
+            reader = EventReader(self.house.app, "/v1/streams/s/tail", f"after={after}")
+            follower = ModelFollower(reader, "sse", None)
             follower.cursors = {"s": _id(after if "-" in after else "0-0")}
             self.followers.append(follower)
 
@@ -157,8 +157,8 @@ class Following(RuleBasedStateMachine):
     def grant(self, data: st.DataObject, n: int) -> None:
         self._grant(data.draw(st.sampled_from([one for one in self.followers if one.granted is not None])), n)
 
-    def _grant(self, follower: Follower, n: int) -> None:
-        assert isinstance(follower.peer, Peer)
+    def _grant(self, follower: ModelFollower, n: int) -> None:
+        assert isinstance(follower.peer, PushPeer)
         assert follower.granted is not None
         follower.granted += n
         self.house.do(follower.peer.say, "credit", sub=follower.name, n=n)
@@ -177,7 +177,7 @@ class Following(RuleBasedStateMachine):
     @rule(data=st.data())
     def unsubscribe(self, data: st.DataObject) -> None:
         follower = data.draw(st.sampled_from(self.followers))
-        if isinstance(follower.peer, Peer):
+        if isinstance(follower.peer, PushPeer):
             self.followers.remove(follower)
             self.house.do(follower.peer.say, "unsubscribe", sub=follower.name)
 
@@ -209,7 +209,7 @@ class Following(RuleBasedStateMachine):
             if self.sockets:
                 self._end_well()
         finally:
-            readers = [one.peer for one in self.followers if isinstance(one.peer, Reader)]
+            readers = [one.peer for one in self.followers if isinstance(one.peer, EventReader)]
             for reader in readers:
                 reader.release()
                 self.house.run(reader.leave())

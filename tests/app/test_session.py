@@ -15,18 +15,18 @@ from engine.commands import Claim as ClaimOptions
 from engine.commands import Cursor, EnsureGroup, Nack, NackMode, Trim, XClaim, XNack, XReadGroup, XTrim
 from engine.replies import Entries
 from engine.replies import Gap as EngineGap
-from tests.app.conversing import LIMITS, Json, World, credit_of, key_of, names_of, ops, working
+from tests.app.conversing import LIMITS, Json, SocketWorld, credit_of, key_of, names_of, ops, working
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> SocketWorld:
+    return SocketWorld()
 
 
 # ---- publishing
 
 
-def test_a_publish_is_answered_with_its_ids(world: World) -> None:
+def test_a_publish_is_answered_with_its_ids(world: SocketWorld) -> None:
     """In order, for a list as for one entry; what is stored is what REST would store."""
     (told,) = world.say("publish", stream="s", entries=[{"fields": {"a": 1}}, {"fields": {"a": 2}}], ref=7)
     assert (told["op"], told["ref"], told["count"], told["ids"]) == ("ok", 7, 2, world.texts("s"))
@@ -35,7 +35,7 @@ def test_a_publish_is_answered_with_its_ids(world: World) -> None:
     assert "ref" not in told
 
 
-def test_a_publish_takes_the_options_of_xadd(world: World) -> None:
+def test_a_publish_takes_the_options_of_xadd(world: SocketWorld) -> None:
     """Trimming, nomkstream, the expected last ID, the idempotency key."""
     world.say("publish", stream="s", id="1-0", fields={"a": "1"})
     (told,) = world.say("publish", stream="s", id="2-0", fields={"a": "2"}, maxlen=1, approx=False)
@@ -53,7 +53,7 @@ def test_a_publish_takes_the_options_of_xadd(world: World) -> None:
 # ---- following
 
 
-def test_history_joins_what_is_new(world: World) -> None:
+def test_history_joins_what_is_new(world: SocketWorld) -> None:
     """Each entry once, in order; `caught_up` stands between."""
     world.add("s", 3)
     sent = world.say("subscribe", sub="t", streams={"s": "0"}, batch_max=2)
@@ -65,7 +65,7 @@ def test_history_joins_what_is_new(world: World) -> None:
     assert world.sent[-1]["next"] == world.texts("s")[-1]
 
 
-def test_a_tail_begins_at_most_a_batch_back(world: World) -> None:
+def test_a_tail_begins_at_most_a_batch_back(world: SocketWorld) -> None:
     """One less and as many are taken, one more is refused."""
     world.add("s", 3)
     for last in (LIMITS.batch_max - 1, LIMITS.batch_max):
@@ -74,7 +74,7 @@ def test_a_tail_begins_at_most_a_batch_back(world: World) -> None:
     assert refused[0]["problem"]["errors"][0]["pointer"] == "/last"
 
 
-def test_from_now_on_is_resolved_once(world: World) -> None:
+def test_from_now_on_is_resolved_once(world: SocketWorld) -> None:
     """`ok` says where `$` is; nothing before it is sent."""
     world.add("s", 3)
     sent = world.say("subscribe", sub="t", streams={"s": "$", "empty": "$"})
@@ -82,7 +82,7 @@ def test_from_now_on_is_resolved_once(world: World) -> None:
     assert ops(sent) == ["ok", "caught_up", "caught_up"]
 
 
-def test_without_credit_nothing_is_sent(world: World) -> None:
+def test_without_credit_nothing_is_sent(world: SocketWorld) -> None:
     """`paused` is said once; credit lets it go on, and says when it has caught up again."""
     world.add("s", 5)
     sent = world.say("subscribe", sub="t", streams={"s": "0"}, credit=2)
@@ -95,7 +95,7 @@ def test_without_credit_nothing_is_sent(world: World) -> None:
     assert world.pushed("t") == world.texts("s")
 
 
-def test_streams_of_one_subscription_take_turns(world: World) -> None:
+def test_streams_of_one_subscription_take_turns(world: SocketWorld) -> None:
     """A long history does not keep another stream's entries back."""
     world.add("long", 6)
     world.add("short", 1)
@@ -104,7 +104,7 @@ def test_streams_of_one_subscription_take_turns(world: World) -> None:
     assert pushed == ["long", "short", "long", "long"]
 
 
-def test_a_stream_that_is_ready_twice_is_taken_once(world: World) -> None:
+def test_a_stream_that_is_ready_twice_is_taken_once(world: SocketWorld) -> None:
     """However often it is said while another takes its turn."""
     world.add("a", 2)
     world.add("b", 2)
@@ -120,7 +120,7 @@ def test_a_stream_that_is_ready_twice_is_taken_once(world: World) -> None:
     assert [one.stream for one in takes if isinstance(one, FetchPage)] == ["a", "b"]
 
 
-def test_a_gap_costs_no_credit(world: World) -> None:
+def test_a_gap_costs_no_credit(world: SocketWorld) -> None:
     """It is told with what is known of it."""
     world.add("s", 2)
     world.tell("subscribe", sub="t", streams={"s": "1-0"}, credit=1)
@@ -142,7 +142,7 @@ def test_an_encoded_page_is_shared() -> None:
     """Two sockets with a subscription of the same name send the very same bytes."""
     page = FeedPage("s", 0, Entries((b'{"id":"1-0","fields":{"a":"1"}}',), 1, 1 << 64, 1 << 64))
     sent = []
-    for world in (World(), World()):
+    for world in (SocketWorld(), SocketWorld()):
         world.tell("subscribe", sub="t", streams={"s": "0"})
         (opening,) = world.under_way
         assert isinstance(opening, Subscribe)
@@ -156,10 +156,10 @@ def test_an_encoded_page_is_shared() -> None:
 # ---- working
 
 
-def test_a_consumer_gets_its_own_entries_first(world: World) -> None:
+def test_a_consumer_gets_its_own_entries_first(world: SocketWorld) -> None:
     """What it had not acknowledged, with its count, then `caught_up`, then what is new."""
     working(world)
-    again = World()
+    again = SocketWorld()
     again.keyspace = world.keyspace
     again.add("s")
     sent = again.say("consume", sub="w", stream="s", group="g", consumer="c")
@@ -169,7 +169,7 @@ def test_a_consumer_gets_its_own_entries_first(world: World) -> None:
     assert again.pushed("w") == again.texts("s")
 
 
-def test_an_acknowledgement_gives_its_credit_back(world: World) -> None:
+def test_an_acknowledgement_gives_its_credit_back(world: SocketWorld) -> None:
     """So does giving back; an ID that is not held gives nothing."""
     working(world, 5, credit=2)
     first, second = world.pushed("w")
@@ -185,14 +185,14 @@ def test_an_acknowledgement_gives_its_credit_back(world: World) -> None:
     assert sent[1]["entries"][0]["delivery_count"] == 2
 
 
-def test_an_acknowledgement_may_delete(world: World) -> None:
+def test_an_acknowledgement_may_delete(world: SocketWorld) -> None:
     """XACKDEL."""
     working(world, 1)
     (told,) = world.say("ack", sub="w", ids=world.pushed("w"), delete="acked", ref=1)
     assert (told["acknowledged"], world.texts("s")) == (1, [])
 
 
-def test_being_claimed_away_gives_credit_back(world: World) -> None:
+def test_being_claimed_away_gives_credit_back(world: SocketWorld) -> None:
     """Somebody else's work now: noticed when there is no credit left."""
     working(world, 3, credit=2)
     claim = ClaimOptions(ids=[ids.parse(world.pushed("w")[0]) or 0], min_idle_ms=0)
@@ -206,7 +206,7 @@ def test_being_claimed_away_gives_credit_back(world: World) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 12_000, 24_999])
-def test_whatever_it_holds_is_looked_at_in_turn(world: World, place: int) -> None:
+def test_whatever_it_holds_is_looked_at_in_turn(world: SocketWorld, place: int) -> None:
     """However much that is: the last gives credit back as the first does, and each time again."""
     working(world, 25_000, credit=25_000)
     for _ in range(2):
@@ -222,7 +222,7 @@ def test_whatever_it_holds_is_looked_at_in_turn(world: World, place: int) -> Non
         world.settle()
 
 
-def test_what_it_holds_for_long_is_not_claimed_from_itself(world: World) -> None:
+def test_what_it_holds_for_long_is_not_claimed_from_itself(world: SocketWorld) -> None:
     """It is not sent again, costs no credit, and has been delivered once."""
     working(world, 2, credit=5, claim_min_idle_ms=1_000)
     world.now_ms += 1_000
@@ -234,7 +234,7 @@ def test_what_it_holds_for_long_is_not_claimed_from_itself(world: World) -> None
     assert {one.delivery_count for _, one in group.in_order_of_delivery()} == {1}
 
 
-def test_what_was_released_behind_its_back_is_sent_again(world: World) -> None:
+def test_what_was_released_behind_its_back_is_sent_again(world: SocketWorld) -> None:
     """By another door, or by the group's `ack_timeout_ms`: it is held once, and costs credit once."""
     working(world, 2, credit=5)
     first, second = world.pushed("w")
@@ -247,17 +247,17 @@ def test_what_was_released_behind_its_back_is_sent_again(world: World) -> None:
     assert credit_of(world.session, "w") == 5
 
 
-def test_a_deleted_entry_of_its_own_has_no_fields(world: World) -> None:
+def test_a_deleted_entry_of_its_own_has_no_fields(world: SocketWorld) -> None:
     """It is there to be acknowledged."""
     working(world, 2)
     world.run(XTrim(stream="s", trim=Trim(maxlen=0)))
-    again = World()
+    again = SocketWorld()
     again.keyspace = world.keyspace
     sent = again.say("consume", sub="w", stream="s", group="g", consumer="c")
     assert [one["fields"] for one in sent[1]["entries"]] == [None, None]
 
 
-def test_noack_needs_credit_and_holds_nothing(world: World) -> None:
+def test_noack_needs_credit_and_holds_nothing(world: SocketWorld) -> None:
     """Only `credit` goes on."""
     world.add("s", 3)
     request = {"sub": "w", "stream": "s", "group": "g", "consumer": "c", "create": "0", "noack": True}
@@ -271,7 +271,7 @@ def test_noack_needs_credit_and_holds_nothing(world: World) -> None:
     assert world.pushed("w") == world.texts("s")
 
 
-def test_what_a_read_brings_too_late_goes_back(world: World) -> None:
+def test_what_a_read_brings_too_late_goes_back(world: SocketWorld) -> None:
     """The subscription has ended meanwhile: released, with the count as it was."""
     world.add("s", 1)
     world.tell("consume", sub="w", stream="s", group="g", consumer="c", create="0", credit=5)
@@ -293,7 +293,7 @@ def test_what_a_read_brings_too_late_goes_back(world: World) -> None:
 
 
 @pytest.mark.parametrize("owner", [None, "c"], ids=["new", "history"])
-def test_what_a_full_socket_has_no_room_for_goes_back(world: World, owner: str | None) -> None:
+def test_what_a_full_socket_has_no_room_for_goes_back(world: SocketWorld, owner: str | None) -> None:
     """Nothing of it was sent, the count is as it was, no credit is spent, and it is read again."""
     world.add("s", 2)
     if owner is not None:
@@ -318,7 +318,7 @@ def test_what_a_full_socket_has_no_room_for_goes_back(world: World, owner: str |
     assert world.pushed("w") == world.texts("s")
 
 
-def test_what_never_left_goes_back(world: World) -> None:
+def test_what_never_left_goes_back(world: SocketWorld) -> None:
     """Only that, and only as far as it is still held."""
     working(world, 3, batch_max=1)
     delivered = [one for one in world.unwritten if one.entry_ids]
@@ -335,7 +335,7 @@ def test_what_never_left_goes_back(world: World) -> None:
     ("command", "reason"),
     [(["XGROUP", "DESTROY", "s", "g"], "group_destroyed"), (["DEL", "s"], "stream_deleted")],
 )
-def test_a_consumer_is_told_why_it_ends(world: World, command: list[str], reason: str) -> None:
+def test_a_consumer_is_told_why_it_ends(world: SocketWorld, command: list[str], reason: str) -> None:
     """The group alone, or the whole stream."""
     from app import redis  # noqa: PLC0415 - for this alone
 
@@ -347,7 +347,7 @@ def test_a_consumer_is_told_why_it_ends(world: World, command: list[str], reason
     assert names_of(world.session) == []
 
 
-def test_a_replaced_consumer_is_told(world: World) -> None:
+def test_a_replaced_consumer_is_told(world: SocketWorld) -> None:
     """Its name is free again, and what it acknowledges is refused."""
     working(world, 1)
     read = next(one for one in world.under_way if isinstance(one, ReadGroup))
@@ -361,7 +361,7 @@ def test_a_replaced_consumer_is_told(world: World) -> None:
 # ---- the rest
 
 
-def test_small_frames(world: World) -> None:
+def test_small_frames(world: SocketWorld) -> None:
     """Ping, auth, command."""
     assert world.say("ping", ref="x") == [{"op": "pong", "ref": "x"}]
     assert world.say("auth", token="t", ref=1) == [{"op": "ok", "ref": 1, "expires_at": None}]
@@ -370,13 +370,13 @@ def test_small_frames(world: World) -> None:
 
 
 @pytest.mark.parametrize(("members", "synced"), [({}, False), ({"durability": "fsync"}, True)])
-def test_a_publisher_may_wait_for_the_disk(world: World, members: Json, *, synced: bool) -> None:
+def test_a_publisher_may_wait_for_the_disk(world: SocketWorld, members: Json, *, synced: bool) -> None:
     """For each publish by itself."""
     world.tell("publish", stream="s", fields={"a": "1"}, **members)
     assert [one.synced for one in world.under_way if isinstance(one, Submit)] == [synced]
 
 
-def test_a_stopping_gateway_lets_acknowledge(world: World) -> None:
+def test_a_stopping_gateway_lets_acknowledge(world: SocketWorld) -> None:
     """`goaway`, nothing new, then 4001 as soon as nothing is held."""
     working(world, 1)
     world.do(world.session.drain(500))
@@ -388,7 +388,7 @@ def test_a_stopping_gateway_lets_acknowledge(world: World) -> None:
     assert world.closed == Close(4001, "draining")
 
 
-def test_a_stopping_gateway_does_not_wait_for_who_holds_nothing(world: World) -> None:
+def test_a_stopping_gateway_does_not_wait_for_who_holds_nothing(world: SocketWorld) -> None:
     """Those that only follow are sent away at once; the others when the time is over."""
     world.say("subscribe", sub="t", streams={"s": "$"})
     world.do(world.session.drain(500))
@@ -398,7 +398,7 @@ def test_a_stopping_gateway_does_not_wait_for_who_holds_nothing(world: World) ->
 def test_what_is_not_allowed_is_refused_by_frame() -> None:
     """Each action on each stream; the conversation goes on."""
     allowed: set[tuple[Action, str]] = set()
-    world = World(lambda action, stream: (action, stream) in allowed)
+    world = SocketWorld(lambda action, stream: (action, stream) in allowed)
     frames: list[tuple[str, Json, tuple[Action, str]]] = [
         ("publish", {"fields": {"a": "1"}, "stream": "s"}, (Action.WRITE, "s")),
         ("subscribe", {"sub": "t", "streams": {"s": "0"}}, (Action.READ, "s")),
@@ -417,7 +417,7 @@ def test_what_is_not_allowed_is_refused_by_frame() -> None:
     assert world.say("consume", **frames[2][1])[0]["op"] == "ok"
 
 
-def test_a_socket_follows_as_many_streams_as_it_may(world: World) -> None:
+def test_a_socket_follows_as_many_streams_as_it_may(world: SocketWorld) -> None:
     """Six, of one subscription or of several, and no seventh; four subscriptions, and no fifth."""
     six = {str(n): "0" for n in range(6)}
     (told,) = world.say("subscribe", sub="t", streams={**six, "6": "0"})
@@ -432,7 +432,7 @@ def test_a_socket_follows_as_many_streams_as_it_may(world: World) -> None:
     assert told["problem"]["errors"][0]["pointer"] == "/sub"
 
 
-def test_what_is_held_counts_among_the_credit_that_there_may_be(world: World) -> None:
+def test_what_is_held_counts_among_the_credit_that_there_may_be(world: SocketWorld) -> None:
     """Its credit comes back: of ten, three of them held, 999,990 more are the most."""
     working(world, 3, credit=10)
     (told,) = world.say("credit", sub="w", n=999_991)
@@ -494,7 +494,7 @@ REFUSED: Final[list[tuple[str, Json, str]]] = [
 @pytest.mark.parametrize(("op", "members", "pointer"), REFUSED)
 def test_a_wrong_frame_is_refused_and_the_conversation_goes_on(op: str, members: Json, pointer: str) -> None:
     """422 with the place where it is wrong, and the frame's `ref` if that can be read."""
-    world = World()
+    world = SocketWorld()
     world.say("subscribe", sub="t", streams={"s": "0"})
     working(world)
     (told,) = world.say(op, **{"ref": 5, **members})
@@ -527,7 +527,7 @@ def test_a_wrong_frame_is_refused_and_the_conversation_goes_on(op: str, members:
 )
 def test_refusals_have_the_codes_of_rest(frame: Json, code: str) -> None:
     """The same registry, and nothing is left behind: neither a name in use nor an entry."""
-    world = World()
+    world = SocketWorld()
     working(world)
     before = world.texts("s")
     (told,) = world.say(frame.pop("op"), ref="r", **frame)
@@ -546,14 +546,14 @@ def test_refusals_have_the_codes_of_rest(frame: Json, code: str) -> None:
 )  # fmt: skip
 def test_what_is_no_json_object_ends_the_conversation(text: bytes) -> None:
     """4501: a client that sends this would only do so again."""
-    world = World()
+    world = SocketWorld()
     world.do(world.session.receive(text))
     assert world.sent[-1]["problem"]["code"] == "malformed_json"
     assert world.closed == Close(4501, "malformed_json")
     assert world.session.receive(b'{"op":"ping"}') == []
 
 
-def test_a_binary_message_ends_the_conversation(world: World) -> None:
+def test_a_binary_message_ends_the_conversation(world: SocketWorld) -> None:
     """The same."""
     world.do(world.session.receive_binary())
     assert world.closed == Close(4501, "malformed_json")
@@ -574,7 +574,7 @@ def test_a_binary_message_ends_the_conversation(world: World) -> None:
 )
 def test_no_member_stands_twice(text: bytes) -> None:
     """Nobody can tell which was meant."""
-    world = World()
+    world = SocketWorld()
     working(world)
     world.do(world.session.receive(text))
     assert world.sent[-1]["problem"]["code"] == "invalid"
@@ -582,7 +582,7 @@ def test_no_member_stands_twice(text: bytes) -> None:
     assert world.texts("t") == []
 
 
-def test_a_frame_with_escapes_is_a_frame(world: World) -> None:
+def test_a_frame_with_escapes_is_a_frame(world: SocketWorld) -> None:
     """Quotation marks in strings are no reason to refuse it."""
     (told,) = world.say("auth", token='a"b\\"c', ref='"')
     assert (told["op"], told["ref"]) == ("ok", '"')

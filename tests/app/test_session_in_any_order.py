@@ -7,15 +7,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine import ids
 from engine.commands import Claim as ClaimOptions
 from engine.commands import XClaim
-from tests.app.conversing import World, names_of
+from tests.app.conversing import SocketWorld, names_of
 
 
-class Conversation(RuleBasedStateMachine):
+class SessionMachine(RuleBasedStateMachine):
     """Frames and events in any order: what was granted is never exceeded, nothing is lost or sent twice."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.world = SocketWorld()
         self.granted: dict[str, int] = {}
         self.checked = 0
         self.seen: dict[str, list[str]] = {}
@@ -110,5 +110,5 @@ class Conversation(RuleBasedStateMachine):
         assert self.world.closed is None
 
 
-Conversation.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestConversation = Conversation.TestCase
+SessionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestConversation = SessionMachine.TestCase

@@ -19,8 +19,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from engine.commands import TURN_LOOKUPS_MAX
-from tests.app.eventsource import Event, Parser
-from tests.app.sockets import Client, Json, Raw, masked, talking
+from tests.app.eventsource import Parser, ReceivedEvent
+from tests.app.sockets import Json, Raw, SocketClient, masked, talking
 from tests.server import Server
 
 LIMITS: Final = ("--set", "heartbeat_ms=200", "--set", "entry_bytes_max=65536")
@@ -40,7 +40,7 @@ def http(server: Server) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def client(server: Server, http: httpx.Client) -> Iterator[Client]:
+def client(server: Server, http: httpx.Client) -> Iterator[SocketClient]:
     with talking(server) as client:
         yield client
 
@@ -77,7 +77,7 @@ WORK: Final[Json] = {"stream": "s", "group": "g", "create": "0"}
 # ---- conversations
 
 
-def test_the_first_frame_tells_the_limits(client: Client) -> None:
+def test_the_first_frame_tells_the_limits(client: SocketClient) -> None:
     """And the subprotocol is chosen; heartbeats follow on their own."""
     assert client.connection.subprotocol == "weir.v1"
     hello = client.hello
@@ -90,7 +90,9 @@ def test_the_first_frame_tells_the_limits(client: Client) -> None:
     assert time.monotonic() - began < 4
 
 
-def test_what_is_published_arrives_everywhere(client: Client, server: Server, http: httpx.Client) -> None:
+def test_what_is_published_arrives_everywhere(
+    client: SocketClient, server: Server, http: httpx.Client
+) -> None:
     """By a frame or by HTTP, at this socket and at another, in one order."""
     with talking(server) as other:
         for one in (client, other):
@@ -102,7 +104,7 @@ def test_what_is_published_arrives_everywhere(client: Client, server: Server, ht
         assert [entry["id"] for entry in other.entries(3)] == ids
 
 
-def test_history_of_any_length_joins_what_is_new(client: Client, http: httpx.Client) -> None:
+def test_history_of_any_length_joins_what_is_new(client: SocketClient, http: httpx.Client) -> None:
     """While somebody publishes: no gap, no duplicate."""
     old = [entry for _ in range(30) for entry in add(http, "s", *range(100))]
     client.send("subscribe", sub="t", streams={"s": "0"})
@@ -110,14 +112,14 @@ def test_history_of_any_length_joins_what_is_new(client: Client, http: httpx.Cli
     assert [entry["id"] for entry in client.entries(6_000)] == old + new
 
 
-def test_a_subscription_may_begin_a_few_entries_back(client: Client, http: httpx.Client) -> None:
+def test_a_subscription_may_begin_a_few_entries_back(client: SocketClient, http: httpx.Client) -> None:
     """`last`, and `next` says from where."""
     ids = add(http, "s", 1, 2, 3, 4)
     client.ask("subscribe", sub="t", streams={"s": "$"}, last=2)
     assert [entry["id"] for entry in client.entries(2)] == ids[2:]
 
 
-def test_a_gap_is_told(client: Client, http: httpx.Client) -> None:
+def test_a_gap_is_told(client: SocketClient, http: httpx.Client) -> None:
     """A cursor before what was trimmed away."""
     ids = add(http, "s", 1, 2, 3, 4)
     http.post("/v1/streams/s/trim", json={"maxlen": 1, "approx": False})
@@ -127,7 +129,7 @@ def test_a_gap_is_told(client: Client, http: httpx.Client) -> None:
     assert [entry["id"] for entry in entries["entries"]] == ids[3:]
 
 
-def test_an_ended_subscription_is_silent(client: Client, http: httpx.Client) -> None:
+def test_an_ended_subscription_is_silent(client: SocketClient, http: httpx.Client) -> None:
     """Its name is free at once."""
     client.ask("subscribe", sub="t", streams={"s": "$"})
     assert client.next()["op"] == "caught_up"
@@ -137,7 +139,7 @@ def test_an_ended_subscription_is_silent(client: Client, http: httpx.Client) -> 
     assert client.ask("subscribe", sub="t", streams={"s": "$"})["op"] == "ok"
 
 
-def test_a_worker_that_only_acknowledges_gets_everything(client: Client, http: httpx.Client) -> None:
+def test_a_worker_that_only_acknowledges_gets_everything(client: SocketClient, http: httpx.Client) -> None:
     """Each entry once, ten at a time; nothing stays pending."""
     ids = add(http, "s", *range(95))
     client.ask("consume", sub="w", consumer="c", credit=10, **WORK)
@@ -151,7 +153,7 @@ def test_a_worker_that_only_acknowledges_gets_everything(client: Client, http: h
     eventually(lambda: pending(http) == [], "everything is acknowledged")
 
 
-def test_workers_share_a_stream(server: Server, client: Client, http: httpx.Client) -> None:
+def test_workers_share_a_stream(server: Server, client: SocketClient, http: httpx.Client) -> None:
     """Each entry goes to one of them."""
     with talking(server) as other:
         workers = {"a": client, "b": other}
@@ -163,7 +165,7 @@ def test_workers_share_a_stream(server: Server, client: Client, http: httpx.Clie
         assert set(got) <= set(ids)
 
 
-def test_commands_are_the_command_door(client: Client, http: httpx.Client) -> None:
+def test_commands_are_the_command_door(client: SocketClient, http: httpx.Client) -> None:
     """Results, errors with Redis's sentence; a read that would block answers at once."""
     assert client.ask("command", command=["XADD", "s", "1-0", "n", 1]) == {"op": "ok", "result": "1-0"}
     told = client.ask("command", command=["XADD", "s", "1-0", "n", "1"])
@@ -174,7 +176,7 @@ def test_commands_are_the_command_door(client: Client, http: httpx.Client) -> No
     assert client.ask("command", command="PING")["problem"]["code"] == "invalid"
 
 
-def test_frames_are_done_in_their_order(client: Client) -> None:
+def test_frames_are_done_in_their_order(client: SocketClient) -> None:
     """Also behind a command, which takes its time."""
     client.send("publish", stream="s", id="1-0", fields={"n": 1})
     client.send("command", command=["XLEN", "s"])
@@ -185,7 +187,7 @@ def test_frames_are_done_in_their_order(client: Client) -> None:
     assert [one["result"] for one in answers if "result" in one] == [1, 2]
 
 
-def test_many_frames_at_once_are_all_answered(client: Client) -> None:
+def test_many_frames_at_once_are_all_answered(client: SocketClient) -> None:
     """More than may be unanswered at a time."""
     frames = [
         json.dumps({"op": "publish", "stream": "s", "fields": {"n": n}, "ref": n}) for n in range(2_000)
@@ -253,7 +255,7 @@ def test_a_reader_that_leaves_while_it_waits_takes_nothing(server: Server, http:
     assert pending(http) == [("d", 1)]
 
 
-def test_released_entries_come_first(server: Server, client: Client, http: httpx.Client) -> None:
+def test_released_entries_come_first(server: Server, client: SocketClient, http: httpx.Client) -> None:
     """Given back by one, taken by the next before what is new."""
     first, second = add(http, "s", 1, 2)
     client.ask("consume", sub="w", consumer="c", credit=1, **WORK)
@@ -268,7 +270,9 @@ def test_released_entries_come_first(server: Server, client: Client, http: httpx
         assert second
 
 
-def test_a_second_consume_replaces_the_first(server: Server, client: Client, http: httpx.Client) -> None:
+def test_a_second_consume_replaces_the_first(
+    server: Server, client: SocketClient, http: httpx.Client
+) -> None:
     """On another socket or the same one; its entries are the second's history."""
     add(http, "s", 1)
     client.ask("consume", sub="w", consumer="c", **WORK)
@@ -285,13 +289,15 @@ def test_a_second_consume_replaces_the_first(server: Server, client: Client, htt
     assert client.ask("ping") == {"op": "pong"}
 
 
-def events_of(answer: httpx.Response) -> Iterator[Event]:
+def events_of(answer: httpx.Response) -> Iterator[ReceivedEvent]:
     parser = Parser()
     for piece in answer.iter_raw():
         yield from parser.feed(piece)
 
 
-def test_server_sent_events_and_the_socket_replace_each_other(client: Client, http: httpx.Client) -> None:
+def test_server_sent_events_and_the_socket_replace_each_other(
+    client: SocketClient, http: httpx.Client
+) -> None:
     """A consumer has one reader, whatever that reads over: the one before is told, and hands over."""
     add(http, "s", 1)
     client.ask("consume", sub="w", consumer="c", **WORK)
@@ -330,7 +336,7 @@ def test_a_worker_without_credit_is_not_silent(server: Server, http: httpx.Clien
     [("/v1/streams/s/groups/g?pending=drop", "group_destroyed"), ("/v1/streams/s", "stream_deleted")],
 )
 def test_a_worker_is_told_that_its_group_is_gone(
-    client: Client, http: httpx.Client, path: str, reason: str
+    client: SocketClient, http: httpx.Client, path: str, reason: str
 ) -> None:
     """The socket goes on."""
     client.ask("consume", sub="w", consumer="c", **WORK)
@@ -340,7 +346,7 @@ def test_a_worker_is_told_that_its_group_is_gone(
     assert client.ask("ping") == {"op": "pong"}
 
 
-def test_what_others_settle_gives_credit_back(client: Client, http: httpx.Client) -> None:
+def test_what_others_settle_gives_credit_back(client: SocketClient, http: httpx.Client) -> None:
     """Acknowledged over HTTP, by whoever."""
     ids = add(http, "s", 1, 2, 3)
     client.ask("consume", sub="w", consumer="c", credit=1, **WORK)
@@ -349,7 +355,7 @@ def test_what_others_settle_gives_credit_back(client: Client, http: httpx.Client
     assert client.entries(1)[0]["id"] == ids[1]
 
 
-def test_a_deleted_stream_goes_on_when_it_is_made_again(client: Client, http: httpx.Client) -> None:
+def test_a_deleted_stream_goes_on_when_it_is_made_again(client: SocketClient, http: httpx.Client) -> None:
     """To a follower it is an empty one meanwhile."""
     client.ask("subscribe", sub="t", streams={"s": "$"})
     assert client.next()["op"] == "caught_up"
@@ -363,7 +369,7 @@ def test_a_deleted_stream_goes_on_when_it_is_made_again(client: Client, http: ht
 # ---- what is no conversation
 
 
-def closed_with(client: Client) -> int:
+def closed_with(client: SocketClient) -> int:
     """The code of the close that comes behind everything else; -1 where there is none."""
     try:
         while True:
@@ -373,13 +379,13 @@ def closed_with(client: Client) -> int:
 
 
 @pytest.mark.parametrize("message", [b"\x00", b'{"op":"ping"}', "", "{", "[]", "null", '{"op":"ping"} x'])
-def test_what_is_no_frame_is_the_end(client: Client, message: str | bytes) -> None:
+def test_what_is_no_frame_is_the_end(client: SocketClient, message: str | bytes) -> None:
     """4501: do not come again like this."""
     client.connection.send(message)
     assert closed_with(client) == 4501
 
 
-def test_an_over_long_frame_is_the_end(client: Client) -> None:
+def test_an_over_long_frame_is_the_end(client: SocketClient) -> None:
     """1009, told while the rest of it still comes; up to the limit all is fine."""
     value = "x" * 65_000
     assert client.ask("publish", stream="s", fields={"a": value})["op"] == "ok"

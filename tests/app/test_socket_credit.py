@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.app.sockets import Client, talking
+from tests.app.sockets import SocketClient, talking
 from tests.server import Server
 
 _serials: Final = count()
@@ -35,7 +35,7 @@ def http(server: Server) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[Client]:
+def client(server: Server) -> Iterator[SocketClient]:
     with talking(server) as client:
         yield client
 
@@ -43,7 +43,7 @@ def client(server: Server) -> Iterator[Client]:
 class Account:
     """A stream of entries 5-1, 5-2, 5-3 … by number, and what a follower of it is told."""
 
-    def __init__(self, http: httpx.Client, client: Client) -> None:
+    def __init__(self, http: httpx.Client, client: SocketClient) -> None:
         self._http = http
         self._client = client
         self.name = f"s{next(_serials)}"
@@ -86,7 +86,7 @@ class Account:
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=st.integers(0, 3), credit=st.integers(0, 3), acts=st.lists(ACTS, max_size=12))
 def test_nothing_is_lost_in_silence(
-    http: httpx.Client, client: Client, before: int, credit: int, acts: list[tuple[str, int]]
+    http: httpx.Client, client: SocketClient, before: int, credit: int, acts: list[tuple[str, int]]
 ) -> None:
     """Entries come one at a time and together, while there is credit and while there is none."""
     account = Account(http, client)
@@ -103,7 +103,9 @@ def test_nothing_is_lost_in_silence(
     client.until("ok")
 
 
-def test_what_comes_one_at_a_time_without_credit_waits_for_some(http: httpx.Client, client: Client) -> None:
+def test_what_comes_one_at_a_time_without_credit_waits_for_some(
+    http: httpx.Client, client: SocketClient
+) -> None:
     """Ten entries, credit for two: the other eight come when there is more, and what is new behind them."""
     account = Account(http, client)
     client.send("subscribe", sub=account.name, streams={account.name: "0"}, credit=2)

@@ -17,7 +17,7 @@ from app.sse.tails import STALL_S_MAX, TailSource
 from engine import Engine, EngineError, entries
 from engine.commands import XAdd
 from engine.storage.memory import MemoryStorage
-from tests.app.eventsource import Event, Parser
+from tests.app.eventsource import Parser, ReceivedEvent
 from tests.app.test_waits import Message
 from tests.engine.clocks import HandClock, settle
 
@@ -31,7 +31,7 @@ TAIL = "/v1/streams/s/tail"
 PLACE = "http://127.0.0.1:8080"
 
 
-class Reader:
+class EventReader:
     """A connection: what came over it, and a client that can leave or stop reading."""
 
     def __init__(self, app: App, path: str, query: str = "", **headers: str) -> None:
@@ -39,7 +39,7 @@ class Reader:
         self._takes = asyncio.Event()
         self._takes.set()
         self.parser = Parser()
-        self.events: list[Event] = []
+        self.events: list[ReceivedEvent] = []
         self.head: dict[bytes, bytes] = {}
         self.status = 0
         self.body = b""
@@ -104,7 +104,7 @@ class Reader:
         return [json.loads(event.data) for event in self.events if event.name == name]
 
 
-class World:
+class SseWorld:
     """A gateway under clocks that the test moves."""
 
     def __init__(self, app: App, engine: Engine, clock: HandClock, http: httpx.AsyncClient) -> None:
@@ -112,12 +112,12 @@ class World:
         self.engine = engine
         self.clock = clock
         self.http = http
-        self.readers: list[Reader] = []
+        self.readers: list[EventReader] = []
 
-    def read(self, path: str = TAIL, query: str = "", **headers: str) -> Reader:
+    def read(self, path: str = TAIL, query: str = "", **headers: str) -> EventReader:
         if "/consumers/" in path:
             headers.setdefault("accept", "text/event-stream")
-        reader = Reader(self.app, path, query, **headers)
+        reader = EventReader(self.app, path, query, **headers)
         self.readers.append(reader)
         return reader
 
@@ -136,7 +136,7 @@ class World:
 
 
 @pytest.fixture
-async def world(settings: Settings) -> AsyncIterator[World]:
+async def world(settings: Settings) -> AsyncIterator[SseWorld]:
     clock = HandClock()
     clock.drive(asyncio.get_running_loop())
     engine = Engine.open(None, clock=clock)
@@ -144,7 +144,7 @@ async def world(settings: Settings) -> AsyncIterator[World]:
     app = create_app(settings, clock)
     app.gateway.open(engine)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=PLACE) as http:
-        world = World(app, engine, clock, http)
+        world = SseWorld(app, engine, clock, http)
         yield world
     for reader in world.readers:
         if not reader.request.done():
@@ -157,22 +157,22 @@ async def world(settings: Settings) -> AsyncIterator[World]:
     clock.let_be(asyncio.get_running_loop())
 
 
-async def test_a_tail_tells_old_then_that_it_is_all_then_new(world: World) -> None:
+async def test_a_tail_tells_old_then_that_it_is_all_then_new(world: SseWorld) -> None:
     """Entries have their ID as `id`, and only they have one; the data is the entry as it is stored."""
     await world.add("1-0", "2-0")
     reader = world.read(query="after=1-0")
     await settle()
     await world.add("3-0")
     assert reader.events == [
-        Event("entry", '{"id":"2-0","fields":{"n":"2-0"}}', "2-0"),
-        Event("caught_up", '{"next":"2-0"}', "2-0"),
-        Event("entry", '{"id":"3-0","fields":{"n":"3-0"}}', "3-0"),
+        ReceivedEvent("entry", '{"id":"2-0","fields":{"n":"2-0"}}', "2-0"),
+        ReceivedEvent("caught_up", '{"next":"2-0"}', "2-0"),
+        ReceivedEvent("entry", '{"id":"3-0","fields":{"n":"3-0"}}', "3-0"),
     ]
     assert HEADERS.items() <= reader.head.items()
 
 
 @pytest.mark.parametrize("accept", ["text/event-stream", "text/event-stream, application/json;q=0.5"])
-async def test_the_entries_themselves_can_be_asked_for_events(world: World, accept: str) -> None:
+async def test_the_entries_themselves_can_be_asked_for_events(world: SseWorld, accept: str) -> None:
     """By Accept, as EventSource sends it."""
     await world.add("1-0")
     reader = world.read("/v1/streams/s/entries", "after=0", accept=accept)
@@ -180,7 +180,7 @@ async def test_the_entries_themselves_can_be_asked_for_events(world: World, acce
     assert reader.names == ["entry", "caught_up"]
 
 
-async def test_the_first_line_is_the_cursor_that_was_resolved(world: World) -> None:
+async def test_the_first_line_is_the_cursor_that_was_resolved(world: SseWorld) -> None:
     """Else a client that lost its connection before the first entry would resolve `$` again, and miss what
     came between.
     """
@@ -195,7 +195,7 @@ async def test_the_first_line_is_the_cursor_that_was_resolved(world: World) -> N
     assert again.ids == ["2-0"]
 
 
-async def test_where_a_client_comes_back_to_wins(world: World) -> None:
+async def test_where_a_client_comes_back_to_wins(world: SseWorld) -> None:
     """`Last-Event-ID` stands above `after` and `last`, which an EventSource repeats each time."""
     await world.add("1-0", "2-0", "3-0")
     for query in ("after=0", "last=3", ""):
@@ -205,7 +205,7 @@ async def test_where_a_client_comes_back_to_wins(world: World) -> None:
         await reader.leave()
 
 
-async def test_the_last_entries_come_first_where_that_is_asked_for(world: World) -> None:
+async def test_the_last_entries_come_first_where_that_is_asked_for(world: SseWorld) -> None:
     """`last` counts back from the end."""
     await world.add("1-0", "2-0", "3-0")
     reader = world.read(query="last=2")
@@ -214,7 +214,7 @@ async def test_the_last_entries_come_first_where_that_is_asked_for(world: World)
     assert reader.ids == ["2-0", "3-0"]
 
 
-async def test_only_the_fields_that_are_asked_for(world: World) -> None:
+async def test_only_the_fields_that_are_asked_for(world: SseWorld) -> None:
     """The same projection as pages have."""
     await world.run(("XADD", "s", "1-0", "a", "1", "b", "2"))
     reader = world.read(query="after=0&fields=b")
@@ -222,19 +222,19 @@ async def test_only_the_fields_that_are_asked_for(world: World) -> None:
     assert reader.events[0].data == '{"id":"1-0","fields":{"b":"2"}}'
 
 
-async def test_a_gap_is_told_without_an_id(world: World) -> None:
+async def test_a_gap_is_told_without_an_id(world: SseWorld) -> None:
     """A client that comes back right behind it is told again rather than not at all."""
     await world.add("1-0", "2-0", "3-0")
     await world.run(("XTRIM", "s", "MAXLEN", "1"))
     reader = world.read(query="after=1-0")
     await settle()
     assert reader.events[:2] == [
-        Event("gap", '{"requested":"1-0","first_available":"3-0","lost":null}', "1-0"),
-        Event("entry", '{"id":"3-0","fields":{"n":"3-0"}}', "3-0"),
+        ReceivedEvent("gap", '{"requested":"1-0","first_available":"3-0","lost":null}', "1-0"),
+        ReceivedEvent("entry", '{"id":"3-0","fields":{"n":"3-0"}}', "3-0"),
     ]
 
 
-async def test_a_gap_can_be_a_refusal(world: World) -> None:
+async def test_a_gap_can_be_a_refusal(world: SseWorld) -> None:
     """410 at the beginning; later, for the head has gone, an `error` event with the same problem."""
     await world.add("1-0", "2-0", "3-0")
     await world.run(("XTRIM", "s", "MAXLEN", "1"))
@@ -253,7 +253,7 @@ async def test_a_gap_can_be_a_refusal(world: World) -> None:
     assert reader.over
 
 
-async def test_silence_is_broken_every_fifteen_seconds(world: World) -> None:
+async def test_silence_is_broken_every_fifteen_seconds(world: SseWorld) -> None:
     """By a comment, on the monotonic clock; what is sent meanwhile puts it off."""
     reader = world.read()
     await settle()
@@ -271,7 +271,7 @@ async def test_silence_is_broken_every_fifteen_seconds(world: World) -> None:
     assert reader.parser.comments == 2
 
 
-async def test_silence_is_broken_once_though_something_stirs(world: World) -> None:
+async def test_silence_is_broken_once_though_something_stirs(world: SseWorld) -> None:
     """A reader that is woken for nothing says no more than it would have."""
     reader = world.read()
     await settle()
@@ -282,7 +282,7 @@ async def test_silence_is_broken_once_though_something_stirs(world: World) -> No
     assert reader.parser.comments == 1
 
 
-async def test_a_shutdown_is_an_end_with_a_time_to_come_back(world: World) -> None:
+async def test_a_shutdown_is_an_end_with_a_time_to_come_back(world: SseWorld) -> None:
     """What was there is sent first; clients come back at times of their own."""
     readers = [world.read(query="after=0") for _ in range(3)]
     await settle()
@@ -311,7 +311,7 @@ async def test_a_shutdown_is_an_end_with_a_time_to_come_back(world: World) -> No
     ],
 )
 async def test_an_eventsource_is_never_answered_what_would_be_its_end(
-    world: World, path: str, query: str
+    world: SseWorld, path: str, query: str
 ) -> None:
     """Over limits and while the gateway stops it is told to come back, under 200 and without an ID: at any
     other status browsers give up for good. What it may not do, and what is not there, stays a refusal.
@@ -344,18 +344,18 @@ async def test_an_eventsource_is_never_answered_what_would_be_its_end(
 async def test_an_eventsource_comes_back_while_the_gateway_starts(closed_app: App) -> None:
     """The other way to have no engine: 503 for everybody else, what asks for JSON first among them."""
     path = "/v1/streams/s/entries"
-    reader = Reader(closed_app, TAIL, accept="text/event-stream")
+    reader = EventReader(closed_app, TAIL, accept="text/event-stream")
     await reader.request
     assert (reader.status, reader.of("end")) == (200, [{"reason": "starting"}])
     for asked in (
-        Reader(closed_app, path, accept="application/json, text/event-stream"),
-        Reader(closed_app, TAIL),
+        EventReader(closed_app, path, accept="application/json, text/event-stream"),
+        EventReader(closed_app, TAIL),
     ):
         await asked.request
         assert (asked.status, json.loads(asked.body)["code"]) == (503, "starting")
 
 
-async def test_a_client_that_leaves_is_noticed_at_once(world: World) -> None:
+async def test_a_client_that_leaves_is_noticed_at_once(world: SseWorld) -> None:
     """Not with the next event."""
     reader = world.read()
     await settle()
@@ -365,7 +365,7 @@ async def test_a_client_that_leaves_is_noticed_at_once(world: World) -> None:
     assert world.engine.waiting == 0
 
 
-async def test_a_client_that_takes_nothing_is_cut(world: World) -> None:
+async def test_a_client_that_takes_nothing_is_cut(world: SseWorld) -> None:
     """After ten seconds, and nobody else notices."""
     slow, fast = world.read(), world.read()
     await settle()
@@ -377,7 +377,7 @@ async def test_a_client_that_takes_nothing_is_cut(world: World) -> None:
     assert fast.ids == ["1-0", "2-0"]
 
 
-async def test_tails_are_counted_among_the_reads_that_wait(world: World) -> None:
+async def test_tails_are_counted_among_the_reads_that_wait(world: SseWorld) -> None:
     """429 beyond the limit, and there is room again when one leaves."""
     readers = [world.read() for _ in range(3)]
     await settle()
@@ -408,7 +408,7 @@ async def test_tails_are_counted_among_the_reads_that_wait(world: World) -> None
     ],
 )
 async def test_what_cannot_be_followed_is_refused(
-    world: World, path: str, query: str, last_id: str, status: int, code: str
+    world: SseWorld, path: str, query: str, last_id: str, status: int, code: str
 ) -> None:
     """As a problem, before there is a stream of events."""
     reader = world.read(path, query, last_event_id=last_id)
@@ -416,7 +416,7 @@ async def test_what_cannot_be_followed_is_refused(
     assert (reader.status, json.loads(reader.body)["code"]) == (status, code)
 
 
-async def test_head_is_the_head_alone(world: World) -> None:
+async def test_head_is_the_head_alone(world: SseWorld) -> None:
     """HEAD ends."""
     answer = await world.http.head(TAIL)
     assert (answer.status_code, answer.content) == (200, b"")
@@ -426,7 +426,7 @@ async def test_head_is_the_head_alone(world: World) -> None:
 # ---- several streams
 
 
-async def test_several_streams_have_one_cursor(world: World) -> None:
+async def test_several_streams_have_one_cursor(world: SseWorld) -> None:
     """Each entry tells its stream, and an ID from which all of them go on; it is only good for these."""
     await world.add("1-0", "5-0", stream="a")
     await world.add("3-0", stream="b")
@@ -470,7 +470,7 @@ async def test_where_one_stream_is_refused_none_is_followed() -> None:
     await engine.close()
 
 
-async def test_several_streams_are_live_together(world: World) -> None:
+async def test_several_streams_are_live_together(world: SseWorld) -> None:
     """Whichever gets an entry, and however many get one at once; a gap tells of which it is."""
     reader = world.read("/v1/tail", "stream=a&stream=b")
     await settle()

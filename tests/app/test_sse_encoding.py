@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.sse import events as sse
-from tests.app.eventsource import Event, Parser
+from tests.app.eventsource import Parser, ReceivedEvent
 
 # What ends lines for one program or another, and what ends an ID, beside ordinary text.
 AWKWARD = st.text(
@@ -18,7 +18,7 @@ AWKWARD = st.text(
 CURSORS = st.from_regex(re.compile(r"[0-9a-f.~-]{1,40}", re.ASCII), fullmatch=True)
 
 
-def parsed(stream: bytes, cuts: int = 1) -> list[Event]:
+def parsed(stream: bytes, cuts: int = 1) -> list[ReceivedEvent]:
     parser = Parser()
     return [event for at in range(0, len(stream), cuts) for event in parser.feed(stream[at : at + cuts])]
 
@@ -28,13 +28,13 @@ def test_data_comes_back_as_it_was(data: str, cursor: str, cuts: int) -> None:
     """Up to the line ends, which the standard makes LF; no data becomes an event, an ID or a comment."""
     text = sse.event(b"entry", data.encode(), cursor.encode())
     lines = re.sub("\r\n|\r", "\n", data)
-    assert parsed(text, cuts) == [Event("entry", lines, cursor)]
+    assert parsed(text, cuts) == [ReceivedEvent("entry", lines, cursor)]
 
 
 @pytest.mark.parametrize("end", ["\r", "\n", "\r\n"])
 def test_each_line_end_alone_keeps_what_is_behind_it(end: str) -> None:
     """A bare CR ends a line for clients too; what follows it would be a field of its own."""
-    assert parsed(sse.event(b"entry", f"a{end}b".encode())) == [Event("entry", "a\nb", "")]
+    assert parsed(sse.event(b"entry", f"a{end}b".encode())) == [ReceivedEvent("entry", "a\nb", "")]
 
 
 def test_a_line_separator_of_unicode_arrives_whole() -> None:
@@ -62,7 +62,7 @@ def test_a_retry_is_a_number_of_its_own() -> None:
     """It goes with the event that it is for."""
     parser = Parser()
     events = list(parser.feed(sse.event(b"end", b"{}", retry_ms=1234)))
-    assert (events, parser.retry_ms) == ([Event("end", "{}", "")], 1234)
+    assert (events, parser.retry_ms) == ([ReceivedEvent("end", "{}", "")], 1234)
 
 
 @pytest.mark.parametrize("cursor", [b"1-0\n", b"1\r-0", b"1-0\0"])

@@ -5,35 +5,35 @@ import json
 import pytest
 
 from app.sse.tails import STALL_S_MAX
-from tests.app.test_sse import Reader, World, world
+from tests.app.test_sse import EventReader, SseWorld, world
 from tests.engine.clocks import let_threads_run, settle
 
 __all__ = ["world"]
 GROUP = "/v1/streams/s/groups/g"
 
 
-def consume(world: World, consumer: str = "c", query: str = "") -> Reader:
+def consume(world: SseWorld, consumer: str = "c", query: str = "") -> EventReader:
     return world.read(f"{GROUP}/consumers/{consumer}/stream", query)
 
 
-async def begin(world: World) -> None:
+async def begin(world: SseWorld) -> None:
     answer = await world.http.put(GROUP, json={"start": "0"})
     assert answer.status_code == 201
 
 
-async def ack(world: World, *ids: str) -> None:
+async def ack(world: SseWorld, *ids: str) -> None:
     answer = await world.http.post(f"{GROUP}/ack", json={"ids": ids})
     assert answer.status_code == 200
     await settle()
 
 
-async def pending(world: World) -> list[list[object]]:
+async def pending(world: SseWorld) -> list[list[object]]:
     """ID, consumer and delivery count of all that is pending."""
     answer = await world.http.post("/v1/commands", json=["XPENDING", "s", "g", "-", "+", "100"])
     return [[row[0], row[1], row[3]] for row in answer.json()["result"]]
 
 
-async def test_entries_go_to_one_consumer_each(world: World) -> None:
+async def test_entries_go_to_one_consumer_each(world: SseWorld) -> None:
     """With how often they were delivered; what is acknowledged is not pending."""
     await begin(world)
     readers = [consume(world, name) for name in "ab"]
@@ -48,7 +48,7 @@ async def test_entries_go_to_one_consumer_each(world: World) -> None:
     assert [row[0] for row in await pending(world)] == ["2-0"]
 
 
-async def test_no_more_is_in_flight_than_asked_for(world: World) -> None:
+async def test_no_more_is_in_flight_than_asked_for(world: SseWorld) -> None:
     """An acknowledgement by POST makes room, at once; one by another door is found within a second."""
     await begin(world)
     await world.add(*[f"{number}-0" for number in range(1, 8)])
@@ -64,7 +64,7 @@ async def test_no_more_is_in_flight_than_asked_for(world: World) -> None:
     assert reader.ids[5:] == ["6-0"]
 
 
-async def test_what_others_take_over_is_no_longer_in_flight(world: World) -> None:
+async def test_what_others_take_over_is_no_longer_in_flight(world: SseWorld) -> None:
     """Claiming makes room as acknowledging does."""
     await begin(world)
     await world.add("1-0", "2-0")
@@ -76,7 +76,7 @@ async def test_what_others_take_over_is_no_longer_in_flight(world: World) -> Non
     assert reader.ids == ["1-0", "2-0"]
 
 
-async def test_a_consumer_that_comes_back_first_gets_what_it_holds(world: World) -> None:
+async def test_a_consumer_that_comes_back_first_gets_what_it_holds(world: SseWorld) -> None:
     """Whatever `Last-Event-ID` says: what came last may not have been worked on. Then what is new."""
     await begin(world)
     await world.add("1-0", "2-0")
@@ -91,7 +91,7 @@ async def test_a_consumer_that_comes_back_first_gets_what_it_holds(world: World)
     assert [json.loads(event.data)["delivery_count"] for event in again.events] == [2, 1]
 
 
-async def test_what_was_given_back_comes_before_what_is_new(world: World) -> None:
+async def test_what_was_given_back_comes_before_what_is_new(world: SseWorld) -> None:
     """A released entry is whoever's asks next."""
     await begin(world)
     await world.add("1-0", "2-0")
@@ -102,7 +102,7 @@ async def test_what_was_given_back_comes_before_what_is_new(world: World) -> Non
     assert reader.ids == ["1-0", "2-0"]
 
 
-async def test_what_others_hold_for_long_is_taken_over_if_asked_for(world: World) -> None:
+async def test_what_others_hold_for_long_is_taken_over_if_asked_for(world: SseWorld) -> None:
     """Else it stays theirs."""
     await begin(world)
     await world.add("1-0")
@@ -113,7 +113,7 @@ async def test_what_others_hold_for_long_is_taken_over_if_asked_for(world: World
     assert (modest.ids, greedy.ids) == ([], ["1-0"])
 
 
-async def test_what_is_worked_on_for_long_does_not_come_again(world: World) -> None:
+async def test_what_is_worked_on_for_long_does_not_come_again(world: SseWorld) -> None:
     """A consumer that takes over what others held for long has its own entries for that long too."""
     await begin(world)
     await world.add("1-0")
@@ -127,7 +127,7 @@ async def test_what_is_worked_on_for_long_does_not_come_again(world: World) -> N
 
 
 @pytest.mark.parametrize("query", ["", "claim_min_idle_ms=1000"])
-async def test_what_a_consumer_releases_it_may_be_given_again(world: World, query: str) -> None:
+async def test_what_a_consumer_releases_it_may_be_given_again(world: SseWorld, query: str) -> None:
     """Whoever releases it: itself, or another that had taken it over meanwhile."""
     await begin(world)
     await world.add("1-0")
@@ -143,7 +143,7 @@ async def test_what_a_consumer_releases_it_may_be_given_again(world: World, quer
     assert reader.ids == ["1-0"] * 3
 
 
-async def test_what_was_never_sent_goes_back_as_it_was(world: World) -> None:
+async def test_what_was_never_sent_goes_back_as_it_was(world: SseWorld) -> None:
     """A consumer that takes nothing is cut, and what it was given waits for the next one, never delivered."""
     await begin(world)
     slow = consume(world, "slow")
@@ -162,7 +162,7 @@ async def test_what_was_never_sent_goes_back_as_it_was(world: World) -> None:
     assert json.loads(reader.events[0].data)["delivery_count"] == 1
 
 
-async def test_a_consumer_that_leaves_while_it_waits_was_given_nothing(world: World) -> None:
+async def test_a_consumer_that_leaves_while_it_waits_was_given_nothing(world: SseWorld) -> None:
     """No waiter stays behind."""
     await begin(world)
     reader = consume(world)
@@ -174,7 +174,7 @@ async def test_a_consumer_that_leaves_while_it_waits_was_given_nothing(world: Wo
     assert await pending(world) == []
 
 
-async def test_a_second_connection_of_a_consumer_ends_the_first(world: World) -> None:
+async def test_a_second_connection_of_a_consumer_ends_the_first(world: SseWorld) -> None:
     """It gets what the first had; the first is told why."""
     await begin(world)
     await world.add("1-0")
@@ -189,7 +189,7 @@ async def test_a_second_connection_of_a_consumer_ends_the_first(world: World) ->
     assert (first.ids, second.ids) == (["1-0"], ["1-0", "2-0"])
 
 
-async def test_a_consumer_that_works_on_what_it_has_is_not_silent(world: World) -> None:
+async def test_a_consumer_that_works_on_what_it_has_is_not_silent(world: SseWorld) -> None:
     """However long, and though no read of its waits; its silence begins when it has left."""
     await begin(world)
     await world.http.patch(GROUP, json={"consumer_timeout_ms": 5_000})
@@ -206,7 +206,7 @@ async def test_a_consumer_that_works_on_what_it_has_is_not_silent(world: World) 
     assert await pending(world) == [["1-0", "", 1]]
 
 
-async def test_a_third_connection_waits_for_both_before_it(world: World) -> None:
+async def test_a_third_connection_waits_for_both_before_it(world: SseWorld) -> None:
     """Also where the second never got to read, since the first was still at it."""
     await begin(world)
     first = consume(world)
@@ -227,7 +227,7 @@ async def test_a_third_connection_waits_for_both_before_it(world: World) -> None
 
 
 @pytest.mark.parametrize("full", [False, True])
-async def test_a_shutdown_is_an_end(world: World, *, full: bool) -> None:
+async def test_a_shutdown_is_an_end(world: SseWorld, *, full: bool) -> None:
     """Whether it waits for entries or for room."""
     await begin(world)
     if full:
@@ -240,7 +240,7 @@ async def test_a_shutdown_is_an_end(world: World, *, full: bool) -> None:
     assert reader.over
 
 
-async def test_a_group_that_goes_is_an_error(world: World) -> None:
+async def test_a_group_that_goes_is_an_error(world: SseWorld) -> None:
     """The problem that a long-poll would be answered with."""
     await begin(world)
     reader = consume(world)
@@ -252,7 +252,7 @@ async def test_a_group_that_goes_is_an_error(world: World) -> None:
 
 
 @pytest.mark.parametrize("full", [False, True])
-async def test_silence_is_broken_for_consumers_too(world: World, *, full: bool) -> None:
+async def test_silence_is_broken_for_consumers_too(world: SseWorld, *, full: bool) -> None:
     """While they wait for entries and while they wait for room."""
     await begin(world)
     if full:
@@ -275,7 +275,7 @@ async def test_silence_is_broken_for_consumers_too(world: World, *, full: bool) 
     ],
 )
 async def test_what_cannot_be_consumed_is_refused(
-    world: World, stream: str, query: str, status: int, code: str
+    world: SseWorld, stream: str, query: str, status: int, code: str
 ) -> None:
     """Before there is a stream of events."""
     await world.add("1-0")
@@ -284,7 +284,7 @@ async def test_what_cannot_be_consumed_is_refused(
     assert (reader.status, json.loads(reader.body)["code"]) == (status, code)
 
 
-async def test_deleted_entries_that_a_consumer_holds_are_told(world: World) -> None:
+async def test_deleted_entries_that_a_consumer_holds_are_told(world: SseWorld) -> None:
     """Their fields are null: there is only the acknowledging left to do."""
     await begin(world)
     await world.add("1-0")

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.app.eventsource import EventSource, Parser
+from tests.app.eventsource import EventSourceClient, Parser
 from tests.server import Server
 
 ENTRIES = "/v1/streams/s/entries"
@@ -66,7 +66,7 @@ class Follower(threading.Thread):
         super().__init__(daemon=True)
         self.ids: list[int] = []
         self.connections = 0
-        self._source = EventSource(url)
+        self._source = EventSourceClient(url)
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -82,7 +82,7 @@ class Follower(threading.Thread):
         self.join()
 
 
-class Publisher(threading.Thread):
+class SteadyPublisher(threading.Thread):
     """Publishes the numbers from 1 on, each until it is there."""
 
     def __init__(self, url: str) -> None:
@@ -116,7 +116,7 @@ def test_nothing_is_lost_or_told_twice_over_restarts(
     server: Server, end: Callable[[Server], object], path: str
 ) -> None:
     """While entries are published without a pause the gateway ends again and again."""
-    follower, publisher = Follower(server.url + path), Publisher(server.url)
+    follower, publisher = Follower(server.url + path), SteadyPublisher(server.url)
     follower.start()
     publisher.start()
     try:

@@ -55,7 +55,7 @@ async def until(holds: Callable[[], bool]) -> None:
         await let_threads_run()
 
 
-class Line:
+class ScriptedConnection:
     """A client's end of a connection."""
 
     def __init__(self, client: socket.socket) -> None:
@@ -98,7 +98,7 @@ class Line:
             self.is_over = True
 
 
-class World:
+class TimedWorld:
     """A gateway on a loop whose time the test lets pass."""
 
     def __init__(self, clock: HandClock, engine: Engine, *, fast_path: bool) -> None:
@@ -111,7 +111,7 @@ class World:
         self.state = ServerState()
         self.sockets: list[socket.socket] = []
 
-    async def connect(self) -> Line:
+    async def connect(self) -> ScriptedConnection:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             client = socket.socket()
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BYTES)
@@ -127,7 +127,7 @@ class World:
             )
 
         await loop.connect_accepted_socket(protocol, accepted)
-        return Line(client)
+        return ScriptedConnection(client)
 
     async def pass_ms(self, milliseconds: int) -> None:
         self.clock.pass_ms(milliseconds)
@@ -140,12 +140,12 @@ class World:
 
 
 @pytest.fixture(params=[True, False], ids=["fast path", "full way"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[TimedWorld]:
     clock, loop = HandClock(), asyncio.get_running_loop()
     clock.drive(loop)
     engine = Engine.open(None, clock=clock, fsync="no")
     await engine.start()
-    world = World(clock, engine, fast_path=request.param)
+    world = TimedWorld(clock, engine, fast_path=request.param)
     yield world
     for client in world.sockets:
         client.close()
@@ -172,7 +172,7 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     ids=["nothing", "a blank line", "half a line", "half a head", "half a body"],
 )
 async def test_a_request_that_does_not_arrive_in_time_is_refused(
-    world: World, begun: bytes, answer: bytes
+    world: TimedWorld, begun: bytes, answer: bytes
 ) -> None:
     """Not a millisecond before; a connection that has asked for nothing is closed without a word."""
     line = await world.connect()
@@ -185,7 +185,7 @@ async def test_a_request_that_does_not_arrive_in_time_is_refused(
     assert (await line.ends())[: len(b"HTTP/1.1 408 ")] == answer
 
 
-async def test_a_request_that_arrives_in_the_last_millisecond_is_answered(world: World) -> None:
+async def test_a_request_that_arrives_in_the_last_millisecond_is_answered(world: TimedWorld) -> None:
     line = await world.connect()
     await world.pass_ms(1_000)
     await line.send(PUBLISH + b'{"fields":')
@@ -197,7 +197,7 @@ async def test_a_request_that_arrives_in_the_last_millisecond_is_answered(world:
 # ---- an idle connection
 
 
-async def test_an_idle_connection_is_closed_at_its_time(world: World) -> None:
+async def test_an_idle_connection_is_closed_at_its_time(world: TimedWorld) -> None:
     """Each answer begins it anew."""
     line = await world.connect()
     for number in (1, 2):
@@ -217,7 +217,7 @@ async def test_an_idle_connection_is_closed_at_its_time(world: World) -> None:
     ],
     ids=["a stream", "a group"],
 )
-async def test_a_connection_whose_reader_waits_is_not_idle(world: World, read: bytes) -> None:
+async def test_a_connection_whose_reader_waits_is_not_idle(world: TimedWorld, read: bytes) -> None:
     """However long ago its last answer was."""
     line = await world.connect()
     await line.send(PUBLISH + b'{"fields":{"a":"1"}}')
@@ -237,7 +237,7 @@ async def test_a_connection_whose_reader_waits_is_not_idle(world: World, read: b
 
 @pytest.mark.parametrize(("stalled_ms", "is_whole"), [(2_999, True), (3_000, False), (3_001, False)])
 async def test_a_reader_of_a_long_answer_is_cut_at_its_time(
-    world: World, stalled_ms: int, *, is_whole: bool
+    world: TimedWorld, stalled_ms: int, *, is_whole: bool
 ) -> None:
     """What it takes before counts: it gets the whole answer."""
     await world.fill(8 << 20)
@@ -249,7 +249,7 @@ async def test_a_reader_of_a_long_answer_is_cut_at_its_time(
     assert (len(received) > 15 << 19) == is_whole
 
 
-async def test_a_reader_that_goes_on_has_the_whole_time_again(world: World) -> None:
+async def test_a_reader_that_goes_on_has_the_whole_time_again(world: TimedWorld) -> None:
     """It stalls a second time, and its connection is used for another request."""
     await world.fill(8 << 20)
     line = await world.connect()
@@ -263,7 +263,7 @@ async def test_a_reader_that_goes_on_has_the_whole_time_again(world: World) -> N
 
 @pytest.mark.parametrize(("stalled_ms", "is_closed"), [(2_999, False), (3_000, True), (3_001, True)])
 async def test_a_socket_that_takes_nothing_is_closed_at_its_time(
-    world: World, stalled_ms: int, *, is_closed: bool
+    world: TimedWorld, stalled_ms: int, *, is_closed: bool
 ) -> None:
     """It hears why, should it take the rest."""
     line = await conversing(world)
@@ -287,7 +287,7 @@ def test_a_socket_is_cut_no_later_than_any() -> None:
         assert made.limits.stall_s_max == found_s <= SOCKET_STALL_S_MAX
 
 
-async def test_a_heartbeat_comes_when_it_is_due(world: World) -> None:
+async def test_a_heartbeat_comes_when_it_is_due(world: TimedWorld) -> None:
     """And again after the same time."""
     line = await conversing(world)
     for number in (1, 2):
@@ -298,7 +298,7 @@ async def test_a_heartbeat_comes_when_it_is_due(world: World) -> None:
         await line.until(lambda number=number: line.received.count(b'"heartbeat"') == number)  # type: ignore[misc]
 
 
-async def conversing(world: World) -> Line:
+async def conversing(world: TimedWorld) -> ScriptedConnection:
     """A connection that has become a WebSocket."""
     line = await world.connect()
     await line.send(UPGRADE)
@@ -330,7 +330,7 @@ def head_of(size: int, method: bytes, body: bytes) -> bytes:
 @pytest.mark.parametrize("piece_bytes", [2_048, 1_000, 700, 50])
 @pytest.mark.parametrize(("method", "body"), [(b"GET", b""), (b"POST", b'{"fields":{"a":"1"}}')])
 async def test_a_head_has_as_many_bytes_as_are_set(
-    world: World, method: bytes, body: bytes, piece_bytes: int
+    world: TimedWorld, method: bytes, body: bytes, piece_bytes: int
 ) -> None:
     """One less and as many are taken, one more is refused, in however many pieces they come."""
     for size in (1_023, 1_024, 1_025):
@@ -353,7 +353,7 @@ async def test_a_head_has_as_many_bytes_as_are_set(
     ids=["too large", "ambiguous", "malformed"],
 )
 async def test_a_head_that_is_refused_does_not_answer_the_request_before_it(
-    world: World, refused: bytes
+    world: TimedWorld, refused: bytes
 ) -> None:
     """That one still waits: it gets its own answer, and then the connection ends."""
     line = await world.connect()
@@ -370,7 +370,7 @@ async def test_a_head_that_is_refused_does_not_answer_the_request_before_it(
 # ---- a stop
 
 
-async def test_a_stop_waits_for_answers_as_long_as_is_set(world: World) -> None:
+async def test_a_stop_waits_for_answers_as_long_as_is_set(world: TimedWorld) -> None:
     """Then it ends though a read still waits."""
     line = await world.connect()
     await line.send(ENTRIES.replace(b"entries", b"entries?after=$&wait=60000") + b"\r\n")
@@ -392,7 +392,7 @@ async def test_a_stop_waits_for_answers_as_long_as_is_set(world: World) -> None:
 
 @pytest.mark.parametrize("coding", [b"identity", b"gzip"])
 async def test_a_reader_that_leaves_as_its_answer_comes_is_no_error(
-    world: World, caplog: pytest.LogCaptureFixture, coding: bytes
+    world: TimedWorld, caplog: pytest.LogCaptureFixture, coding: bytes
 ) -> None:
     """In whichever turn of the loop that is: nothing is logged, and its entry is the next one's."""
     read = ENTRIES.replace(b"entries", b"groups/g/consumers/c/read").replace(b"GET", b"POST")

@@ -16,7 +16,7 @@ READ = "/v1/streams/s/groups/g/consumers/c/read"
 Message = MutableMapping[str, Any]
 
 
-class Client:
+class WaitingClient:
     """A connection that can be closed while its answer is waited for."""
 
     def __init__(self, app: App, method: str, path: str, query: bytes = b"", body: bytes = b"") -> None:
@@ -54,7 +54,7 @@ class Client:
 async def test_a_client_that_leaves_receives_nothing(app: App, http: httpx.AsyncClient) -> None:
     """No waiter stays behind, and what comes later is delivered to the next reader."""
     await http.post("/v1/streams/s/groups", json={"name": "g", "mkstream": True})
-    client = Client(app, "POST", READ, body=b'{"wait":5000}')
+    client = WaitingClient(app, "POST", READ, body=b'{"wait":5000}')
     await client.waits(app)
     await client.leave()
     assert app.gateway.engine.waiting == 0
@@ -68,7 +68,7 @@ async def test_a_client_that_leaves_receives_nothing(app: App, http: httpx.Async
 
 async def test_a_command_that_blocks_ends_with_its_connection(app: App) -> None:
     """BLOCK at the command door is a long-poll like any other."""
-    client = Client(app, "POST", "/v1/commands", body=b'["XREAD","BLOCK","0","STREAMS","s","$"]')
+    client = WaitingClient(app, "POST", "/v1/commands", body=b'["XREAD","BLOCK","0","STREAMS","s","$"]')
     await client.waits(app)
     await client.leave()
     assert app.gateway.engine.waiting == 0
@@ -77,7 +77,7 @@ async def test_a_command_that_blocks_ends_with_its_connection(app: App) -> None:
 async def test_too_many_waiting_reads_are_429(app: App, http: httpx.AsyncClient) -> None:
     """The limit is told with Retry-After, and goes when a reader goes."""
     path, query = "/v1/streams/s/entries", b"after=$&wait=5000"
-    clients = [Client(app, "GET", path, query) for _ in range(3)]
+    clients = [WaitingClient(app, "GET", path, query) for _ in range(3)]
     await clients[0].waits(app, 3)
     answer = await http.get(f"{path}?{query.decode()}")
     assert (answer.status_code, answer.json()["code"]) == (429, "too_many_waiters")
@@ -91,7 +91,7 @@ async def test_too_many_waiting_reads_are_429(app: App, http: httpx.AsyncClient)
 
 async def test_draining_ends_waits_and_refuses_new_work(app: App, http: httpx.AsyncClient) -> None:
     """503 with Retry-After for both; the connection is closed; health still answers."""
-    client = Client(app, "GET", "/v1/streams/s/entries", b"after=$&wait=5000")
+    client = WaitingClient(app, "GET", "/v1/streams/s/entries", b"after=$&wait=5000")
     await client.waits(app)
     app.gateway.drain()
     await client.request
@@ -108,7 +108,7 @@ async def test_draining_ends_waits_and_refuses_new_work(app: App, http: httpx.As
 async def test_draining_lets_what_was_served_be_answered(app: App, http: httpx.AsyncClient) -> None:
     """An entry that was delivered to a waiting reader reaches it, though the gateway stops at that moment."""
     await http.post("/v1/streams/s/groups", json={"name": "g", "mkstream": True})
-    client = Client(app, "POST", READ, body=b'{"wait":5000}')
+    client = WaitingClient(app, "POST", READ, body=b'{"wait":5000}')
     await client.waits(app)
     await http.post("/v1/streams/s/entries", json={"id": "1-0", "fields": {"a": "1"}})
     app.gateway.drain()
@@ -119,7 +119,7 @@ async def test_draining_lets_what_was_served_be_answered(app: App, http: httpx.A
 
 async def test_a_command_that_waits_is_refused_as_all_work_is_when_draining(app: App) -> None:
     """503 as a problem, with the text for Redis's clients beside."""
-    client = Client(app, "POST", "/v1/commands", body=b'["XREAD","BLOCK","0","STREAMS","s","$"]')
+    client = WaitingClient(app, "POST", "/v1/commands", body=b'["XREAD","BLOCK","0","STREAMS","s","$"]')
     await client.waits(app)
     app.gateway.drain()
     await client.request
@@ -147,7 +147,7 @@ async def test_before_recovery_there_is_only_health(closed_app: App) -> None:
 async def test_a_group_that_goes_ends_its_readers(app: App, http: httpx.AsyncClient, wait: str) -> None:
     """A waiting group read whose group is destroyed is 404 no_group."""
     await http.post("/v1/streams/s/groups", json={"name": "g", "mkstream": True})
-    client = Client(app, "POST", READ, body=b'{"wait":5000}')
+    client = WaitingClient(app, "POST", READ, body=b'{"wait":5000}')
     await client.waits(app)
     await http.post("/v1/commands", json=["XGROUP", "DESTROY", "s", "g"] if wait == "0" else ["DEL", "s"])
     await client.request

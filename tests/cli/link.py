@@ -19,13 +19,13 @@ BAD_GATEWAY: Final = 502
 _HOP: Final = ("content-length", "transfer-encoding", "connection", "host")
 
 
-class Link(ThreadingHTTPServer):
+class FlakyLink(ThreadingHTTPServer):
     """`plan` is what becomes of requests in turn; what is beyond it passes. `seen` has their keys."""
 
     daemon_threads = True
 
     def __init__(self, port: int, plan: list[str | int]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), _LinkHandler)
         self.behind = port
         self.plan = plan
         self.seen: list[str | None] = []
@@ -35,9 +35,9 @@ class Link(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _LinkHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Link
+    server: FlakyLink
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length", "0")))
@@ -73,9 +73,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def link(port: int, *plan: str | int) -> Iterator[Link]:
+def link(port: int, *plan: str | int) -> Iterator[FlakyLink]:
     """A link to the gateway at `port`."""
-    server = Link(port, list(plan))
+    server = FlakyLink(port, list(plan))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

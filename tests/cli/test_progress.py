@@ -5,7 +5,7 @@ import io
 from app.cli.progress import Progress
 
 
-class Target(io.StringIO):
+class ProgressTarget(io.StringIO):
     """Something to write to, which may be a terminal."""
 
     def __init__(self, *, terminal: bool) -> None:
@@ -16,7 +16,7 @@ class Target(io.StringIO):
         return self._terminal
 
 
-class Clock:
+class ProgressClock:
     now_s = 100.0
 
     def __call__(self) -> float:
@@ -25,7 +25,7 @@ class Clock:
 
 def test_a_terminal_has_one_line_that_is_written_over() -> None:
     """At once, then five times a second; what stays comes on a line of its own; at the end it is gone."""
-    target, clock = Target(terminal=True), Clock()
+    target, clock = ProgressTarget(terminal=True), ProgressClock()
     progress = Progress(target, clock)
     for clock.now_s, line in ((100.0, "1"), (100.1, "2"), (100.2, "3\n"), (100.3, "4")):
         progress.show(line)
@@ -37,7 +37,7 @@ def test_a_terminal_has_one_line_that_is_written_over() -> None:
 
 def test_a_log_has_a_line_now_and_then() -> None:
     """After ten seconds, and every ten; a short command says nothing of how far it is."""
-    target, clock = Target(terminal=False), Clock()
+    target, clock = ProgressTarget(terminal=False), ProgressClock()
     progress = Progress(target, clock)
     for clock.now_s in (100.0, 109.9, 110.0, 119.9, 120.0):
         progress.show(f"at {clock.now_s:.1f}")

@@ -62,7 +62,7 @@ async def browser() -> AsyncIterator[Browser]:
         await chromium.close()
 
 
-class Gateway:
+class ConsoleGateway:
     """The gateway, as another client uses it during a test."""
 
     def __init__(self, http: httpx.AsyncClient, server: Server) -> None:
@@ -83,9 +83,9 @@ class Gateway:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def gateway(server: Server) -> AsyncIterator[Gateway]:
+async def gateway(server: Server) -> AsyncIterator[ConsoleGateway]:
     async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
-        yield Gateway(client, server)
+        yield ConsoleGateway(client, server)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from tests.console.conftest import Gateway
+from tests.console.conftest import ConsoleGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -17,7 +17,7 @@ CHARTS = ("Rate", "Lag", "Latency")
 AXE = Path(__file__).parents[1] / "sdk" / "node_modules" / "axe-core" / "axe.min.js"
 
 
-async def opened(page: Page, gateway: Gateway, stream: str, view: str = "live") -> Page:
+async def opened(page: Page, gateway: ConsoleGateway, stream: str, view: str = "live") -> Page:
     """The page at a stream, connected."""
     await page.goto(f"{gateway.server.url}/console#/{stream}/{view}")
     await expect(page.get_by_role("group", name="Connection")).to_contain_text("Connected since")
@@ -31,7 +31,7 @@ def rows(page: Page, text: str = "") -> Locator:
     return page.locator(".row:visible").filter(has_text=text)
 
 
-async def test_published_entries_appear(page: Page, gateway: Gateway) -> None:
+async def test_published_entries_appear(page: Page, gateway: ConsoleGateway) -> None:
     """Existing entries, then new ones, in order; fields have columns; the list of streams has the length."""
     await gateway.publish("appear", *({"n": f"old {n}"} for n in range(3)))
     await opened(page, gateway, "appear")
@@ -44,7 +44,7 @@ async def test_published_entries_appear(page: Page, gateway: Gateway) -> None:
     await expect(line.get_by_role("cell").first).to_have_text("4")
 
 
-async def test_a_paused_tail_leaves_no_entry_out(page: Page, gateway: Gateway) -> None:
+async def test_a_paused_tail_leaves_no_entry_out(page: Page, gateway: ConsoleGateway) -> None:
     """It says since when it is paused and how many entries arrived; resuming shows them all."""
     await gateway.publish("pause", {"n": "first"})
     await opened(page, gateway, "pause")
@@ -58,7 +58,7 @@ async def test_a_paused_tail_leaves_no_entry_out(page: Page, gateway: Gateway) -
     await expect(page.locator(".state")).to_have_text("Live")
 
 
-async def test_a_filter_shows_matching_entries(page: Page, gateway: Gateway) -> None:
+async def test_a_filter_shows_matching_entries(page: Page, gateway: ConsoleGateway) -> None:
     """Words, fields, numbers, exclusion; among loaded and new entries."""
     await gateway.publish(
         "filter", *({"city": city, "t": str(t)} for city in ("Graz", "Wien") for t in range(5))
@@ -74,7 +74,7 @@ async def test_a_filter_shows_matching_entries(page: Page, gateway: Gateway) -> 
     await expect(rows(page)).to_have_count(1)
 
 
-async def test_a_reader_jumps_into_history_and_back(page: Page, gateway: Gateway) -> None:
+async def test_a_reader_jumps_into_history_and_back(page: Page, gateway: ConsoleGateway) -> None:
     """To an ID; scrolling up loads older entries; one button returns to the newest."""
     ids = await gateway.publish("jump", *({"n": f"n{n:04}"} for n in range(1500)))
     await opened(page, gateway, "jump")
@@ -98,7 +98,7 @@ async def test_a_reader_jumps_into_history_and_back(page: Page, gateway: Gateway
     await expect(rows(page, "n1499")).to_be_visible()
 
 
-async def test_scrolling_away_from_the_end_pauses(page: Page, gateway: Gateway) -> None:
+async def test_scrolling_away_from_the_end_pauses(page: Page, gateway: ConsoleGateway) -> None:
     """The rows in sight stay; the reader chooses columns; a notice names skipped entries."""
     await gateway.publish("scroll", *({"n": f"n{n:04}", "m": "x"} for n in range(300)))
     await opened(page, gateway, "scroll")
@@ -119,7 +119,7 @@ async def test_scrolling_away_from_the_end_pauses(page: Page, gateway: Gateway) 
     await expect(rows(page, "were skipped")).to_be_in_viewport()
 
 
-async def test_a_tab_has_one_connection(page: Page, gateway: Gateway) -> None:
+async def test_a_tab_has_one_connection(page: Page, gateway: ConsoleGateway) -> None:
     """One WebSocket serves all streams and views."""
     sockets: list[str] = []
     page.on("websocket", lambda socket: sockets.append(socket.url))
@@ -132,7 +132,7 @@ async def test_a_tab_has_one_connection(page: Page, gateway: Gateway) -> None:
     assert len(sockets) == 1
 
 
-async def test_a_gap_is_shown(page: Page, gateway: Gateway) -> None:
+async def test_a_gap_is_shown(page: Page, gateway: ConsoleGateway) -> None:
     """A trim removes entries that a paused tail has not read: a row says how many."""
     await gateway.publish("gap", {"n": "0"})
     await opened(page, gateway, "gap")
@@ -147,7 +147,7 @@ async def test_a_gap_is_shown(page: Page, gateway: Gateway) -> None:
     await expect(rows(page, "4999")).to_be_visible()
 
 
-async def test_an_entry_is_inspected_and_deleted(page: Page, gateway: Gateway) -> None:
+async def test_an_entry_is_inspected_and_deleted(page: Page, gateway: ConsoleGateway) -> None:
     """Every field in full, bytes in hexadecimal, JSON indented; deleting asks first."""
     entry = {"fields": {"raw": "AP8QSA=="}, "encoding": "base64"}
     await gateway.call("POST", "inspect/entries", entry)
@@ -170,7 +170,7 @@ async def test_an_entry_is_inspected_and_deleted(page: Page, gateway: Gateway) -
     assert len((await gateway.call("GET", "inspect/entries"))["entries"]) == 1
 
 
-async def test_pending_entries_are_managed(page: Page, gateway: Gateway) -> None:
+async def test_pending_entries_are_managed(page: Page, gateway: ConsoleGateway) -> None:
     """Lag, consumers, idle times and deliveries; acknowledge, claim, release."""
     ids = await gateway.publish("work", *({"n": str(n)} for n in range(8)))
     await gateway.call("POST", "work/groups", {"name": "team", "start": "0"})
@@ -202,7 +202,9 @@ async def test_pending_entries_are_managed(page: Page, gateway: Gateway) -> None
     await expect(page.get_by_role("complementary", name="Entry")).to_contain_text(ids[1])
 
 
-async def test_a_policy_is_set_and_an_entry_moved_to_dead_letters(page: Page, gateway: Gateway) -> None:
+async def test_a_policy_is_set_and_an_entry_moved_to_dead_letters(
+    page: Page, gateway: ConsoleGateway
+) -> None:
     """With the keyboard. Fields show the current policy, and an empty field removes its part. Without a
     dead-letter stream a dialog says how to set one.
     """
@@ -250,7 +252,9 @@ async def test_a_policy_is_set_and_an_entry_moved_to_dead_letters(page: Page, ga
     await expect(page.locator(".figures")).to_contain_text("keeps at most 1 h")
 
 
-async def test_streams_and_groups_are_created_trimmed_and_deleted(page: Page, gateway: Gateway) -> None:
+async def test_streams_and_groups_are_created_trimmed_and_deleted(
+    page: Page, gateway: ConsoleGateway
+) -> None:
     """A trim first shows its effect; a refused form can be corrected; a deletion needs the name typed."""
     await page.goto(f"{gateway.server.url}/console")
     await page.get_by_role("button", name="New stream").click()
@@ -300,7 +304,7 @@ async def test_streams_and_groups_are_created_trimmed_and_deleted(page: Page, ga
     await expect(page.get_by_text("This stream does not exist.")).to_be_visible()
 
 
-async def test_charts_show_rate_lag_and_latency(page: Page, gateway: Gateway) -> None:
+async def test_charts_show_rate_lag_and_latency(page: Page, gateway: ConsoleGateway) -> None:
     """The latest value is text, which screen readers can read."""
     await gateway.call("PUT", "charts/groups/team", {"start": "0"})
     await opened(page, gateway, "charts")
@@ -312,7 +316,7 @@ async def test_charts_show_rate_lag_and_latency(page: Page, gateway: Gateway) ->
     await expect(figure["Rate"]).to_have_text(re.compile(r"^[1-9][\d.]*/s$"))
 
 
-async def test_the_keyboard_is_enough(page: Page, gateway: Gateway) -> None:
+async def test_the_keyboard_is_enough(page: Page, gateway: ConsoleGateway) -> None:
     """From the list of streams to an entry and back without a pointer; the focus is never lost."""
     await gateway.publish("keys", *({"n": f"row {n}"} for n in range(20)))
     await page.goto(f"{gateway.server.url}/console")
@@ -350,7 +354,7 @@ async def test_the_keyboard_is_enough(page: Page, gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_the_views_are_accessible(page: Page, gateway: Gateway, scheme: str) -> None:
+async def test_the_views_are_accessible(page: Page, gateway: ConsoleGateway, scheme: str) -> None:
     """Axe finds no violation in any view and either theme, contrast included."""
     stream = f"access-{scheme}"
     await gateway.publish(stream, *({"n": str(n), "city": "Graz"} for n in range(5)))
@@ -382,7 +386,7 @@ async def check_access(page: Page) -> None:
     assert problems == []
 
 
-async def test_dark_is_dark(page: Page, gateway: Gateway) -> None:
+async def test_dark_is_dark(page: Page, gateway: ConsoleGateway) -> None:
     """The theme follows the system, or the reader's choice, which is remembered."""
     await page.emulate_media(color_scheme="dark")
     await page.goto(f"{gateway.server.url}/console")
@@ -397,7 +401,7 @@ async def test_dark_is_dark(page: Page, gateway: Gateway) -> None:
     assert await page.evaluate(paper) == dark
 
 
-async def test_a_recreated_stream_is_followed_from_its_beginning(page: Page, gateway: Gateway) -> None:
+async def test_a_recreated_stream_is_followed_from_its_beginning(page: Page, gateway: ConsoleGateway) -> None:
     """Also if its IDs are smaller than before; a row says that it is another stream."""
     await gateway.call("POST", "again/entries", {"id": "99-1", "fields": {"n": "before"}})
     await opened(page, gateway, "again")

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from playwright.async_api import Browser
 
-from tests.console.conftest import Gateway
+from tests.console.conftest import ConsoleGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -63,7 +63,7 @@ async ([gateway, entries, group]) => {
 """
 
 
-class Page(BaseHTTPRequestHandler):
+class ForeignPage(BaseHTTPRequestHandler):
     """An empty page."""
 
     def do_GET(self) -> None:
@@ -79,7 +79,7 @@ class Page(BaseHTTPRequestHandler):
 @pytest.fixture
 def elsewhere() -> Iterator[int]:
     """The port of another server on this machine."""
-    server = HTTPServer(("127.0.0.1", 0), Page)
+    server = HTTPServer(("127.0.0.1", 0), ForeignPage)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server.server_port
@@ -90,7 +90,7 @@ def elsewhere() -> Iterator[int]:
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"], ids=["cross-site", "same-site"])
 async def test_a_page_of_another_site_takes_no_entry_and_disconnects_no_worker(
-    browser: Browser, gateway: Gateway, elsewhere: int, host: str
+    browser: Browser, gateway: ConsoleGateway, elsewhere: int, host: str
 ) -> None:
     """By image, script, frame, form, link, fetch, beacon, EventSource and WebSocket: nothing changes."""
     http = gateway.http

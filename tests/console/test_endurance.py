@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Page, expect
 
-from tests.console.conftest import Gateway
+from tests.console.conftest import ConsoleGateway
 from tests.console.test_console import opened, rows
 from tests.server import Server
 
@@ -27,7 +27,7 @@ NODES = "() => document.querySelectorAll('*').length"
 
 
 @pytest.mark.alone
-async def test_it_keeps_up_with_two_thousand_entries_a_second(page: Page, gateway: Gateway) -> None:
+async def test_it_keeps_up_with_two_thousand_entries_a_second(page: Page, gateway: ConsoleGateway) -> None:
     """The newest entries are visible within a second, none is missed, elements and memory do not leak."""
     await gateway.publish("fast", {"n": "-1", "at": "start", "note": "x" * 40})
     await opened(page, gateway, "fast")
@@ -49,7 +49,7 @@ def _entry(number: int) -> dict[str, str]:
     return {"n": str(number), "at": f"last {number}.", "note": "x" * 40}
 
 
-async def _publish(gateway: Gateway, first: int, seconds: int) -> int:
+async def _publish(gateway: ConsoleGateway, first: int, seconds: int) -> int:
     """Publish at an even pace; returns the number after the last."""
     loop = asyncio.get_running_loop()
     began, batch = loop.time(), PER_SECOND // 20
@@ -61,14 +61,14 @@ async def _publish(gateway: Gateway, first: int, seconds: int) -> int:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def restarted(tmp_path: Path) -> AsyncIterator[Gateway]:
+async def restarted(tmp_path: Path) -> AsyncIterator[ConsoleGateway]:
     with Server(tmp_path / "data") as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
-            yield Gateway(http, server)
+            yield ConsoleGateway(http, server)
 
 
 @pytest.mark.parametrize("way", ["kill", "stop"])
-async def test_a_restart_is_shown_and_loses_no_entry(page: Page, restarted: Gateway, way: str) -> None:
+async def test_a_restart_is_shown_and_loses_no_entry(page: Page, restarted: ConsoleGateway, way: str) -> None:
     """The header says since when and why; the page reconnects by itself and continues at its cursor."""
     await restarted.publish("survive", {"n": "before"})
     await opened(page, restarted, "survive")

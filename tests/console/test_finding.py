@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Locator, Page, Request, Route, expect
 
-from tests.console.conftest import Gateway
+from tests.console.conftest import ConsoleGateway
 from tests.console.test_console import AXE, check_access, opened, rows
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -41,7 +41,7 @@ def listed(page: Page) -> Locator:
     return page.get_by_role("region", name="List of streams").get_by_role("link")
 
 
-async def test_names_are_whole_and_columns_stay(page: Page, gateway: Gateway) -> None:
+async def test_names_are_whole_and_columns_stay(page: Page, gateway: ConsoleGateway) -> None:
     """At 1280 px, with long names that differ at the end and figures that grow. The keyboard makes the list
     wider, and the width is remembered.
     """
@@ -75,7 +75,7 @@ async def test_names_are_whole_and_columns_stay(page: Page, gateway: Gateway) ->
     assert await page.locator("#streams").evaluate(WIDTH) == width
 
 
-async def test_prefixes_fold_and_any_part_of_a_name_finds(page: Page, gateway: Gateway) -> None:
+async def test_prefixes_fold_and_any_part_of_a_name_finds(page: Page, gateway: ConsoleGateway) -> None:
     """Folders of a short list are open; in a long list only that of the selected stream is."""
     tails = [f"{kind}:{n}" for kind in ("paid", "sent") for n in range(22)]
     for tail in tails:
@@ -103,7 +103,7 @@ async def test_prefixes_fold_and_any_part_of_a_name_finds(page: Page, gateway: G
     await expect(page.get_by_text("No stream name matches.")).to_be_visible()
 
 
-async def test_the_overview_shows_the_gateway(page: Page, gateway: Gateway) -> None:
+async def test_the_overview_shows_the_gateway(page: Page, gateway: ConsoleGateway) -> None:
     """Figures, the busiest streams, and the groups with the highest lag, the worst first."""
     for name, count in (("lag-much", 30), ("lag-some", 20)):
         await gateway.call("PUT", f"{name}/groups/team", {"start": "0"})
@@ -129,7 +129,7 @@ async def test_the_overview_shows_the_gateway(page: Page, gateway: Gateway) -> N
     await expect(page.get_by_role("heading", level=1, name="Overview")).to_be_visible()
 
 
-async def test_dead_letters_have_a_reason_and_are_redriven(page: Page, gateway: Gateway) -> None:
+async def test_dead_letters_have_a_reason_and_are_redriven(page: Page, gateway: ConsoleGateway) -> None:
     """Chosen ones, then all of one reason, each after a preview. Dead letters of other groups stay, and so do
     those that arrive during the redrive.
     """
@@ -195,7 +195,7 @@ async def _run_copied(page: Page, name: str) -> dict[str, object]:
     return answer
 
 
-async def test_an_entry_is_copied_and_published_again(page: Page, gateway: Gateway) -> None:
+async def test_an_entry_is_copied_and_published_again(page: Page, gateway: ConsoleGateway) -> None:
     """A copied command works in a shell; an entry published again has the same fields, line ends included."""
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     note = 'it\'s\r\n"two" lines'
@@ -221,7 +221,7 @@ async def test_an_entry_is_copied_and_published_again(page: Page, gateway: Gatew
     ]
 
 
-async def test_bytes_are_published_again_as_bytes(page: Page, gateway: Gateway) -> None:
+async def test_bytes_are_published_again_as_bytes(page: Page, gateway: ConsoleGateway) -> None:
     """A binary entry keeps its encoding; the next entry is text again."""
     await gateway.call("POST", "raw/entries", {"fields": {"raw": "AP8QSA=="}, "encoding": "base64"})
     await opened(page, gateway, "raw")
@@ -240,7 +240,7 @@ async def test_bytes_are_published_again_as_bytes(page: Page, gateway: Gateway) 
     assert encodings == ["base64", "base64", None]
 
 
-async def test_ages_are_in_seconds(page: Page, gateway: Gateway) -> None:
+async def test_ages_are_in_seconds(page: Page, gateway: ConsoleGateway) -> None:
     """A trim by age keeps younger entries, and removes none before the reader submits."""
     minutes_ago = round(time.time() * 1000) - 600_000
     await gateway.call("POST", "aged/entries", {"id": f"{minutes_ago}-0", "fields": {"n": "1"}})
@@ -254,7 +254,7 @@ async def test_ages_are_in_seconds(page: Page, gateway: Gateway) -> None:
     await expect(rows(page)).to_have_count(1)
 
 
-async def test_a_late_response_is_ignored(page: Page, gateway: Gateway) -> None:
+async def test_a_late_response_is_ignored(page: Page, gateway: ConsoleGateway) -> None:
     """Figures of the previous stream never show on the next."""
     await gateway.publish("late", *({"n": str(n)} for n in range(7)))
     await gateway.publish("prompt", {"n": "1"})
@@ -283,7 +283,7 @@ async def _downloaded(page: Page, form: str, to: Path) -> str:
     return (await asyncio.to_thread(to.read_bytes)).decode()
 
 
-async def test_filtered_entries_are_downloaded(page: Page, gateway: Gateway, tmp_path: Path) -> None:
+async def test_filtered_entries_are_downloaded(page: Page, gateway: ConsoleGateway, tmp_path: Path) -> None:
     """As NDJSON and as CSV, where no cell is a formula."""
     formula = '=HYPERLINK("http://127.0.0.1/","click")'
     await gateway.publish("keep/it".replace("/", " "), *({"n": str(n), "text": formula} for n in range(300)))
@@ -299,7 +299,7 @@ async def test_filtered_entries_are_downloaded(page: Page, gateway: Gateway, tmp
     assert [line[3:] for line in table[1:]] == [[str(n), f"'{formula}"] for n in range(290, 300)]
 
 
-async def _one_at_a_time(gateway: Gateway, count: int) -> int:
+async def _one_at_a_time(gateway: ConsoleGateway, count: int) -> int:
     """Publish with a cheap client, because it takes thousands of requests."""
 
     def publish() -> None:
@@ -315,7 +315,9 @@ async def _one_at_a_time(gateway: Gateway, count: int) -> int:
     return count
 
 
-async def test_a_pause_in_a_busy_stream_loses_no_entry(page: Page, gateway: Gateway, tmp_path: Path) -> None:
+async def test_a_pause_in_a_busy_stream_loses_no_entry(
+    page: Page, gateway: ConsoleGateway, tmp_path: Path
+) -> None:
     """Entries arrive one at a time, more than the page has credit for; after the pause all are shown."""
     await gateway.call("PUT", "busy")
     await opened(page, gateway, "busy")
@@ -340,7 +342,7 @@ async def test_a_pause_in_a_busy_stream_loses_no_entry(page: Page, gateway: Gate
     await expect(rows(page, "Gap:")).to_have_count(0)
 
 
-async def test_after_a_jump_the_arrow_keys_continue_there(page: Page, gateway: Gateway) -> None:
+async def test_after_a_jump_the_arrow_keys_continue_there(page: Page, gateway: ConsoleGateway) -> None:
     """A jump selects its row. Without a selection the keys start at the first visible row."""
     ids = await gateway.publish("jumped", *({"n": f"n{n:04}"} for n in range(1_200)))
     await opened(page, gateway, "jumped")
@@ -377,7 +379,7 @@ async def test_after_a_jump_the_arrow_keys_continue_there(page: Page, gateway: G
         await expect(chosen).to_have_text(seen)
 
 
-async def test_the_selection_survives_any_number_of_pages(page: Page, gateway: Gateway) -> None:
+async def test_the_selection_survives_any_number_of_pages(page: Page, gateway: ConsoleGateway) -> None:
     """A row stays selected while pages are inserted before it, however far back they go."""
     ids = await gateway.publish("pages", *({"n": f"n{n:04}"} for n in range(2_000)))
     await opened(page, gateway, "pages")
@@ -394,7 +396,7 @@ async def test_the_selection_survives_any_number_of_pages(page: Page, gateway: G
         await expect(selected).to_contain_text(f"n0{number}")
 
 
-async def test_a_narrow_window_shows_the_list_on_request(page: Page, gateway: Gateway) -> None:
+async def test_a_narrow_window_shows_the_list_on_request(page: Page, gateway: ConsoleGateway) -> None:
     """It is open above the overview, and closed above a stream until the reader opens it."""
     await gateway.publish("slim", {"n": "1"})
     await page.set_viewport_size({"width": 390, "height": 844})
@@ -416,7 +418,7 @@ async def test_a_narrow_window_shows_the_list_on_request(page: Page, gateway: Ga
     await expect(streams).to_be_visible()
 
 
-async def test_columns_are_resized(page: Page, gateway: Gateway) -> None:
+async def test_columns_are_resized(page: Page, gateway: ConsoleGateway) -> None:
     """With the pointer in the head, with the keyboard in the menu of columns; a double click resets."""
     await gateway.publish("columns", {"alpha": "a" * 90, "beta": "b"})
     await opened(page, gateway, "columns")
@@ -439,7 +441,7 @@ async def test_columns_are_resized(page: Page, gateway: Gateway) -> None:
     assert await head.evaluate(WIDTH) == pytest.approx(width, abs=2)
 
 
-async def test_actions_apply_to_the_chosen_pending_entries(page: Page, gateway: Gateway) -> None:
+async def test_actions_apply_to_the_chosen_pending_entries(page: Page, gateway: ConsoleGateway) -> None:
     """Idle times are in seconds; an entry that another client acknowledged is no longer chosen."""
     ids = await gateway.publish("stale", *({"n": str(n)} for n in range(4)))
     await gateway.call("PUT", "stale/groups/team", {"start": "0"})
@@ -473,7 +475,7 @@ async def test_actions_apply_to_the_chosen_pending_entries(page: Page, gateway: 
     await expect(lines).to_have_count(3)
 
 
-async def test_a_long_list_and_the_overview_are_accessible(page: Page, gateway: Gateway) -> None:
+async def test_a_long_list_and_the_overview_are_accessible(page: Page, gateway: ConsoleGateway) -> None:
     """The keyboard reaches every element that scrolls."""
     await gateway.publish("reach", *({f"field-{at}": "x" * 40 for at in range(9)} for _ in range(200)))
     await gateway.call("PUT", "reach/groups/team", {"start": "0"})

@@ -6,7 +6,7 @@ Knows: attacks that worked on other pages. Must never know: why they do not work
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.console.conftest import Gateway
+from tests.console.conftest import ConsoleGateway
 from tests.console.test_console import opened, rows
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -102,7 +102,7 @@ UNKNOWN = """(known) => [...document.querySelectorAll("*")]
   .map((one) => one.tagName).filter((tag) => !known.includes(tag))"""
 
 
-async def test_stored_payloads_are_shown_as_text(page: Page, gateway: Gateway) -> None:
+async def test_stored_payloads_are_shown_as_text(page: Page, gateway: ConsoleGateway) -> None:
     """As values and names of fields, in the list and the inspector: no element, no dialog, no violation."""
     assert len(PAYLOADS) == 30
     await page.set_viewport_size({"width": 1360, "height": 1400})
@@ -122,7 +122,7 @@ async def test_stored_payloads_are_shown_as_text(page: Page, gateway: Gateway) -
     await _check(page, before)
 
 
-async def test_names_are_shown_as_text(page: Page, gateway: Gateway) -> None:
+async def test_names_are_shown_as_text(page: Page, gateway: ConsoleGateway) -> None:
     """Names of streams, groups and consumers."""
     # Names cannot contain a slash or control characters.
     names = [one for one in PAYLOADS if "/" not in one and one.isprintable()][:8]
@@ -148,7 +148,7 @@ async def test_names_are_shown_as_text(page: Page, gateway: Gateway) -> None:
     await _check(page, before, links=0)
 
 
-async def test_reasons_of_dead_letters_are_shown_as_text(page: Page, gateway: Gateway) -> None:
+async def test_reasons_of_dead_letters_are_shown_as_text(page: Page, gateway: ConsoleGateway) -> None:
     """In the list, the dialog and its suggestions; and names on the overview."""
     reasons = [one for one in PAYLOADS if one.isprintable()][:20]
     ids = await gateway.publish("dead", *({"n": str(n)} for n in range(len(reasons))))
@@ -187,7 +187,7 @@ async def _check(page: Page, before: dict[str, int], links: int | None = None) -
 
 
 async def test_the_policy_blocks_what_the_page_never_does(
-    page: Page, gateway: Gateway, wrong: list[str]
+    page: Page, gateway: ConsoleGateway, wrong: list[str]
 ) -> None:
     """Even a script of the page cannot turn a string into markup or contact another host."""
     await opened(page, gateway, "harmless")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.console.conftest import Gateway
+from tests.console.conftest import ConsoleGateway
 from tests.console.test_console import opened, rows
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -25,7 +25,7 @@ WIDTH, HEIGHT = 1280, 760
 PICTURE_BYTES_MAX = 200_000
 
 
-async def test_the_pictures_match_the_document(page: Page, gateway: Gateway, tmp_path: Path) -> None:
+async def test_the_pictures_match_the_document(page: Page, gateway: ConsoleGateway, tmp_path: Path) -> None:
     """A live tail, an entry in the dark theme, a group, the overview; all in the document."""
     folder = DOCS / "images" if os.environ.get("WEIR_PICTURES") else tmp_path
     await page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
@@ -67,7 +67,7 @@ def _order(chance: random.Random, number: int) -> dict[str, str]:
     }
 
 
-async def _before(gateway: Gateway) -> None:
+async def _before(gateway: ConsoleGateway) -> None:
     chance = random.Random(7)
     await gateway.publish("orders", *(_order(chance, number) for number in range(400)))
     for stream, count in (("audit", 3_000), ("metrics:cellar", 900), ("metrics:attic", 850), ("mail", 42)):
@@ -83,7 +83,7 @@ async def _before(gateway: Gateway) -> None:
     await gateway.call("POST", "orders/groups/billing/ack", {"ids": ids[:113]})
 
 
-async def _live(gateway: Gateway) -> None:
+async def _live(gateway: ConsoleGateway) -> None:
     """A few seconds of orders at a varying rate, and a group that reads them."""
     chance, number = random.Random(8), 400
     for place in range(50):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.console.conftest import Gateway
+from tests.console.conftest import ConsoleGateway
 from tests.console.test_console import opened, rows
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -40,7 +40,7 @@ OVERFLOWS = """() => {
 }"""
 
 
-async def _fill(gateway: Gateway) -> None:
+async def _fill(gateway: ConsoleGateway) -> None:
     chance = random.Random(11)
     for tail in ("placed", "paid", "sent", "returned"):
         await gateway.publish(
@@ -65,43 +65,43 @@ async def _fill(gateway: Gateway) -> None:
     await gateway.call("POST", f"{STREAM}/groups/billing/dead-letter", dead_letters)
 
 
-async def _overview(page: Page, gateway: Gateway) -> None:
+async def _overview(page: Page, gateway: ConsoleGateway) -> None:
     await page.goto(f"{gateway.server.url}/console#/")
     await expect(page.get_by_role("region", name="Highest lag").get_by_role("row")).not_to_have_count(0)
 
 
-async def _live(page: Page, gateway: Gateway) -> None:
+async def _live(page: Page, gateway: ConsoleGateway) -> None:
     await opened(page, gateway, STREAM)
     await expect(rows(page).last).to_be_visible()
 
 
-async def _entry(page: Page, gateway: Gateway) -> None:
+async def _entry(page: Page, gateway: ConsoleGateway) -> None:
     await _live(page, gateway)
     await rows(page).last.click()
     await expect(page.get_by_role("complementary", name="Entry")).to_be_visible()
 
 
-async def _groups(page: Page, gateway: Gateway) -> None:
+async def _groups(page: Page, gateway: ConsoleGateway) -> None:
     await opened(page, gateway, STREAM, "groups/billing")
     await expect(page.get_by_role("region", name="Dead letters").get_by_role("row")).to_have_count(4)
 
 
-async def _dead_letters(page: Page, gateway: Gateway) -> None:
+async def _dead_letters(page: Page, gateway: ConsoleGateway) -> None:
     await _groups(page, gateway)
     await page.get_by_role("region", name="Dead letters").scroll_into_view_if_needed()
 
 
-async def _publish(page: Page, gateway: Gateway) -> None:
+async def _publish(page: Page, gateway: ConsoleGateway) -> None:
     await opened(page, gateway, STREAM, "publish")
 
 
-async def _dialog(page: Page, gateway: Gateway) -> None:
+async def _dialog(page: Page, gateway: ConsoleGateway) -> None:
     await _groups(page, gateway)
     await page.get_by_role("button", name="Policy…").click()
     await expect(page.get_by_role("dialog")).to_be_visible()
 
 
-VIEWS: dict[str, Callable[[Page, Gateway], Awaitable[None]]] = {
+VIEWS: dict[str, Callable[[Page, ConsoleGateway], Awaitable[None]]] = {
     "overview": _overview,
     "live": _live,
     "entry": _entry,
@@ -112,7 +112,7 @@ VIEWS: dict[str, Callable[[Page, Gateway], Awaitable[None]]] = {
 }
 
 
-async def test_every_view_fits(page: Page, gateway: Gateway, tmp_path: Path) -> None:
+async def test_every_view_fits(page: Page, gateway: ConsoleGateway, tmp_path: Path) -> None:
     """With long names, all text can be read or scrolled to."""
     folder = Path(os.environ.get("WEIR_VIEWS") or tmp_path)
     await _fill(gateway)

@@ -21,7 +21,7 @@ CHUNKS_AN_EPOCH: Final = 20
 CLIENT_S_MAX: Final = 60.0
 
 
-class Producer:
+class ChunkProducer:
     """Publishes chunk after chunk; each as often as it takes until it is answered."""
 
     def __init__(self, name: str, port: int) -> None:
@@ -67,7 +67,7 @@ class Producer:
         return None
 
 
-def _check_memory(client: Producer) -> None:
+def _check_memory(client: ChunkProducer) -> None:
     """What was stored before the kills is known after them: the last chunk of each epoch that counts."""
     last = max(client.answers)
     before = max((one for one in client.answers if one[0] < last[0]), default=last)
@@ -89,7 +89,7 @@ def values(port: int, stream: str) -> dict[str, str]:
 def test_chunks_are_stored_once_through_kills(fsync: str, options: tuple[str, ...], tmp_path: Path) -> None:
     """Every chunk is whole, is there once, and was answered with the IDs that its entries have."""
     with Server(tmp_path / "data", "--fsync", fsync, *options) as server:
-        clients = [Producer(f"p{number}", server.port) for number in range(PRODUCERS)]
+        clients = [ChunkProducer(f"p{number}", server.port) for number in range(PRODUCERS)]
         for client in clients:
             client.thread.start()
         try:

@@ -17,22 +17,22 @@ _LONG_NUMBER = re.compile(r"\d{5,}")
 _COMMAND_S_MAX = 60
 
 
-class Step(NamedTuple):
+class ShellStep(NamedTuple):
     """A command and the lines that the document says it prints."""
 
     command: str
     output: list[str]
 
 
-def steps(document: str) -> list[Step]:
+def steps(document: str) -> list[ShellStep]:
     """All commands of a document, in order."""
-    found: list[Step] = []
+    found: list[ShellStep] = []
     for block in _BLOCK.findall(document):
         for line in block.splitlines():
             if line.startswith("$ "):
-                found.append(Step(line[2:], []))
+                found.append(ShellStep(line[2:], []))
             elif line.startswith("> ") and found and not found[-1].output:
-                found[-1] = Step(f"{found[-1].command}\n{line[2:]}", [])
+                found[-1] = ShellStep(f"{found[-1].command}\n{line[2:]}", [])
             else:
                 found[-1].output.append(line)
     return found
@@ -44,7 +44,7 @@ def agrees(said: str, printed: str) -> bool:
     return re.fullmatch(shape, _LONG_NUMBER.sub("#", printed)) is not None
 
 
-class Session:
+class ShellSession:
     """One bash in a directory of its own, so that variables and background jobs live from step to step."""
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents.programs import programs
-from tests.documents.shell import Session, agrees, steps
+from tests.documents.shell import ShellSession, agrees, steps
 from tests.redis_server import RedisServer
 from tests.server import Server, free_port
 
@@ -54,7 +54,7 @@ def test_commands_print_what_the_document_says(
         (tmp_path / name).write_text(program)
     if 'weir-client"' in text:
         _compile_client(tmp_path / "node_modules" / "weir-client")
-    session = Session(tmp_path, environment)
+    session = ShellSession(tmp_path, environment)
     try:
         for step in steps(text):
             printed = session.run(step.command)

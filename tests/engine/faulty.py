@@ -26,7 +26,7 @@ class PlantedError(Exception):
     """What went wrong."""
 
 
-class Fault:
+class InjectedFault:
     """`applied` counts the changes since it was planted; `happened` tells whether the fault came."""
 
     def __init__(self, nth: int, how: How) -> None:
@@ -63,9 +63,9 @@ _encode: Final = records.encode
 
 
 @contextmanager
-def fault_at(nth: int, how: How) -> Iterator[Fault]:
+def fault_at(nth: int, how: How) -> Iterator[InjectedFault]:
     """Let the `nth` change from now on be a fault, once."""
-    fault = Fault(nth, how)
+    fault = InjectedFault(nth, how)
     applies = {kind: kind.apply for kind in _KINDS}
     for kind, apply in applies.items():
         kind.apply = fault.around(apply)  # type: ignore[assignment, method-assign]

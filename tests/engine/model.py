@@ -11,20 +11,20 @@ from tests.engine.model_state import (
     COUNT_MAX,
     ID_MAX,
     ZERO,
-    Consumer,
-    Entry,
-    Group,
     Id,
-    Pending,
+    ModelConsumer,
+    ModelEntry,
+    ModelGroup,
+    ModelPending,
+    ModelStream,
+    ModelTrim,
     Refusal,
-    Stream,
-    Trim,
     after,
     before,
     parse_id,
     show,
 )
-from tests.engine.model_turns import Reply, Turns, WouldBlock
+from tests.engine.model_turns import ModelTurns, Reply, WouldBlock
 
 KEY_REQUIRED: Final = (
     "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the "
@@ -34,13 +34,13 @@ EXHAUSTED: Final = "ERR The stream has exhausted the last possible ID, unable to
 TOP_ITEM: Final = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
 
 
-class Model(Turns):
+class Model(ModelTurns):
     """All streams, and what may be asked of them."""
 
     def __init__(self, now: int = 1) -> None:
         super().__init__(now)
         self.node_max = 100
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, ModelStream] = {}
 
     # --- entries --------------------------------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ class Model(Turns):
         fields: Sequence[str],
         *,
         mkstream: bool = True,
-        trim: Trim | None = None,
+        trim: ModelTrim | None = None,
         refs: str = "KEEPREF",
         production: tuple[str, str | None] | None = None,
     ) -> Reply:
@@ -60,7 +60,7 @@ class Model(Turns):
         stream = self.streams.get(key)
         if stream is None and not mkstream:
             return None
-        stream = stream or Stream()
+        stream = stream or ModelStream()
         producer, token = production or ("", None)
         # IDMPAUTO: the fields themselves, in any order, are the key.
         iid: object = token or tuple(sorted(zip(fields[::2], fields[1::2], strict=True)))
@@ -77,7 +77,7 @@ class Model(Turns):
         self.signal(key)
         return show(new_id)
 
-    def _new_id(self, stream: Stream, words: str) -> Id:
+    def _new_id(self, stream: ModelStream, words: str) -> Id:
         if stream.last == ID_MAX:
             raise Refusal(EXHAUSTED)
         ms, _, sequence = words.partition("-")
@@ -92,7 +92,7 @@ class Model(Turns):
         return wanted
 
     @staticmethod
-    def _produce(stream: Stream, producer: str, iid: object, entry_id: Id) -> None:
+    def _produce(stream: ModelStream, producer: str, iid: object, entry_id: Id) -> None:
         keys = stream.idempotency_table.setdefault(producer, {})
         keys[iid] = entry_id
         stream.keys_added += 1
@@ -143,14 +143,14 @@ class Model(Turns):
         return [self._delete_one(self.streams[key], refs, entry_id) for entry_id in entry_ids]
 
     @staticmethod
-    def _delete_one(stream: Stream, refs: str, entry_id: Id) -> int:
+    def _delete_one(stream: ModelStream, refs: str, entry_id: Id) -> int:
         if refs == "ACKED" and stream.is_referenced(entry_id):
             return 2
         if refs == "DELREF":
             stream.drop_references(entry_id)
         return 1 if stream.remove(entry_id, deleted=True) else -1
 
-    def xtrim(self, key: str, trim: Trim, refs: str = "KEEPREF") -> Reply:
+    def xtrim(self, key: str, trim: ModelTrim, refs: str = "KEEPREF") -> Reply:
         return self.streams[key].trim(trim, refs, self.node_max) if key in self.streams else 0
 
     def xsetid(self, key: str, last: Id, *, added: int | None = None, max_deleted: Id = ZERO) -> Reply:
@@ -182,7 +182,7 @@ class Model(Turns):
     def _cursor(self, key: str, words: str) -> Id:
         if words not in {"$", "+"}:
             return parse_id(words)
-        stream = self.streams.get(key, Stream())
+        stream = self.streams.get(key, ModelStream())
         if words == "$":
             return stream.last
         return before(stream.top) if stream.top != ZERO else ZERO
@@ -190,7 +190,7 @@ class Model(Turns):
     def _xread(self, cursors: list[tuple[str, Id]], count: int | None, *, block: bool) -> Reply:
         found: list[Reply] = []
         for key, cursor in cursors:
-            entries = [entry for entry in self.streams.get(key, Stream()).entries() if entry.id > cursor]
+            entries = [entry for entry in self.streams.get(key, ModelStream()).entries() if entry.id > cursor]
             if entries:
                 found.append([key, [_entry(entry) for entry in entries[: count or None]]])
         if not found and block:
@@ -445,13 +445,13 @@ class Model(Turns):
     ) -> Reply:
         if key not in self.streams and not mkstream:
             raise Refusal(KEY_REQUIRED)
-        stream = self.streams.get(key) or Stream()
+        stream = self.streams.get(key) or ModelStream()
         if group in stream.groups:
             raise Refusal("BUSYGROUP Consumer Group name already exists")
         if key not in self.streams:
             self.streams[key] = stream
             self.signal(key)
-        stream.groups[group] = Group(
+        stream.groups[group] = ModelGroup(
             stream.last if start == "$" else parse_id(start),
             None if read is None else min(read, stream.added),
         )
@@ -475,7 +475,7 @@ class Model(Turns):
         _, found = self._named(key, group)
         if consumer in found.consumers:
             return 0
-        found.consumers[consumer] = Consumer(self.now)
+        found.consumers[consumer] = ModelConsumer(self.now)
         return 1
 
     def xgroup_delconsumer(self, key: str, group: str, consumer: str) -> Reply:
@@ -489,23 +489,25 @@ class Model(Turns):
     # --- finding --------------------------------------------------------------------------------------------
 
     def _see(self, key: str, group: str, consumer: str) -> None:
-        self.streams[key].groups[group].consumers.setdefault(consumer, Consumer(self.now)).seen = self.now
+        self.streams[key].groups[group].consumers.setdefault(
+            consumer, ModelConsumer(self.now)
+        ).seen = self.now
 
-    def _stream(self, key: str) -> Stream:
+    def _stream(self, key: str) -> ModelStream:
         if key not in self.streams:
             raise Refusal("ERR no such key")
         return self.streams[key]
 
-    def _find_group(self, key: str, group: str) -> Group | None:
+    def _find_group(self, key: str, group: str) -> ModelGroup | None:
         return self.streams[key].groups.get(group) if key in self.streams else None
 
-    def _group(self, key: str, group: str) -> Group:
+    def _group(self, key: str, group: str) -> ModelGroup:
         found = self._find_group(key, group)
         if found is None:
             raise Refusal(f"NOGROUP No such key '{key}' or consumer group '{group}'")
         return found
 
-    def _named(self, key: str, group: str) -> tuple[Stream, Group]:
+    def _named(self, key: str, group: str) -> tuple[ModelStream, ModelGroup]:
         if key not in self.streams:
             raise Refusal(KEY_REQUIRED)
         if group not in self.streams[key].groups:
@@ -513,11 +515,11 @@ class Model(Turns):
         return self.streams[key], self.streams[key].groups[group]
 
 
-def _entry(entry: Entry) -> list[object]:
+def _entry(entry: ModelEntry) -> list[object]:
     return [show(entry.id), entry.fields]
 
 
-def pending_rows(pending: Sequence[tuple[Id, Pending]], *, owners: bool) -> list[object]:
+def pending_rows(pending: Sequence[tuple[Id, ModelPending]], *, owners: bool) -> list[object]:
     """Pending entries as XINFO STREAM FULL shows them."""
     return [
         [show(entry_id), *([one.owner or ""] if owners else []), one.time, one.count]

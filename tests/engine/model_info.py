@@ -4,7 +4,7 @@ Knows: which facts are shown. Must never know: the engine's code.
 """
 
 from tests.engine.model import Model, pending_rows
-from tests.engine.model_state import Entry, Group, Refusal, Stream, show
+from tests.engine.model_state import ModelEntry, ModelGroup, ModelStream, Refusal, show
 from tests.engine.model_turns import Reply
 
 
@@ -48,17 +48,17 @@ def xinfo_consumers(model: Model, key: str, name: str) -> Reply:
     ]
 
 
-def _stream(model: Model, key: str) -> Stream:
+def _stream(model: Model, key: str) -> ModelStream:
     if key not in model.streams:
         raise Refusal("ERR no such key")
     return model.streams[key]
 
 
-def _shown(entry: Entry) -> Reply:
+def _shown(entry: ModelEntry) -> Reply:
     return [show(entry.id), entry.fields]
 
 
-def _head(stream: Stream) -> list[Reply]:
+def _head(stream: ModelStream) -> list[Reply]:
     tracked = sum(len(keys) for keys in stream.idempotency_table.values())
     return [
         *["length", stream.length, "radix-tree-keys", len(stream.nodes), "radix-tree-nodes", "<any>"],
@@ -70,7 +70,7 @@ def _head(stream: Stream) -> list[Reply]:
     ]
 
 
-def _full_group(stream: Stream, name: str, count: int | None) -> Reply:
+def _full_group(stream: ModelStream, name: str, count: int | None) -> Reply:
     group = stream.groups[name]
     released = sum(one.owner is None for one in group.pending.values())
     return [
@@ -81,7 +81,7 @@ def _full_group(stream: Stream, name: str, count: int | None) -> Reply:
     ]
 
 
-def _full_consumer(group: Group, name: str, count: int | None) -> Reply:
+def _full_consumer(group: ModelGroup, name: str, count: int | None) -> Reply:
     consumer, mine = group.consumers[name], group.by_id(name)
     return [
         *["name", name, "seen-time", consumer.seen, "active-time", consumer.active],

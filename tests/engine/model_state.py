@@ -40,7 +40,7 @@ def before(entry_id: Id) -> Id:
 
 
 @dataclass
-class Trim:
+class ModelTrim:
     """The words of MAXLEN or MINID."""
 
     kind: str
@@ -54,7 +54,7 @@ class Trim:
 
 
 @dataclass
-class Entry:
+class ModelEntry:
     """An entry. Deleted ones stay in their node, as in Redis."""
 
     id: Id
@@ -63,7 +63,7 @@ class Entry:
 
 
 @dataclass
-class Pending:
+class ModelPending:
     """A pending entry. `order` counts deliveries and releases."""
 
     owner: str | None
@@ -77,7 +77,7 @@ class Pending:
 
 
 @dataclass
-class Consumer:
+class ModelConsumer:
     """When it was seen, and when it got something."""
 
     seen: int
@@ -85,45 +85,45 @@ class Consumer:
 
 
 @dataclass
-class Group:
+class ModelGroup:
     """A group. `read` None is unknown."""
 
     last: Id
     read: int | None
-    pending: dict[Id, Pending] = field(default_factory=dict)
-    consumers: dict[str, Consumer] = field(default_factory=dict)
+    pending: dict[Id, ModelPending] = field(default_factory=dict)
+    consumers: dict[str, ModelConsumer] = field(default_factory=dict)
     deliveries: int = 0
 
     def deliver(self, entry_id: Id, owner: str | None, time: int, count: int) -> None:
         self.deliveries += 1
-        self.pending[entry_id] = Pending(owner, time, count, self.deliveries)
+        self.pending[entry_id] = ModelPending(owner, time, count, self.deliveries)
 
-    def in_order_of_delivery(self) -> list[tuple[Id, Pending]]:
+    def in_order_of_delivery(self) -> list[tuple[Id, ModelPending]]:
         return sorted(self.pending.items(), key=lambda item: item[1].place())
 
-    def by_id(self, owner: str | None = None) -> list[tuple[Id, Pending]]:
+    def by_id(self, owner: str | None = None) -> list[tuple[Id, ModelPending]]:
         return [item for item in sorted(self.pending.items()) if owner is None or item[1].owner == owner]
 
 
 @dataclass
-class Stream:
+class ModelStream:
     """A stream with its groups, and idempotent idempotency_table: producer → key → ID."""
 
-    nodes: list[list[Entry]] = field(default_factory=list)
+    nodes: list[list[ModelEntry]] = field(default_factory=list)
     last: Id = ZERO
     max_deleted: Id = ZERO
     added: int = 0
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, ModelGroup] = field(default_factory=dict)
     idempotency_table: dict[str, dict[object, Id]] = field(default_factory=dict)
     keys_added: int = 0
     duplicates: int = 0
     idmp_duration: int = 100
     idmp_maxsize: int = 100
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ModelEntry]:
         return [entry for node in self.nodes for entry in node if entry.live]
 
-    def find(self, entry_id: Id) -> Entry | None:
+    def find(self, entry_id: Id) -> ModelEntry | None:
         return next((entry for entry in self.entries() if entry.id == entry_id), None)
 
     @property
@@ -141,7 +141,7 @@ class Stream:
     def append(self, entry_id: Id, fields: list[str], node_max: int) -> None:
         if not self.nodes or len(self.nodes[-1]) >= node_max:
             self.nodes.append([])
-        self.nodes[-1].append(Entry(entry_id, fields))
+        self.nodes[-1].append(ModelEntry(entry_id, fields))
         self.last = entry_id
         self.added += 1
 
@@ -168,7 +168,7 @@ class Stream:
 
     # --- trimming -----------------------------------------------------------------------------------------
 
-    def trim(self, trim: Trim, refs: str, node_max: int) -> int:
+    def trim(self, trim: ModelTrim, refs: str, node_max: int) -> int:
         limit = self._limit(trim, node_max)
         removed = 0
         for node in list(self.nodes):
@@ -191,20 +191,20 @@ class Stream:
         return removed
 
     @staticmethod
-    def _limit(trim: Trim, node_max: int) -> int:
+    def _limit(trim: ModelTrim, node_max: int) -> int:
         if not trim.approx:
             return 0
         return min(100 * node_max, 1_000_000) if trim.limit is None else trim.limit
 
-    def _reached(self, trim: Trim) -> bool:
+    def _reached(self, trim: ModelTrim) -> bool:
         return trim.kind == "MAXLEN" and self.length <= int(trim.threshold)
 
-    def _eligible(self, trim: Trim, node: list[Entry], live: int) -> bool:
+    def _eligible(self, trim: ModelTrim, node: list[ModelEntry], live: int) -> bool:
         if trim.kind == "MAXLEN":
             return self.length - live >= int(trim.threshold)
         return node[-1].id < parse_id(trim.threshold)
 
-    def _kept(self, trim: Trim, entry: Entry) -> bool:
+    def _kept(self, trim: ModelTrim, entry: ModelEntry) -> bool:
         return self._reached(trim) or (trim.kind == "MINID" and entry.id >= parse_id(trim.threshold))
 
     # --- entries-read and lag: docs/semantics.md, Lag ----------------------------------------------------
@@ -230,7 +230,7 @@ class Stream:
                 return self.added - self.length + 1
         return None
 
-    def read_on(self, group: Group, entry_id: Id) -> None:
+    def read_on(self, group: ModelGroup, entry_id: Id) -> None:
         """Move the group to a new entry that it was given."""
         known = group.read is not None
         if known and group.last >= self.first and not self.has_tombstone_from(group.last):
@@ -239,7 +239,7 @@ class Stream:
             group.read = self.estimate(entry_id)
         group.last = entry_id
 
-    def lag(self, group: Group) -> int | None:
+    def lag(self, group: ModelGroup) -> int | None:
         if self.added == 0 or self.length == 0:
             return 0
         if group.last < self.first and self.max_deleted < self.first:

@@ -35,7 +35,7 @@ class WouldBlock(Exception):  # noqa: N818 - not an error
 
 
 @dataclass
-class Waiter:
+class ModelWaiter:
     """A reader that waits; the deadline is of the monotonic clock."""
 
     name: str
@@ -43,13 +43,13 @@ class Waiter:
     deadline: int
 
 
-class Turns:
+class ModelTurns:
     """`run` plays commands as one turn. `served` is who was answered since, with what."""
 
     def __init__(self, now: int = 1) -> None:
         self.now = now
         self.monotonic = 0
-        self.waiters: list[Waiter] = []
+        self.waiters: list[ModelWaiter] = []
         self.served: dict[str, Reply] = {}
         self._signals: list[str] = []
         # When (monotonic clock) reads of a wait_key come due.
@@ -103,7 +103,7 @@ class Turns:
             return None
 
     def _block(self, name: str, blocked: WouldBlock, deadline: int) -> None:
-        self.waiters.append(Waiter(name, blocked, deadline))
+        self.waiters.append(ModelWaiter(name, blocked, deadline))
         self._look_again(blocked)
 
     def _look_again(self, blocked: WouldBlock) -> None:
@@ -123,7 +123,7 @@ class Turns:
                 if waiter.blocked.key == key:
                     self._look_again(waiter.blocked)
 
-    def _again(self, waiter: Waiter) -> None:
+    def _again(self, waiter: ModelWaiter) -> None:
         self.cancel(waiter.name)
         try:
             self.served[waiter.name] = waiter.blocked.again(self)

@@ -16,7 +16,7 @@ from engine.replies import Reply
 from engine.storage.memory import MemoryStorage
 from tests.engine.clocks import HandClock, settle
 from tests.engine.images import image
-from tests.engine.steps import Step
+from tests.engine.steps import ModelStep
 from tests.engine.world import plain, words_of
 
 
@@ -55,7 +55,7 @@ class Running:
         self.loop.run_until_complete(engine.start())
         return engine
 
-    def run(self, *steps: Step) -> list[object]:
+    def run(self, *steps: ModelStep) -> list[object]:
         """One command, or several as a transaction."""
         parsed = parse_each([words_of(step.words) for step in steps])
         requests = [each for each in parsed if isinstance(each, CommandRequest)]
@@ -66,7 +66,7 @@ class Running:
             for each in parsed
         ]
 
-    def look(self, step: Step) -> object:
+    def look(self, step: ModelStep) -> object:
         """The reply of a command that changes nothing, without the loop."""
         request = parse(words_of(step.words))
         assert request.command is not None, "the engine's"
@@ -83,7 +83,7 @@ class Running:
         except EngineError as refusal:
             return [refusal]
 
-    def block(self, name: str, step: Step) -> None:
+    def block(self, name: str, step: ModelStep) -> None:
         """Start a read that may wait."""
         self.readers[name] = self.loop.create_task(self._read(parse(words_of(step.blocking_words()))))
         self.loop.run_until_complete(settle())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.engine import model_info
 from tests.engine.model import Model
-from tests.engine.model_state import ID_MAX, Id, Trim, after, before, parse_id, show
+from tests.engine.model_state import ID_MAX, Id, ModelTrim, after, before, parse_id, show
 from tests.engine.model_turns import Play
 
 KEYS: Final = ("s", "t")
@@ -25,7 +25,7 @@ EDGES: Final = {"-": (0, 0), "+": ID_MAX}
 
 
 @dataclass(frozen=True)
-class Step:
+class ModelStep:
     """A command. `blocking` is the same with BLOCK, where there is such a form."""
 
     words: tuple[str, ...]
@@ -37,8 +37,8 @@ class Step:
         return (*self.words[:at], *BLOCK, *self.words[at:])
 
 
-def _step(words: str, *more: object, play: Play, blocking: Play | None = None) -> Step:
-    return Step((*words.split(), *map(str, more)), play, blocking)
+def _step(words: str, *more: object, play: Play, blocking: Play | None = None) -> ModelStep:
+    return ModelStep((*words.split(), *map(str, more)), play, blocking)
 
 
 def _model(name: str, /, *arguments: object, **options: object) -> Play:
@@ -84,12 +84,12 @@ def _high(words: str) -> Id:
 
 
 @st.composite
-def trims(draw: st.DrawFn) -> Trim:
+def trims(draw: st.DrawFn) -> ModelTrim:
     """MAXLEN and MINID, exact and not."""
     kind = draw(st.sampled_from(["MAXLEN", "MINID"]))
     threshold = str(draw(st.integers(0, 6))) if kind == "MAXLEN" else show(draw(numbers))
     approx = draw(st.booleans())
-    return Trim(kind, threshold, approx, draw(few) if approx else None)
+    return ModelTrim(kind, threshold, approx, draw(few) if approx else None)
 
 
 fields = st.lists(st.sampled_from(["x", "y"]), min_size=2, max_size=4).map(
@@ -110,7 +110,7 @@ class Adding:
     words: tuple[str, ...]
     options: Mapping[str, Any] = field(repr=False)
 
-    def after(self, last: Id) -> Step:
+    def after(self, last: Id) -> ModelStep:
         entry_id = self.entry_id or show(next_id(last, neighbour=self.neighbour))
         play = _model("xadd", self.key, entry_id, self.values, **self.options)
         return _step("XADD", self.key, *self.words, entry_id, *self.values, play=play)
@@ -147,7 +147,7 @@ def next_id(last: Id, *, neighbour: bool) -> Id:
 
 
 @st.composite
-def xrange(draw: st.DrawFn) -> Step:
+def xrange(draw: st.DrawFn) -> ModelStep:
     key, low, high, count, reverse = draw(keys), draw(bounds), draw(bounds), draw(few), draw(st.booleans())
     play = _model("xrange", key, _low(low), _high(high), count=count, reverse=reverse)
     ends = (high, low) if reverse else (low, high)
@@ -155,7 +155,7 @@ def xrange(draw: st.DrawFn) -> Step:
 
 
 @st.composite
-def deleting(draw: st.DrawFn, *, newest: bool) -> Step:
+def deleting(draw: st.DrawFn, *, newest: bool) -> ModelStep:
     """XDEL, XTRIM, and with references XDELEX."""
     key, some, ref, trim = draw(keys), draw(id_lists), draw(refs), draw(trims())
     kind = draw(st.sampled_from(["XDEL", "XTRIM", "XDELEX"] if newest else ["XDEL", "XTRIM"]))
@@ -170,7 +170,7 @@ def deleting(draw: st.DrawFn, *, newest: bool) -> Step:
 
 
 @st.composite
-def xsetid(draw: st.DrawFn) -> Step:
+def xsetid(draw: st.DrawFn) -> ModelStep:
     key, last = draw(keys), draw(numbers)
     added, gone = draw(st.none() | st.integers(0, 12)), draw(st.none() | numbers)
     words = [key, show(last), *_options(entriesadded=added, maxdeletedid=gone)]
@@ -178,7 +178,7 @@ def xsetid(draw: st.DrawFn) -> Step:
 
 
 @st.composite
-def configuring(draw: st.DrawFn, *, newest: bool) -> Step:
+def configuring(draw: st.DrawFn, *, newest: bool) -> ModelStep:
     """CONFIG SET, XCFGSET, DEL: what comes seldom."""
     key, kind = draw(keys), draw(st.sampled_from(["node", "DEL", "XCFGSET"]))
     if kind == "DEL":
@@ -192,7 +192,7 @@ def configuring(draw: st.DrawFn, *, newest: bool) -> Step:
 
 
 @st.composite
-def xread(draw: st.DrawFn, *, newest: bool, streams_max: int = 2) -> Step:
+def xread(draw: st.DrawFn, *, newest: bool, streams_max: int = 2) -> ModelStep:
     some = draw(st.lists(keys, min_size=1, max_size=streams_max))
     special = st.sampled_from(["$", "+", "0"] if newest else ["$", "0"])
     streams = [(key, draw(numbers.map(show) | special)) for key in some]
@@ -203,7 +203,7 @@ def xread(draw: st.DrawFn, *, newest: bool, streams_max: int = 2) -> Step:
 
 
 @st.composite
-def xreadgroup(draw: st.DrawFn, *, newest: bool, streams_max: int = 2) -> Step:
+def xreadgroup(draw: st.DrawFn, *, newest: bool, streams_max: int = 2) -> ModelStep:
     group, consumer, noack = draw(groups), draw(consumers), draw(st.integers(0, 4)) == 0
     some = draw(st.lists(keys, min_size=1, max_size=streams_max, unique=True))
     cursors = st.sampled_from([">"] * 15 + ["0"] * 5 + list(map(show, near)))
@@ -218,7 +218,7 @@ def xreadgroup(draw: st.DrawFn, *, newest: bool, streams_max: int = 2) -> Step:
 
 
 @st.composite
-def settling(draw: st.DrawFn, *, newest: bool) -> Step:
+def settling(draw: st.DrawFn, *, newest: bool) -> ModelStep:
     """XACK, XACKDEL, XNACK."""
     key, group, some = draw(keys), draw(groups), draw(id_lists)
     kind = draw(st.sampled_from(["XACK", "XACKDEL", "XNACK"] if newest else ["XACK"]))
@@ -242,7 +242,7 @@ def _idles(*, newest: bool) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def xpending(draw: st.DrawFn, *, newest: bool) -> Step:
+def xpending(draw: st.DrawFn, *, newest: bool) -> ModelStep:
     key, group = draw(keys), draw(groups)
     if draw(st.booleans()):
         return _step("XPENDING", key, group, play=_model("xpending", key, group))
@@ -256,7 +256,7 @@ def xpending(draw: st.DrawFn, *, newest: bool) -> Step:
 
 
 @st.composite
-def xclaim(draw: st.DrawFn, *, newest: bool) -> Step:
+def xclaim(draw: st.DrawFn, *, newest: bool) -> ModelStep:
     key, group, consumer, some = draw(keys), draw(groups), draw(consumers), draw(id_lists)
     min_idle = draw(_idles(newest=newest))
     idle, time = draw(st.none() | (small if newest else st.sampled_from([0, 100_000]))), None
@@ -272,7 +272,7 @@ def xclaim(draw: st.DrawFn, *, newest: bool) -> Step:
 
 
 @st.composite
-def xautoclaim(draw: st.DrawFn, *, newest: bool) -> Step:
+def xautoclaim(draw: st.DrawFn, *, newest: bool) -> ModelStep:
     key, group, consumer, min_idle = draw(keys), draw(groups), draw(consumers), draw(_idles(newest=newest))
     start, count, just_id = draw(st.just((0, 0)) | numbers), draw(st.integers(1, 3)), draw(st.booleans())
     words = [key, group, consumer, min_idle, show(start), *_options(count=count), *_flags(justid=just_id)]
@@ -281,7 +281,7 @@ def xautoclaim(draw: st.DrawFn, *, newest: bool) -> Step:
 
 
 @st.composite
-def xgroup(draw: st.DrawFn, *, newest: bool) -> Step:
+def xgroup(draw: st.DrawFn, *, newest: bool) -> ModelStep:
     key, group = draw(keys), draw(groups)
     kind = draw(st.sampled_from(["CREATE", "CREATE", "SETID", "DESTROY"]))
     start, read = draw(st.sampled_from(["0", "$"]) | numbers.map(show)), draw(st.none() | st.integers(0, 6))
@@ -304,7 +304,7 @@ def xgroup(draw: st.DrawFn, *, newest: bool) -> Step:
 
 
 @st.composite
-def consuming(draw: st.DrawFn) -> Step:
+def consuming(draw: st.DrawFn) -> ModelStep:
     """Consumers made and removed."""
     key, group, consumer = draw(keys), draw(groups), draw(consumers)
     name = draw(st.sampled_from(["createconsumer", "delconsumer"]))
@@ -314,7 +314,7 @@ def consuming(draw: st.DrawFn) -> Step:
 
 
 @st.composite
-def xinfo(draw: st.DrawFn) -> Step:
+def xinfo(draw: st.DrawFn) -> ModelStep:
     """What is shown of a stream, and XLEN."""
     key, group, count = draw(keys), draw(groups), draw(st.integers(0, 3))
     return draw(
@@ -331,7 +331,7 @@ def xinfo(draw: st.DrawFn) -> Step:
     )
 
 
-def full(key: str) -> Step:
+def full(key: str) -> ModelStep:
     """Everything about a stream."""
     return _step("XINFO STREAM", key, "FULL", "COUNT", 0, play=_full(key, None))
 
@@ -344,18 +344,18 @@ def _consumers(key: str, group: str) -> Play:
     return lambda model: model_info.xinfo_consumers(model, key, group)
 
 
-def adding(key: str, entry_id: str) -> Step:
+def adding(key: str, entry_id: str) -> ModelStep:
     """An entry."""
     return _step("XADD", key, entry_id, "x", "y", play=_model("xadd", key, entry_id, ["x", "y"]))
 
 
-def grouping(key: str, group: str, start: str) -> Step:
+def grouping(key: str, group: str, start: str) -> ModelStep:
     """A group, and its stream if there is none."""
     play = _model("xgroup_create", key, group, start, mkstream=True)
     return _step("XGROUP CREATE", key, group, start, "MKSTREAM", play=play)
 
 
-def consumer_made(step: Step) -> list[Step]:
+def consumer_made(step: ModelStep) -> list[ModelStep]:
     """The consumer of a read or a claim, made before it."""
     words = step.words
     if words[0] == "XREADGROUP":
@@ -364,19 +364,19 @@ def consumer_made(step: Step) -> list[Step]:
     return [_making(words[1], words[2], words[3])] if words[0] in {"XCLAIM", "XAUTOCLAIM"} else []
 
 
-def _making(key: str, group: str, consumer: str) -> Step:
+def _making(key: str, group: str, consumer: str) -> ModelStep:
     play = _model("xgroup_createconsumer", key, group, consumer)
     return _step("XGROUP CREATECONSUMER", key, group, consumer, play=play)
 
 
-def blocking(*, newest: bool) -> st.SearchStrategy[Step]:
+def blocking(*, newest: bool) -> st.SearchStrategy[ModelStep]:
     """Reads that may wait."""
     return xread(newest=newest, streams_max=1) | xreadgroup(newest=newest, streams_max=1)
 
 
-def commands(*, newest: bool) -> st.SearchStrategy[Step | Adding]:
+def commands(*, newest: bool) -> st.SearchStrategy[ModelStep | Adding]:
     """Any command; those that make histories more often than those that look at them or end them."""
-    often: Mapping[str, tuple[int, st.SearchStrategy[Step | Adding]]] = {
+    often: Mapping[str, tuple[int, st.SearchStrategy[ModelStep | Adding]]] = {
         "adding": (5, xadd(newest=newest)),
         "reading as a group": (6, xreadgroup(newest=newest)),
         "reading": (1, xread(newest=newest)),

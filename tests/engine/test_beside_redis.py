@@ -32,7 +32,7 @@ from tests.engine.steps import (
     GROUPS,
     KEYS,
     Adding,
-    Step,
+    ModelStep,
     adding,
     blocking,
     commands,
@@ -132,14 +132,14 @@ class BesideRedis(RuleBasedStateMachine):
         for group in GROUPS[:groups]:
             self._run(grouping("s", group, start))
 
-    def _taken(self, step: Step | Adding) -> Step:
-        if isinstance(step, Step):
+    def _taken(self, step: ModelStep | Adding) -> ModelStep:
+        if isinstance(step, ModelStep):
             return step
         info = self.server.call("XINFO", "STREAM", step.key)
         last = str(pairs_of(info)["last-generated-id"]) if isinstance(info, list) else "0-0"
         return step.after(parse_id(last))
 
-    def _left_out(self, step: Step) -> bool:
+    def _left_out(self, step: ModelStep) -> bool:
         if step.words[0] == "XSETID" and self._is_below_tombstones(step):
             return True
         if not self.server.waiting:
@@ -147,13 +147,13 @@ class BesideRedis(RuleBasedStateMachine):
         removes = step.words[0] in REMOVING or step.words[:2] == ("XGROUP", "DESTROY")
         return removes or (step.words[0] == "XADD" and bool({"MAXLEN", "MINID"} & set(step.words)))
 
-    def _is_below_tombstones(self, step: Step) -> bool:
+    def _is_below_tombstones(self, step: ModelStep) -> bool:
         info = self.server.call("XINFO", "STREAM", step.words[1])
         if not isinstance(info, list):
             return False
         return parse_id(step.words[2]) < parse_id(str(pairs_of(info)["max-deleted-entry-id"]))
 
-    def _run(self, *steps: Step) -> None:
+    def _run(self, *steps: ModelStep) -> None:
         made = [made for step in steps for made in (*consumer_made(step), step)]
         kinds = {step.words[0] for step in made}
         if {"XDEL", "XSETID"} <= kinds or any(self._left_out(step) for step in made):
@@ -176,23 +176,23 @@ class BesideRedis(RuleBasedStateMachine):
         assert self.running.engine.waiting == len(self.server.waiting)
 
     @rule(step=any_command)
-    def command(self, step: Step | Adding) -> None:
+    def command(self, step: ModelStep | Adding) -> None:
         self._run(self._taken(step))
 
     @rule(steps=st.lists(any_command, min_size=2, max_size=5))
-    def commands(self, steps: list[Step | Adding]) -> None:
+    def commands(self, steps: list[ModelStep | Adding]) -> None:
         """Some, one after the other."""
         for step in steps:
             self._run(self._taken(step))
 
     @rule(steps=st.lists(any_command, min_size=2, max_size=4))
-    def transact(self, steps: list[Step | Adding]) -> None:
+    def transact(self, steps: list[ModelStep | Adding]) -> None:
         """Several commands as one turn."""
         self._run(*map(self._taken, steps))
 
     @precondition(lambda self: len(self.server.waiting) < READERS_MAX)
     @rule(step=blocking(newest=False))
-    def block(self, step: Step) -> None:
+    def block(self, step: ModelStep) -> None:
         """A read that waits if it finds nothing."""
         for made in consumer_made(step):
             self._run(made)

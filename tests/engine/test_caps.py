@@ -13,11 +13,11 @@ from engine import Caps, Engine, entries
 from engine.commands import (
     Cursor,
     DeadLetterEntries,
+    DeleteConsumer,
     EnsureGroup,
     EnsureStream,
     IdempotencyKey,
     Publish,
-    RemoveConsumer,
     XAdd,
     XGroupCreate,
     XReadGroup,
@@ -150,9 +150,9 @@ def test_no_consumer_comes_into_being_beyond_the_cap(house: House, words: str) -
 
 
 def test_entries_are_not_handed_over_to_a_consumer_beyond_the_cap(house: House) -> None:
-    heir = RemoveConsumer(stream="s", group="g", consumer="a", transfer_to="new")
+    heir = DeleteConsumer(stream="s", group="g", consumer="a", transfer_to="new")
     assert house.refused(heir).members == {"limit": "consumers_max"}
-    assert house.run(RemoveConsumer(stream="s", group="g", consumer="a", transfer_to="b")) == 1
+    assert house.run(DeleteConsumer(stream="s", group="g", consumer="a", transfer_to="b")) == 1
 
 
 # --- what nobody asked for --------------------------------------------------------------------------------

@@ -293,7 +293,7 @@ def test_one_turn_takes_so_many_letters(house: House, way: str) -> None:
 # --- in the engine --------------------------------------------------------------------------------------
 
 
-class Running:
+class RunningHouse:
     """An engine in memory under a clock moved by hand."""
 
     def __init__(self, storage: MemoryStorage, clock: HandClock) -> None:
@@ -311,7 +311,7 @@ def _as_clock(clock: HandClock) -> Clock:
     return clock
 
 
-async def poisoned(running: Running, run: Callable[[Command], Any]) -> None:
+async def poisoned(running: RunningHouse, run: Callable[[Command], Any]) -> None:
     """A group whose one entry was delivered as often as it may be."""
     policy = {"dead_letter_stream": "dead", "max_deliveries": 1}
     await run(EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))
@@ -322,7 +322,7 @@ async def poisoned(running: Running, run: Callable[[Command], Any]) -> None:
 async def test_who_waits_for_letters_is_woken_by_whoever_buries() -> None:
     """Also where the one who buries was waiting itself, for the entry to be idle long enough."""
     clock = HandClock()
-    running = Running(MemoryStorage(), clock)
+    running = RunningHouse(MemoryStorage(), clock)
     await poisoned(running, running.run)
     clock.drive(asyncio.get_running_loop())
     await running.engine.start()
@@ -348,7 +348,7 @@ async def test_who_waits_for_letters_is_woken_by_whoever_buries() -> None:
 async def test_ids_of_letters_are_not_given_again_after_a_crash() -> None:
     """A letter that was shown and then lost in a crash leaves its ID unused."""
     clock = HandClock()
-    running = Running(MemoryStorage(), clock)
+    running = RunningHouse(MemoryStorage(), clock)
     await poisoned(running, running.run)
     await running.run(adding("s", "2-0"))
     await running.run(reading())
@@ -358,7 +358,7 @@ async def test_ids_of_letters_are_not_given_again_after_a_crash() -> None:
     shown = await running.run(XRange(stream="dead", start=0, end=ids.ID_MAX))
     assert isinstance(shown, Entries)
     assert shown.count == 2
-    again = Running(running.storage.crash(), clock)
+    again = RunningHouse(running.storage.crash(), clock)
     kept = await again.run(XRange(stream="dead", start=0, end=ids.ID_MAX))
     assert isinstance(kept, Entries)
     assert kept.count == 1, "the second letter is lost"

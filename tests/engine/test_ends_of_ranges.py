@@ -16,6 +16,8 @@ from engine import entries, ids
 from engine.commands import (
     Command,
     DeadLetterEntries,
+    DeleteConsumer,
+    DeleteGroup,
     DescribeEdges,
     DescribeGroup,
     EndWait,
@@ -24,8 +26,6 @@ from engine.commands import (
     GiveBack,
     Plan,
     Publish,
-    RemoveConsumer,
-    RemoveGroup,
     StreamInfos,
     Trim,
     UpdateGroup,
@@ -226,8 +226,8 @@ def own(draw: st.DrawFn) -> Command:
                     DescribeGroup(stream="s", group="g"),
                     EndWait(streams=["s"], group="g", consumer="a"),
                     Maintain(),
-                    RemoveConsumer(stream="s", group="g", consumer="a", transfer_to="b"),
-                    RemoveGroup(stream="s", group="h", drop=True),
+                    DeleteConsumer(stream="s", group="g", consumer="a", transfer_to="b"),
+                    DeleteGroup(stream="s", group="h", drop=True),
                     StreamInfos(),
                 ]
             ),

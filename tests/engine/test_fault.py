@@ -39,7 +39,7 @@ CHANGES: Final = 13
 REPLY_S_MAX: Final = 10.0
 
 
-class Broken(Conversation):
+class FaultyConversation(Conversation):
     """A conversation with an engine that may break down, and be opened again."""
 
     def __init__(self, storage: MemoryStorage, fsync: Fsync) -> None:
@@ -83,7 +83,7 @@ async def test_a_fault_at_any_change_of_a_transaction_leaves_what_a_kill_leaves(
 ) -> None:
     """With readers that wait, a consumer that holds entries, and a rewrite under way: the turn never was."""
     storage = MemoryStorage()
-    async with Broken(storage, fsync) as talk:
+    async with FaultyConversation(storage, fsync) as talk:
         await talk.begin_world()
         plain = await talk.begin("XREAD", "BLOCK", 60_000, "STREAMS", "s", "t", "$", "$")
         group = await talk.begin("XREADGROUP", "GROUP", "g", "a", "BLOCK", 60_000, "STREAMS", "s", ">")
@@ -118,7 +118,7 @@ async def _check_killed(storage: MemoryStorage, fsync: Fsync, before: object) ->
 
 async def test_the_transaction_makes_so_many_changes() -> None:
     """None is left out above."""
-    async with Broken(MemoryStorage(), "everysec") as talk:
+    async with FaultyConversation(MemoryStorage(), "everysec") as talk:
         await talk.begin_world()
         with fault_at(1_000, "after") as fault:
             replies = await talk.transaction(*TRANSACTION)
@@ -130,7 +130,7 @@ async def test_answers_of_whole_turns_leave_and_what_cannot_be_proved_is_refused
     """Under always they wait for their sync; where that fails nobody is told that something is safe."""
     for code, expected in ((0, "1-0"), (errno.EIO, "-MISCONF")):
         disk = SlowDisk()
-        async with Broken(disk, "always") as talk:
+        async with FaultyConversation(disk, "always") as talk:
             disk.hold()
             adding = await talk.begin("XADD", "s", "1-0", "a", "1")
             with fault_at(1, "after"):
@@ -147,7 +147,7 @@ async def test_answers_of_whole_turns_leave_and_what_cannot_be_proved_is_refused
 @pytest.mark.parametrize("how", HOWS)
 async def test_a_fault_in_a_read_that_waited_is_its_own(how: How) -> None:
     """The entry that woke it was published, the reader behind it is told to come again."""
-    async with Broken(MemoryStorage(), "always") as talk:
+    async with FaultyConversation(MemoryStorage(), "always") as talk:
         await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
         words = ("BLOCK", 60_000, "STREAMS", "s", ">")
         first = await talk.begin("XREADGROUP", "GROUP", "g", "a", *words)
@@ -167,7 +167,7 @@ async def test_a_fault_in_a_read_that_waited_is_its_own(how: How) -> None:
 async def test_a_fault_by_callback_is_told_by_callback() -> None:
     """A turn that was submitted, and a read of a group."""
     for nth in (1, 2):
-        async with Broken(MemoryStorage(), "everysec") as talk:
+        async with FaultyConversation(MemoryStorage(), "everysec") as talk:
             await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
             told: list[object] = []
             with fault_at(1, "after"):
@@ -190,7 +190,7 @@ async def test_a_fault_in_reads_that_are_served_first_refuses_who_waits_for_them
     """A read that cannot come behind them has them all served at once: one of them fails, it never runs."""
     readers = 101
     storage = MemoryStorage()
-    async with Broken(storage, "everysec") as talk:
+    async with FaultyConversation(storage, "everysec") as talk:
         await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
         words = ("COUNT", 1, "BLOCK", 60_000, "STREAMS", "s", ">")
         waiting = [await talk.begin("XREADGROUP", "GROUP", "g", f"c{at}", *words) for at in range(readers)]
@@ -220,7 +220,7 @@ async def test_an_exception_in_a_command_of_several_turns_is_told_by_callback(
             raise PlantedError("before anything changed")
         return xgroup_delconsumer(turn, command)
 
-    async with Broken(MemoryStorage(), "everysec") as talk:
+    async with FaultyConversation(MemoryStorage(), "everysec") as talk:
         await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
         for _ in range(2):
             bodies = [entries.body([("a", "1")])] * DROPPED_MAX
@@ -241,7 +241,7 @@ async def test_an_exception_in_a_command_of_several_turns_is_told_by_callback(
 
 async def test_a_fault_in_housekeeping_is_noticed() -> None:
     """Nobody asked for that turn, and nobody is answered."""
-    async with Broken(MemoryStorage(), "everysec") as talk:
+    async with FaultyConversation(MemoryStorage(), "everysec") as talk:
         await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
         await talk.call("XADD", "s", "IDMP", "p", "i", "*", "a", "1")
         with fault_at(1, "before"):
@@ -256,7 +256,7 @@ async def test_a_fault_in_housekeeping_is_noticed() -> None:
 async def test_a_fault_before_anybody_listens_is_told_to_who_listens_then() -> None:
     """The first housekeeping belongs to the start, before the gateway has the engine."""
     storage = MemoryStorage()
-    async with Broken(storage, "everysec") as talk:
+    async with FaultyConversation(storage, "everysec") as talk:
         await talk.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
         await talk.call("XADD", "s", "IDMP", "p", "i", "*", "a", "1")
         talk.clock.pass_ms(200_000)
@@ -271,7 +271,7 @@ async def test_a_fault_before_anybody_listens_is_told_to_who_listens_then() -> N
 
 async def test_an_exception_before_anything_changed_is_nothing_but_that() -> None:
     """No restart: the turn is clean, and the engine serves on."""
-    async with Broken(MemoryStorage(), "everysec") as talk:
+    async with FaultyConversation(MemoryStorage(), "everysec") as talk:
         await talk.add("s", "1-0")
         body: list[bytes] = [None]  # type: ignore[list-item]
         with pytest.raises(TypeError):
@@ -282,7 +282,7 @@ async def test_an_exception_before_anything_changed_is_nothing_but_that() -> Non
 
 async def test_ids_go_on_above_those_that_were_shown() -> None:
     """Above the reservation too, though the clock stands still."""
-    async with Broken(MemoryStorage(), "everysec") as talk:
+    async with FaultyConversation(MemoryStorage(), "everysec") as talk:
         shown = str(await talk.call("XADD", "s", "*", "a", "1"))
         with fault_at(1, "after"):
             assert await talk.call("XADD", "s", "*", "a", "1") == INTERNAL
@@ -295,7 +295,7 @@ async def test_ids_go_on_above_those_that_were_shown() -> None:
 async def test_a_sync_under_way_is_waited_for() -> None:
     """A sync that is under way is waited for: nothing works on the files when they are read again."""
     disk = SlowDisk()
-    async with Broken(disk, "everysec") as talk:
+    async with FaultyConversation(disk, "everysec") as talk:
         await talk.add("s", "1-0")
         disk.hold()
         adding = await talk.begin("XADD", "s", "*", "a", "1")
@@ -314,7 +314,7 @@ async def test_a_sync_under_way_is_waited_for() -> None:
 async def test_an_engine_that_is_closed_after_a_fault_leaves_no_clean_end() -> None:
     """Whoever does not open another one, as a stop meanwhile."""
     storage = MemoryStorage()
-    async with Broken(storage, "everysec") as talk:
+    async with FaultyConversation(storage, "everysec") as talk:
         await talk.add("s", "1-0")
         with fault_at(1, "after"):
             assert await talk.call("XADD", "s", "2-0", "a", "1") == INTERNAL

@@ -435,7 +435,7 @@ def test_what_has_expired_is_what_a_walk_over_all_finds(steps: list[tuple[str, s
 # --- in the engine --------------------------------------------------------------------------------------
 
 
-class Running:
+class MaintainedEngine:
     """An engine in memory, its clock and its loop's moved by hand."""
 
     def __init__(self) -> None:
@@ -460,9 +460,9 @@ class Running:
 
 
 @pytest.fixture
-async def running() -> AsyncIterator[Running]:
+async def running() -> AsyncIterator[MaintainedEngine]:
     """A started engine. At the end it agrees with itself."""
-    running = Running()
+    running = MaintainedEngine()
     running.clock.drive(asyncio.get_running_loop())
     await running.engine.start()
     yield running
@@ -474,7 +474,7 @@ def policy(**given: Any) -> EnsureGroup:
     return EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=given)
 
 
-async def test_a_consumer_in_a_long_poll_is_there(running: Running) -> None:
+async def test_a_consumer_in_a_long_poll_is_there(running: MaintainedEngine) -> None:
     """Removed neither while it waits nor before the timeout is over after its wait; then it is."""
     await running.run(policy(consumer_timeout_ms=5_000))
     await running.run(adding("s", "1-0"))
@@ -496,7 +496,7 @@ async def test_a_consumer_in_a_long_poll_is_there(running: Running) -> None:
     assert [one.consumer for one in found.entries] == [None]
 
 
-async def test_a_consumer_that_gives_up_was_there_until_then(running: Running) -> None:
+async def test_a_consumer_that_gives_up_was_there_until_then(running: MaintainedEngine) -> None:
     """A connection that closes in the middle of a wait leaves the whole timeout to come back."""
     await running.run(policy(consumer_timeout_ms=5_000))
     waiting = asyncio.create_task(running.run(reading("a", block_ms=60_000)))
@@ -510,7 +510,7 @@ async def test_a_consumer_that_gives_up_was_there_until_then(running: Running) -
     assert await running.consumers() == {}
 
 
-async def test_where_silence_is_not_counted_a_wait_leaves_no_trace(running: Running) -> None:
+async def test_where_silence_is_not_counted_a_wait_leaves_no_trace(running: MaintainedEngine) -> None:
     """As in Redis: seen when it began to wait."""
     await running.run(policy())
     waiting = asyncio.create_task(running.run(reading("a", block_ms=1_000)))
@@ -521,7 +521,7 @@ async def test_where_silence_is_not_counted_a_wait_leaves_no_trace(running: Runn
     assert await running.consumers() == {"a": 2_000}
 
 
-async def test_a_waiting_reader_that_claims_gets_what_is_overdue(running: Running) -> None:
+async def test_a_waiting_reader_that_claims_gets_what_is_overdue(running: MaintainedEngine) -> None:
     """Released by the timeout, long before it is idle for as long as the reader would wait."""
     await running.run(policy(ack_timeout_ms=3_000))
     await running.run(adding("s", "1-0"))
@@ -536,7 +536,7 @@ async def test_a_waiting_reader_that_claims_gets_what_is_overdue(running: Runnin
     assert [(one.id, one.delivery_count) for one in found] == [(id_of("1-0"), 2)]
 
 
-async def test_acknowledged_work_is_left_alone(running: Running) -> None:
+async def test_acknowledged_work_is_left_alone(running: MaintainedEngine) -> None:
     await running.run(policy(ack_timeout_ms=1_000))
     await running.run(adding("s", "1-0"))
     await running.run(reading("a"))

@@ -7,7 +7,7 @@ import pytest
 from engine.codec import CHUNK_BYTES, FILE_FRAME_BYTES
 from engine.log import LogRefusedError
 from engine.log.inspection import inspect, read_run, rehearse
-from engine.log.view import View
+from engine.log.view import LogView
 from engine.storage import Storage
 from engine.storage.memory import MemoryStorage
 from tests.engine.log_cases import (
@@ -135,7 +135,7 @@ def test_a_view_stays_as_it_was() -> None:
     """Files are appended to, replaced and removed behind it; it gives what was there, and no more."""
     storage = synced_then_not()
     before = files(storage)
-    with View.of(storage) as view:
+    with LogView.of(storage) as view:
         log = open_log(storage)
         append(log, b"later", synced=True)
         next_segment(log)
@@ -148,7 +148,7 @@ def test_a_view_stays_as_it_was() -> None:
 def test_a_rehearsal_leaves_the_view_alone() -> None:
     """A start cuts a torn tail; in a view only for itself."""
     storage = changed(closed(), SEGMENT, closed().content(SEGMENT) + b"torn")
-    with View.of(storage) as view:
+    with LogView.of(storage) as view:
         assert [rehearse(view).torn_bytes for _ in range(3)] == [4] * 3
         assert view.size(SEGMENT) == storage.size(SEGMENT)
 
@@ -176,7 +176,7 @@ class _Rewriting(MemoryStorage):
 def test_files_that_change_while_they_are_opened_are_opened_anew() -> None:
     """A manifest and the files of another do not go together."""
     storage = _Rewriting(files(closed()), 1)
-    with View.of(storage) as view:
+    with LogView.of(storage) as view:
         assert rehearse(view).frames == 8
 
 
@@ -190,6 +190,6 @@ def test_what_is_given_on_is_what_was_verified(length: int) -> None:
     whole = storage.content(SEGMENT)
     for content in (whole, whole + b"torn", whole[:-1]):
         parts: list[bytes] = []
-        with View.of(changed(storage, SEGMENT, content)) as view:
+        with LogView.of(changed(storage, SEGMENT, content)) as view:
             run = read_run(view, inspect(storage).runs[0].file, sink=parts.append)
         assert b"".join(parts) == content[: run.length]

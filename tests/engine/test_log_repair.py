@@ -9,7 +9,7 @@ from engine.log import LogRefusedError
 from engine.log.inspection import inspect
 from engine.log.manifest import MANIFEST, decode
 from engine.log.repair import IrreparableError, carry_out, plan
-from engine.log.steps import CutExtra, CutTail, GiveUp, NewManifest, Step, TakeBack
+from engine.log.steps import CutExtra, CutTail, GiveUp, NewManifest, RepairStep, TakeBack
 from engine.storage import StorageLockedError
 from engine.storage.memory import MemoryStorage, StoppedError
 from tests.engine.log_cases import (
@@ -31,9 +31,9 @@ NOW_MS = 1_800_000_000_000
 ALL = [payload(number) for number in range(9)]
 
 
-def mend(storage: MemoryStorage) -> list[Step]:
+def mend(storage: MemoryStorage) -> list[RepairStep]:
     """All steps that are planned; each tells something."""
-    steps: list[Step] = []
+    steps: list[RepairStep] = []
     while (step := plan(storage)) is not None:
         assert all(step.sentences())
         assert len(steps) < 5, "each step is for good"
@@ -222,7 +222,7 @@ def test_a_directory_in_use_is_not_repaired() -> None:
         carry_out(storage, step, [LIFE], NOW_MS)
 
 
-def spoilt() -> list[tuple[str, dict[str, bytes], Sequence[type[Step]]]]:
+def spoilt() -> list[tuple[str, dict[str, bytes], Sequence[type[RepairStep]]]]:
     whole = files(sealed())
     flipped = {**whole, "segment-2.weir": whole["segment-2.weir"].replace(b":", b";")}
     grown = {**whole, "segment-1.weir": whole["segment-1.weir"] + b"!"}
@@ -244,7 +244,7 @@ CASES = spoilt()
 
 @pytest.mark.parametrize(("content", "kinds"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_a_repair_may_be_stopped_anywhere_and_begun_anew(
-    content: dict[str, bytes], kinds: Sequence[type[Step]]
+    content: dict[str, bytes], kinds: Sequence[type[RepairStep]]
 ) -> None:
     """By a kill or a power cut before each of its writes: the next repair ends where this one would have."""
     whole = MemoryStorage(content)

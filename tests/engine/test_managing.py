@@ -13,12 +13,12 @@ from engine import EngineError, ids
 from engine.commands import (
     Claim,
     Cursor,
+    DeleteConsumer,
+    DeleteGroup,
     DescribeEdges,
     DescribeGroup,
     EnsureGroup,
     EnsureStream,
-    RemoveConsumer,
-    RemoveGroup,
     StreamInfos,
     UpdateGroup,
     XAck,
@@ -47,8 +47,8 @@ def reading(consumer: str = "c", **more: Any) -> XReadGroup:
     return XReadGroup(group="g", consumer=consumer, streams=[("s", Cursor.NEW)], **more)
 
 
-def removing(consumer: str = "c", **more: Any) -> RemoveConsumer:
-    return RemoveConsumer(stream="s", group="g", consumer=consumer, **more)
+def removing(consumer: str = "c", **more: Any) -> DeleteConsumer:
+    return DeleteConsumer(stream="s", group="g", consumer=consumer, **more)
 
 
 def ensuring(start: int | Cursor = 0, **more: Any) -> EnsureGroup:
@@ -164,16 +164,16 @@ def test_a_group_with_pending_entries_is_not_removed(house: House) -> None:
     house.fill("s", 2)
     house.run(ensuring())
     house.run(reading())
-    refusal = house.refused(RemoveGroup(stream="s", group="g"))
+    refusal = house.refused(DeleteGroup(stream="s", group="g"))
     assert (refusal.code, refusal.members) == ("group_has_pending", {"pending": 2})
     waiting = execute(house.keyspace, reading(consumer="c", block_ms=9), house.now_ms).reply
     assert isinstance(waiting, Blocked)
-    assert house.run(RemoveGroup(stream="s", group="g", drop=True)) is True
+    assert house.run(DeleteGroup(stream="s", group="g", drop=True)) is True
     assert list(house.turn.signalled) == ["s"]
     told = execute(house.keyspace, waiting.command, house.now_ms).reply
     assert isinstance(told, EngineError)
     assert told.code == "no_group"
-    assert house.refused(RemoveGroup(stream="s", group="g")).code == "no_group"
+    assert house.refused(DeleteGroup(stream="s", group="g")).code == "no_group"
 
 
 def test_a_group_with_nothing_pending_is_removed(house: House) -> None:
@@ -181,7 +181,7 @@ def test_a_group_with_nothing_pending_is_removed(house: House) -> None:
     house.run(ensuring())
     house.run(reading())
     house.run(XAck(stream="s", group="g", ids=[id_of("1-0")]))
-    assert house.run(RemoveGroup(stream="s", group="g")) is True
+    assert house.run(DeleteGroup(stream="s", group="g")) is True
 
 
 # --- consumers ------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_a_consumer_with_pending_entries_is_not_removed(shared: House) -> None:
     assert (refusal.code, refusal.members) == ("consumer_has_pending", {"pending": 5})
     assert shared.refused(removing("x")).code == "no_consumer"
     assert shared.refused(removing("x", transfer_to="d")).code == "no_consumer"
-    group_gone = RemoveConsumer(stream="s", group="h", consumer="c")
+    group_gone = DeleteConsumer(stream="s", group="h", consumer="c")
     assert shared.refused(group_gone).code == "no_group"
 
 
@@ -240,7 +240,7 @@ def test_a_transfer_that_is_too_much_for_one_turn_is_refused_in_a_transaction() 
     for _ in range(TRANSFERRED_MAX + 1):
         house.pass_ms(1)
         house.run(XReadGroup(group="g" * 400, consumer="c", streams=[("s", Cursor.NEW)], count=1))
-    removal = RemoveConsumer(stream="s", group="g" * 400, consumer="c", transfer_to="d")
+    removal = DeleteConsumer(stream="s", group="g" * 400, consumer="c", transfer_to="d")
     (refusal,), turn = execute_all(house.keyspace, [removal], house.now_ms)
     assert isinstance(refusal, EngineError)
     assert not turn.records
@@ -275,7 +275,7 @@ def test_refusals_come_before_any_change(house: House) -> None:
     """Commands on streams that are missing create nothing."""
     asked: list[Command] = [
         UpdateGroup(stream="s", group="g"), DescribeGroup(stream="s", group="g"), removing(),
-        RemoveGroup(stream="s", group="g"), ensuring(policy={"max_deliveries": 1}),
+        DeleteGroup(stream="s", group="g"), ensuring(policy={"max_deliveries": 1}),
     ]  # fmt: skip
     for command in asked:
         assert house.refused(command).code in {"no_group", "no_stream"}

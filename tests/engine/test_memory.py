@@ -60,8 +60,8 @@ OOM: Final = "OOM command not allowed when used memory > 'maxmemory'."
 GOING_ON: Final = {
     types.XDel, types.XDelEx, types.XTrim, types.XSetId, types.XCfgSet, types.XAck, types.XAckDel,
     types.XGroupSetId, types.XGroupDestroy, types.XGroupDelConsumer, types.Delete, types.FlushAll,
-    types.ConfigSet, weir_commands.UpdateStream, weir_commands.UpdateGroup, weir_commands.RemoveGroup,
-    weir_commands.RemoveConsumer, weir_commands.Maintain, weir_commands.EndWait, weir_commands.GiveBack,
+    types.ConfigSet, weir_commands.UpdateStream, weir_commands.UpdateGroup, weir_commands.DeleteGroup,
+    weir_commands.DeleteConsumer, weir_commands.Maintain, weir_commands.EndWait, weir_commands.GiveBack,
     weir_commands.Acknowledge,
 }  # fmt: skip
 

@@ -27,8 +27,7 @@ from engine.keyspace import Retention
 from engine.replies import Gap, GroupRead, Planned, StreamsRead, Trimmed
 from tests.engine.house import House, adding, id_of
 from tests.engine.model import Model
-from tests.engine.model_state import ID_MAX, Id, Refusal, after, before, parse_id
-from tests.engine.model_state import Trim as TrimOfModel
+from tests.engine.model_state import ID_MAX, Id, ModelTrim, Refusal, after, before, parse_id
 from tests.engine.real_redis import RealRedis
 from tests.engine.running import same
 from tests.engine.steps import full
@@ -179,11 +178,11 @@ def test_reads(server: RealRedis, entry_ids: Sequence[str], asked: Sequence[str]
 
 
 def xtrim(beside: Beside, cursor: str) -> None:
-    beside.ask("XTRIM", "s", "MINID", cursor, play=calling("xtrim", "s", TrimOfModel("MINID", cursor)))
+    beside.ask("XTRIM", "s", "MINID", cursor, play=calling("xtrim", "s", ModelTrim("MINID", cursor)))
 
 
 def xtrim_nodes(beside: Beside, cursor: str) -> None:
-    trim = TrimOfModel("MINID", cursor, approx=True)
+    trim = ModelTrim("MINID", cursor, approx=True)
     beside.ask("XTRIM", "s", *trim.words(), play=calling("xtrim", "s", trim))
 
 
@@ -191,12 +190,12 @@ def xtrim_acknowledged(beside: Beside, cursor: str) -> None:
     """The first two entries are acknowledged, so nothing else may go."""
     acked = [*map(parse_id, beside.entry_ids[:2])]
     beside.ask("XACK", "s", "g", *beside.entry_ids[:2], play=calling("xack", "s", "g", *acked))
-    play = calling("xtrim", "s", TrimOfModel("MINID", cursor), "ACKED")
+    play = calling("xtrim", "s", ModelTrim("MINID", cursor), "ACKED")
     beside.ask("XTRIM", "s", "MINID", cursor, "ACKED", play=play, newest=True)
 
 
 def xadd(beside: Beside, cursor: str) -> None:
-    play = calling("xadd", "s", "6-0", ["a", "1"], trim=TrimOfModel("MINID", cursor))
+    play = calling("xadd", "s", "6-0", ["a", "1"], trim=ModelTrim("MINID", cursor))
     beside.add("6-0", "MINID", cursor, play=play)
 
 

@@ -10,9 +10,9 @@ from engine import Engine, EngineError, entries
 from engine.commands import (
     Cursor,
     Delete,
+    DeleteConsumer,
     GiveBack,
     Refs,
-    RemoveConsumer,
     Trim,
     XAck,
     XAdd,
@@ -41,7 +41,7 @@ BODY: Final = entries.body([("a", "1")])
     "command",
     [
         XGroupDelConsumer(stream="s", group="g", consumer="c"),
-        RemoveConsumer(stream="s", group="g", consumer="c", drop=True),
+        DeleteConsumer(stream="s", group="g", consumer="c", drop=True),
     ],
     ids=["XGROUP", "drop"],
 )

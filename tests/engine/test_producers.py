@@ -212,7 +212,7 @@ def test_an_epoch_has_so_many_chunks(house: House, monkeypatch: pytest.MonkeyPat
 
 
 @dataclass
-class Model:
+class ProducerModel:
     """What a producer is answered, told simply."""
 
     epochs: list[int] = field(default_factory=list)
@@ -228,7 +228,7 @@ def test_any_order_of_chunks_is_answered_as_by_the_model(
 ) -> None:
     """Restarts and rewrites between them change nothing."""
     house = House()
-    models = {"p": Model(), "q": Model()}
+    models = {"p": ProducerModel(), "q": ProducerModel()}
     for epoch, number, name in calls:
         model = models[name]
         if model.epochs and epoch < model.epochs[-1] and (epoch, number) not in model.stored:

@@ -27,7 +27,7 @@ from engine.commands import (
     dead_letters,
     redriving,
 )
-from engine.commands.execution import Outcome, execute
+from engine.commands.execution import Execution, execute
 from engine.commands.types import Claim
 from engine.entries import Pairs
 from engine.records import Append, RememberAnswer, Remove, encode
@@ -256,7 +256,7 @@ def test_every_prefix_of_the_log_has_each_entry_once(house: House) -> None:
     """Whatever a crash leaves of the log, an entry is a dead letter or back in the source, never both."""
     names = ["5-0", "5-1", "5-2"]
     with_letters(house, names)
-    outcome: Outcome = execute(house.keyspace, redrive("5-0", "5-1"), house.now_ms)
+    outcome: Execution = execute(house.keyspace, redrive("5-0", "5-1"), house.now_ms)
     house.payloads.append(encode(outcome.turn.records))
     house.of(Redriven, redrive("5-2", idempotency=KEY))
     for length in range(2, len(house.payloads) + 1):

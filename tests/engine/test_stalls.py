@@ -20,6 +20,7 @@ from engine.commands import (
     Cursor,
     DeadLetterEntries,
     Delete,
+    DeleteConsumer,
     EnsureStream,
     FlushAll,
     GiveBack,
@@ -28,7 +29,6 @@ from engine.commands import (
     NackMode,
     Publish,
     Refs,
-    RemoveConsumer,
     StreamInfos,
     Trim,
     XAck,
@@ -161,7 +161,7 @@ AT_MOST: Final[dict[str, Command]] = {
     "DEL": Delete(streams=["s"]),
     "FLUSHALL": FlushAll(),
     "XGROUP DELCONSUMER": XGroupDelConsumer(stream="s", group="g", consumer="c0"),
-    "transfer": RemoveConsumer(stream="s", group="g", consumer="c0", transfer_to="d"),
+    "transfer": DeleteConsumer(stream="s", group="g", consumer="c0", transfer_to="d"),
     "GIVE BACK dense": GiveBack(
         stream="s", group="g", consumer="c0", ids=[id_ << 64 for id_ in range(1, READ_MAX)]
     ),
@@ -347,7 +347,7 @@ def test_a_large_consumer_is_removed_in_several_turns() -> None:
     house = filled(READ_MAX)
     assert len(house.key("s").groups["g"].pending) == DROPPED_MAX
     remove = XGroupDelConsumer(stream="s", group="g", consumer="c0")
-    transfer = house.turns(RemoveConsumer(stream="s", group="g", consumer="c0", transfer_to="d"))
+    transfer = house.turns(DeleteConsumer(stream="s", group="g", consumer="c0", transfer_to="d"))
     assert next(transfer) == Unfinished(TRANSFERRED_MAX)
     assert len(house.key("s").groups["g"].consumers["d"].pending) == TRANSFERRED_MAX
     house.check()

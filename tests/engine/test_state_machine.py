@@ -11,9 +11,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.engine.model import Model
-from tests.engine.model_state import Stream, show
+from tests.engine.model_state import ModelStream, show
 from tests.engine.running import Running, same
-from tests.engine.steps import GROUPS, KEYS, Adding, Step, adding, blocking, commands, full, grouping, near
+from tests.engine.steps import (
+    GROUPS,
+    KEYS,
+    Adding,
+    ModelStep,
+    adding,
+    blocking,
+    commands,
+    full,
+    grouping,
+    near,
+)
 
 any_command = commands(newest=True)
 READERS_MAX: Final = 4
@@ -43,7 +54,7 @@ class BesideTheModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.running.end()
 
-    def _run(self, *steps: Step) -> None:
+    def _run(self, *steps: ModelStep) -> None:
         replies = self.running.run(*steps)
         expected = self.model.run(*(step.play for step in steps))
         assert same(expected, replies), f"the model says {expected}, the engine {replies}"
@@ -57,30 +68,30 @@ class BesideTheModel(RuleBasedStateMachine):
         )
         assert self.running.engine.waiting == len(self.model.waiters)
 
-    def _taken(self, step: Step | Adding) -> Step:
+    def _taken(self, step: ModelStep | Adding) -> ModelStep:
         """The step, an ID that goes on from the last one made out."""
-        if isinstance(step, Step):
+        if isinstance(step, ModelStep):
             return step
-        return step.after(self.model.streams.get(step.key, Stream()).last)
+        return step.after(self.model.streams.get(step.key, ModelStream()).last)
 
     @rule(step=any_command)
-    def command(self, step: Step | Adding) -> None:
+    def command(self, step: ModelStep | Adding) -> None:
         self._run(self._taken(step))
 
     @rule(steps=st.lists(any_command, min_size=2, max_size=5))
-    def commands(self, steps: list[Step | Adding]) -> None:
+    def commands(self, steps: list[ModelStep | Adding]) -> None:
         """Some, one after the other."""
         for step in steps:
             self._run(self._taken(step))
 
     @rule(steps=st.lists(any_command, min_size=2, max_size=4))
-    def transact(self, steps: list[Step | Adding]) -> None:
+    def transact(self, steps: list[ModelStep | Adding]) -> None:
         """Several commands as one turn."""
         self._run(*map(self._taken, steps))
 
     @precondition(lambda self: len(self.running.readers) < READERS_MAX)
     @rule(step=blocking(newest=True))
-    def block(self, step: Step) -> None:
+    def block(self, step: ModelStep) -> None:
         """A read that waits if it finds nothing."""
         assert step.blocking is not None, "a read of one stream"
         self.serial += 1

@@ -62,7 +62,7 @@ def restored(keyspace: Keyspace) -> Keyspace:
     return copy
 
 
-class Broken(AssertionError):  # noqa: N818 - a verdict
+class BrokenPromiseError(AssertionError):
     """A promise does not hold. The message says which, and how to see it again."""
 
 
@@ -134,7 +134,7 @@ class Living:
     def check(self) -> None:
         """Raise what was found broken."""
         if self.broken:
-            raise Broken(self.broken[0])
+            raise BrokenPromiseError(self.broken[0])
 
     @property
     def refused_for_good(self) -> bool:

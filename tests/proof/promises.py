@@ -23,7 +23,7 @@ LOST_S_MAX: Final = 2.0
 _ROUNDING_S: Final = 0.001
 
 
-class Acknowledged(NamedTuple):
+class SentAnswer(NamedTuple):
     """An answer that has left: when, what it was for, and the log position on which it stands."""
 
     at_s: float
@@ -45,7 +45,7 @@ class Promises:
         self.fsync = fsync
         self.frames: list[tuple[int, bytes]] = []  # the position of the end, and the payload
         self._file_positions: dict[str, int] = {}
-        self.acknowledged: list[Acknowledged] = []
+        self.acknowledged: list[SentAnswer] = []
         self.synced_upto = 0
         self.cuts = 0  # how often the log went on from less than it was
         self.chosen: set[tuple[str, int]] = set()  # IDs that clients chose themselves
@@ -122,7 +122,7 @@ class Promises:
 
     def acknowledge(self, at_s: float, position: int, what: str, *, synced: bool = False) -> None:
         """An answer has left that stands on everything up to `position`."""
-        self.acknowledged.append(Acknowledged(at_s, position, what))
+        self.acknowledged.append(SentAnswer(at_s, position, what))
         if synced:
             self.synced_upto = max(self.synced_upto, position)
 

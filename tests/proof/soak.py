@@ -32,7 +32,7 @@ KILLS_PER_ROUND: Final = 10
 CUTS_PER_ROUND: Final = 4
 
 
-class Row(NamedTuple):
+class SoakCampaign(NamedTuple):
     """A campaign: its name, its share of the time, what Redis did, and the work; it gives the figures."""
 
     name: str
@@ -138,21 +138,21 @@ def powerless(fsync: str, *options: str) -> Callable[[float], str]:
 
 
 ROWS: Final = (
-    Row("disks explored, always", 0.1, "-", explored("always")),
-    Row("disks explored, everysec", 0.1, "-", explored("everysec")),
-    Row("disks explored, no", 0.06, "-", explored("no")),
-    Row("disks explored, everysec, slow disk", 0.06, "-", explored("everysec", 6.0)),
-    Row("operations failed", 0.08, "a failed sync ends it, or MISCONF for ever", failed),
-    Row("bits flipped", 0.06, "1,500: 280 silently different, 13 shorter", flipped),
-    Row("files cut at every byte", 0.02, "895: all start, 10 exact prefixes", cut_files),
-    Row("kill -9, always", 0.08, "60 kills, 0 of 19,750 lost", killed("always")),
-    Row("kill -9, everysec", 0.08, "60 kills, 708 of 73,259 lost", killed("everysec")),
-    Row("kill -9, no", 0.06, "-", killed("no")),
-    Row("kill -9 while rewriting", 0.08, "-", killed("everysec", *REWRITING)),
-    Row("power cuts, always", 0.08, "30 cuts, 0 of 13,315 lost", powerless("always")),
-    Row("power cuts, always, rewriting", 0.06, "0 of 26,642 lost", powerless("always", *REWRITING)),
-    Row("power cuts, everysec", 0.06, "20 cuts, 113,200 of 304,091 lost", powerless("everysec")),
-    Row("power cuts, no", 0.02, "10 cuts, all 127,415 lost", powerless("no")),
+    SoakCampaign("disks explored, always", 0.1, "-", explored("always")),
+    SoakCampaign("disks explored, everysec", 0.1, "-", explored("everysec")),
+    SoakCampaign("disks explored, no", 0.06, "-", explored("no")),
+    SoakCampaign("disks explored, everysec, slow disk", 0.06, "-", explored("everysec", 6.0)),
+    SoakCampaign("operations failed", 0.08, "a failed sync ends it, or MISCONF for ever", failed),
+    SoakCampaign("bits flipped", 0.06, "1,500: 280 silently different, 13 shorter", flipped),
+    SoakCampaign("files cut at every byte", 0.02, "895: all start, 10 exact prefixes", cut_files),
+    SoakCampaign("kill -9, always", 0.08, "60 kills, 0 of 19,750 lost", killed("always")),
+    SoakCampaign("kill -9, everysec", 0.08, "60 kills, 708 of 73,259 lost", killed("everysec")),
+    SoakCampaign("kill -9, no", 0.06, "-", killed("no")),
+    SoakCampaign("kill -9 while rewriting", 0.08, "-", killed("everysec", *REWRITING)),
+    SoakCampaign("power cuts, always", 0.08, "30 cuts, 0 of 13,315 lost", powerless("always")),
+    SoakCampaign("power cuts, always, rewriting", 0.06, "0 of 26,642 lost", powerless("always", *REWRITING)),
+    SoakCampaign("power cuts, everysec", 0.06, "20 cuts, 113,200 of 304,091 lost", powerless("everysec")),
+    SoakCampaign("power cuts, no", 0.02, "10 cuts, all 127,415 lost", powerless("no")),
 )
 
 

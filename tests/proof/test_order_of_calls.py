@@ -9,7 +9,7 @@ import pytest
 
 from tests.proof.clients import STREAM, client, open_journal
 from tests.proof.machine import needs, no_strace
-from tests.proof.tracing import Call, calls, recording
+from tests.proof.tracing import TracedCall, calls, recording
 from tests.server import Server
 
 ROUNDS: Final = 12
@@ -17,14 +17,14 @@ ROUNDS: Final = 12
 REWRITE_S: Final = 0.3
 
 
-def is_manifest(call: Call) -> bool:
+def is_manifest(call: TracedCall) -> bool:
     """Whether a manifest takes the place of another one."""
     return call.name.startswith("rename") and call.on("manifest")
 
 
-def unsynced(trace: list[Call], what: Callable[[Call], bool]) -> list[Call]:
+def unsynced(trace: list[TracedCall], what: Callable[[TracedCall], bool]) -> list[TracedCall]:
     """The calls of a kind that were made while a write to a segment had not been synced since."""
-    found: list[Call] = []
+    found: list[TracedCall] = []
     writes: list[int] = []
     for call in trace:
         if call.name == "write" and call.on("segment-") and call.result > 0:
@@ -36,9 +36,9 @@ def unsynced(trace: list[Call], what: Callable[[Call], bool]) -> list[Call]:
     return found
 
 
-def early_removals(trace: list[Call]) -> list[Call]:
+def early_removals(trace: list[TracedCall]) -> list[TracedCall]:
     """The files of the log that were removed while a manifest's rename was not synced."""
-    found: list[Call] = []
+    found: list[TracedCall] = []
     renamed = False
     for call in trace:
         if is_manifest(call):
@@ -102,8 +102,8 @@ def answered(answer: tuple[int, Any]) -> Any:
     return body
 
 
-def _call(name: str, arguments: str, at: int, result: int = 1) -> Call:
-    return Call(name, arguments, result, at, at)
+def _call(name: str, arguments: str, at: int, result: int = 1) -> TracedCall:
+    return TracedCall(name, arguments, result, at, at)
 
 
 @pytest.mark.parametrize("synced", [True, False])

@@ -34,7 +34,7 @@ def recording(into: Path) -> tuple[str, ...]:
 _STRACE: Final = ("strace", "-D", "-f", "-qq")
 
 
-class Call(NamedTuple):
+class TracedCall(NamedTuple):
     """A system call that has ended: when it began and ended, by the order of lines."""
 
     name: str
@@ -56,7 +56,7 @@ class Call(NamedTuple):
 _BY_DESCRIPTOR: Final = frozenset({"write", "pwrite64", "writev", "sendto", "sendmsg", "fdatasync", "fsync"})
 
 
-def calls(trace: Path) -> Iterator[Call]:
+def calls(trace: Path) -> Iterator[TracedCall]:
     """The calls of a recording, in the order in which they ended."""
     begun: dict[str, tuple[str, str, int]] = {}
     for number, line in enumerate(trace.read_text(errors="replace").splitlines()):
@@ -65,12 +65,12 @@ def calls(trace: Path) -> Iterator[Call]:
             continue
         thread, _, text = match.groups()
         if whole := _WHOLE.match(text):
-            yield Call(whole[1], whole[2], _number(whole[3]), number, number)
+            yield TracedCall(whole[1], whole[2], _number(whole[3]), number, number)
         elif half := _BEGUN.match(text):
             begun[thread] = (half[1], half[2], number)
         elif (half := _ENDED.match(text)) and thread in begun:
             name, arguments, at = begun.pop(thread)
-            yield Call(name, arguments + half[2], _number(half[3]), at, number)
+            yield TracedCall(name, arguments + half[2], _number(half[3]), at, number)
 
 
 def _number(result: str) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple
 
-from engine.storage.memory import Disk, Fault, MemoryHandle, MemoryStorage, _File
+from engine.storage.memory import Disk, Fault, MemoryHandle, MemoryStorage, _DiskFile
 from tests.engine.clocks import HandClock
 
 # Of the loop: so many turns a thread's work takes at most, when it is quick.
@@ -74,7 +74,7 @@ class WatchedStorage(MemoryStorage):
 class WatchedHandle(MemoryHandle):
     """A handle that tells what it is given."""
 
-    def __init__(self, storage: WatchedStorage, name: str, file: _File) -> None:
+    def __init__(self, storage: WatchedStorage, name: str, file: _DiskFile) -> None:
         super().__init__(storage, name, file)
         self._tell = storage
         self._called = name

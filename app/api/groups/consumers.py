@@ -41,8 +41,8 @@ from app.http.responses import Response
 from engine import errors
 from engine.commands import (
     Cursor,
+    DeleteConsumer,
     DescribeGroup,
-    RemoveConsumer,
     XGroupCreateConsumer,
     XInfoConsumers,
     XReadGroup,
@@ -185,7 +185,7 @@ async def delete_consumer(
             raise invalid("pending", "the entries go to another consumer")
     elif pending not in ("refuse", "drop"):
         raise invalid("pending", "it is refuse, drop or transfer:<consumer>")
-    command = RemoveConsumer(
+    command = DeleteConsumer(
         stream=stream, group=group, consumer=consumer, drop=pending == "drop", transfer_to=heir
     )
     (held,) = await group_calls.write(request, command)

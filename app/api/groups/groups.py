@@ -27,7 +27,7 @@ from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.responses import Response
 from engine import errors, ids
-from engine.commands import Cursor, DescribeGroup, EnsureGroup, RemoveGroup, UpdateGroup, XInfoGroups
+from engine.commands import Cursor, DeleteGroup, DescribeGroup, EnsureGroup, UpdateGroup, XInfoGroups
 from engine.replies import GroupInfo, Reply
 
 router: Final = Router("groups")
@@ -267,5 +267,5 @@ async def delete_group(
     ] = "refuse",
 ) -> Response:
     """Remove a group; refused while entries are pending, unless these may be dropped (XGROUP DESTROY)."""
-    await group_calls.write(request, RemoveGroup(stream=stream, group=group, drop=pending == "drop"))
+    await group_calls.write(request, DeleteGroup(stream=stream, group=group, drop=pending == "drop"))
     return request.respond(204)

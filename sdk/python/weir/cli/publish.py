@@ -28,7 +28,7 @@ from weir.errors import WeirError
 
 if TYPE_CHECKING:
     from weir import Client
-    from weir.cli.sources import Batch
+    from weir.cli.sources import InputBatch
 
 _STANDARD_INPUT: Final = Path("-")
 _BATCH_ENTRIES_DEFAULT: Final = 1_000
@@ -40,7 +40,7 @@ _PLACE_IN_BATCH: Final = re.compile(r"(line \d+: )?(/\d+)?")
 _FORMATS: Final = ("auto", "ndjson", "csv", "lines")
 
 
-class Run(NamedTuple):
+class PublishRun(NamedTuple):
     """`name` is what the keys are made of; `resumable` if the same command makes the same name again."""
 
     name: str
@@ -54,7 +54,7 @@ class Run(NamedTuple):
         return f"weir-publish-{hashlib.blake2b(self.name.encode(), digest_size=16).hexdigest()}-{position}"
 
 
-class Outcome:
+class PublishTotals:
     """What became of the batches so far."""
 
     def __init__(self) -> None:
@@ -126,14 +126,14 @@ def publish(  # noqa: PLR0913 - a command's options are its parameters
 
     connect = partial(open_client, url, token_file, patience_ms=patience_ms)
     fields = _fields(what or [])
-    outcome = Outcome()
+    outcome = PublishTotals()
     if not fields:
         file = Path(what[0]) if what else _STANDARD_INPUT
         _publish_file(connect, stream, file, written, batch, resume_key, outcome)
     elif written != "auto":
         raise typer.BadParameter("it goes with a file or standard input", param_hint="--format")
     else:
-        run = Run(resume_key or _new_name(), resume_key is not None, None)
+        run = PublishRun(resume_key or _new_name(), resume_key is not None, None)
         with connect() as client:
             _send(client, stream, run, _entry(fields), outcome)
     output.lines([_summary(outcome, as_json=as_json)])
@@ -146,7 +146,7 @@ def _publish_file(
     written: str,
     batch: int,
     resume_key: str | None,
-    outcome: Outcome,
+    outcome: PublishTotals,
 ) -> None:
     from weir.cli.sources import Format, Lines, batches, rows
 
@@ -180,12 +180,12 @@ def _fields(words: list[str]) -> list[tuple[str, str]]:
     return [(name, value) for name, _, value in fields]
 
 
-def _entry(fields: list[tuple[str, str]]) -> "Batch":
+def _entry(fields: list[tuple[str, str]]) -> "InputBatch":
     """A batch of one entry."""
-    from weir.cli.sources import Batch
+    from weir.cli.sources import InputBatch
 
     try:
-        return Batch(0, json.dumps({"fields": fields}, ensure_ascii=False).encode() + b"\n", [], 0)
+        return InputBatch(0, json.dumps({"fields": fields}, ensure_ascii=False).encode() + b"\n", [], 0)
     except UnicodeEncodeError:
         raise typer.BadParameter("the fields are not UTF-8") from None
 
@@ -197,7 +197,9 @@ def _new_name() -> str:
     return secrets.token_hex(16)
 
 
-def _send(client: "Client", stream: str, run: Run, batch: "Batch", outcome: Outcome) -> None:
+def _send(
+    client: "Client", stream: str, run: PublishRun, batch: "InputBatch", outcome: PublishTotals
+) -> None:
     """Store a batch; a refusal names the line of the input, where it names an entry."""
     from weir import _calls
     from weir.errors import ApiError
@@ -235,24 +237,24 @@ def _opened(file: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _run(descriptor: int, resume_key: str | None) -> Run:
+def _run(descriptor: int, resume_key: str | None) -> PublishRun:
     import hashlib
 
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        return Run(resume_key or _new_name(), resume_key is not None, None)
+        return PublishRun(resume_key or _new_name(), resume_key is not None, None)
     begin = os.lseek(descriptor, 0, os.SEEK_CUR)
     total = max(0, status.st_size - begin)
     if resume_key is not None:
-        return Run(resume_key, resumable=True, bytes_total=total)
+        return PublishRun(resume_key, resumable=True, bytes_total=total)
     with open(descriptor, "rb", closefd=False) as content:
         digest = hashlib.file_digest(content, "blake2b").hexdigest()[:32]
     os.lseek(descriptor, begin, os.SEEK_SET)
-    return Run(digest, resumable=True, bytes_total=total)
+    return PublishRun(digest, resumable=True, bytes_total=total)
 
 
 @contextmanager
-def _explained(run: Run, outcome: Outcome) -> Iterator[None]:
+def _explained(run: PublishRun, outcome: PublishTotals) -> Iterator[None]:
     """Says what is stored when it cannot go on, and how to."""
     try:
         yield
@@ -300,7 +302,7 @@ def _progress(
         yield advance, tell
 
 
-def _summary(outcome: Outcome, *, as_json: bool) -> str:
+def _summary(outcome: PublishTotals, *, as_json: bool) -> str:
     if as_json:
         return output.json_line(vars(outcome))
     return f"{outcome}; the last ID is {outcome.last_id}" if outcome.last_id else str(outcome)

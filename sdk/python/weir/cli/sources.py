@@ -33,14 +33,14 @@ class Format(StrEnum):
     LINES = "lines"
 
 
-class Row(NamedTuple):
+class InputRow(NamedTuple):
     """An entry as a line of NDJSON, and the number of the line of the input where it ended, from 1."""
 
     number: int
     text: bytes
 
 
-class Batch(NamedTuple):
+class InputBatch(NamedTuple):
     """What is stored together: `numbers` are the input's lines, `bytes_read` is how far it was read."""
 
     position: int
@@ -90,7 +90,7 @@ class Lines:
         return not select.select([self._descriptor], [], [], _SILENCE_S)[0]
 
 
-def rows(lines: Lines, written: Format, name: str) -> Iterator[Row]:
+def rows(lines: Lines, written: Format, name: str) -> Iterator[InputRow]:
     """The entries of the input. Raises Failure with the line that cannot be read.
 
     `auto` takes `.csv` in the file's name for CSV, a first line that begins with `{` for NDJSON, and anything
@@ -113,29 +113,29 @@ def _again(first: bytes, others: Iterable[bytes]) -> Iterator[bytes]:
     yield from others
 
 
-def _ndjson(lines: Lines, texts: Iterable[bytes]) -> Iterator[Row]:
+def _ndjson(lines: Lines, texts: Iterable[bytes]) -> Iterator[InputRow]:
     """As they are: the gateway says what is wrong with a line."""
     for text in texts:
         if stripped := text.strip():
-            yield Row(lines.number, stripped)
+            yield InputRow(lines.number, stripped)
 
 
-def _plain(lines: Lines, texts: Iterable[bytes]) -> Iterator[Row]:
+def _plain(lines: Lines, texts: Iterable[bytes]) -> Iterator[InputRow]:
     """A line is the field `data`; base64 where it is not UTF-8."""
     for text in texts:
         line = text.removesuffix(b"\r")
         try:
-            yield Row(lines.number, _encode({"data": line.decode()}))
+            yield InputRow(lines.number, _encode({"data": line.decode()}))
         except UnicodeDecodeError:
             encoded = base64.b64encode(line).decode()
-            yield Row(lines.number, _encode({"fields": {"data": encoded}, "encoding": "base64"}))
+            yield InputRow(lines.number, _encode({"fields": {"data": encoded}, "encoding": "base64"}))
 
 
 def _encode(members: dict[str, object]) -> bytes:
     return json.dumps(members, ensure_ascii=False).encode()
 
 
-def _csv(lines: Lines, texts: Iterable[bytes]) -> Iterator[Row]:
+def _csv(lines: Lines, texts: Iterable[bytes]) -> Iterator[InputRow]:
     """The first row names the fields."""
     csv.field_size_limit(LINE_BYTES_MAX)
     table = csv.reader(_decoded(lines, texts), strict=True)
@@ -148,7 +148,7 @@ def _csv(lines: Lines, texts: Iterable[bytes]) -> Iterator[Row]:
                 continue
             if len(row) != len(header):
                 raise Failure(f"line {lines.number}: {len(row)} values for {len(header)} columns")
-            yield Row(lines.number, _encode(dict(zip(header, row, strict=True))))
+            yield InputRow(lines.number, _encode(dict(zip(header, row, strict=True))))
     except csv.Error as error:
         raise Failure(f"line {lines.number}: {error}") from None
 
@@ -163,18 +163,18 @@ def _decoded(lines: Lines, texts: Iterable[bytes]) -> Iterator[str]:
         yield line.removeprefix(mark) if lines.number == 1 else line
 
 
-def batches(lines: Lines, found: Iterable[Row], entries_max: int) -> Iterator[Batch]:
+def batches(lines: Lines, found: Iterable[InputRow], entries_max: int) -> Iterator[InputBatch]:
     """Entries by the batch: full at `entries_max`, at 1 MiB, or when a live source is silent."""
     position, texts, numbers, size = 0, list[bytes](), list[int](), 0
     for number, text in found:
         if texts and size + len(text) + 1 > BATCH_BYTES_MAX:
-            yield Batch(position, b"\n".join(texts), numbers, lines.bytes_read)
+            yield InputBatch(position, b"\n".join(texts), numbers, lines.bytes_read)
             position, texts, numbers, size = position + 1, [], [], 0
         texts.append(text)
         numbers.append(number)
         size += len(text) + 1
         if len(texts) == entries_max or lines.is_silent:
-            yield Batch(position, b"\n".join(texts), numbers, lines.bytes_read)
+            yield InputBatch(position, b"\n".join(texts), numbers, lines.bytes_read)
             position, texts, numbers, size = position + 1, [], [], 0
     if texts:
-        yield Batch(position, b"\n".join(texts), numbers, lines.bytes_read)
+        yield InputBatch(position, b"\n".join(texts), numbers, lines.bytes_read)
