@@ -451,7 +451,7 @@ class FlushAll(Command, frozen=True, kw_only=True):
 
 
 class ConfigGet(Command, frozen=True, kw_only=True):
-    """Reply: `Settings`: all of the engine's, by name; the door filters."""
+    """Reply: `ConfigValues`: all settings of the engine by name; the API filters them."""
 
     changes: ClassVar[bool] = False
 

@@ -31,7 +31,7 @@ NOTHING_FOUND, FOUND, NOT_PLANTED = 0, 1, 2
 # What a test says that has found something; anything else is a fault of the planting.
 _FINDINGS: Final = (
     "AssertionError",
-    "Broken",
+    "BrokenPromiseError",
     "LogRefusedError",
     "BlockingIOError",
     "TimeoutError",
