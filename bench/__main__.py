@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-BENCHES = ("trace", "versus", "single", "growth", "threads", "rewrite", "speed", "spark")
+BENCHES = ("trace", "versus", "single", "decoding", "growth", "threads", "rewrite", "speed", "spark")
 
 
 def main() -> None:

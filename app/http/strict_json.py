@@ -119,6 +119,7 @@ def items_of(body: bytes, hint: str) -> Sequence[msgspec.Raw]:
     return _split(_decode_items, body, hint)
 
 
+# Only msgspec gives values as they were sent (`Raw`): docs/decisions/msgspec-for-entries-and-frames.md.
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _STRING_BYTES: Final = re.compile(rb'"[^"]*+"')
