@@ -122,7 +122,9 @@ def test_a_consumer_that_fails_gives_back_what_it_did_not_send(
         "on_disconnect",
     ],
 )
-def test_every_other_event_that_fails_ends_the_conversation(house: PushWorld, stored: Stored, event: str) -> None:
+def test_every_other_event_that_fails_ends_the_conversation(
+    house: PushWorld, stored: Stored, event: str
+) -> None:
     """And when the connection is gone nothing of it stays behind."""
     stored.add([1])
     peer, other = house.connect(failing(event)), house.connect()
