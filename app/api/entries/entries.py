@@ -107,17 +107,9 @@ async def add_entries(
     command = options.command(stream, published, if_match, idempotency_key)
     reply = await request.execute(command, synced=preferences.synced)
     if not isinstance(reply, replies.Added):
-        if if_match == "*":
-            raise RefusalError(
-                "last_id_mismatch", f"there is no stream {stream!r}, and If-Match asks for one"
-            )
-        raise RefusalError("no_stream", f"there is no stream {stream!r}, and nomkstream forbids to make it")
-    content = added(
-        reply,
-        batch=published.batch,
-        trims=command.trim is not None,
-        ids_wanted=not preferences.minimal,
-    )
+        raise _not_created(stream, if_match)
+    trims, shows_ids = command.trim is not None, not preferences.minimal
+    content = added(reply, batch=published.batch, trims=trims, ids_wanted=shows_ids)
     safe = b"fsync" if preferences.synced else request.engine.durability.encode()
     headers: list[AnswerHeader] = [(b"weir-durability", safe)]
     if not published.batch and not options.removes(reply.ids[0]):
@@ -126,6 +118,12 @@ async def add_entries(
     if preferences.applied:
         headers.append((b"preference-applied", preferences.applied))
     return Response(201, content, headers)
+
+
+def _not_created(stream: str, if_match: int | Literal["*"] | None) -> RefusalError:
+    if if_match == "*":
+        return RefusalError("last_id_mismatch", f"there is no stream {stream!r}, and If-Match asks for one")
+    return RefusalError("no_stream", f"there is no stream {stream!r}, and nomkstream forbids to make it")
 
 
 def _preferences(request: Request) -> Preferences:

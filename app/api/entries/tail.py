@@ -1,6 +1,6 @@
 """Live tails: server-sent events of one stream, of several, and of a consumer of a group."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Final, Literal
 
 from fastapi import Header, Query
@@ -28,7 +28,7 @@ from app.http.responses import Response
 from app.live.in_flight import CLAIM_MIN_IDLE_MS_MIN, RELEASED_ONLY_MS
 from app.sse.consumers import ConsumerOptions, ConsumerSource
 from app.sse.cursors import TailOptions, mark_for, parse_composite
-from app.sse.tails import EventStream, TailSource, end_with
+from app.sse.tails import EventSource, EventStream, TailSource, end_with
 from engine.commands import Cursor, DescribeGroup, XRead
 from engine.replies import StreamsRead
 
@@ -156,11 +156,15 @@ async def _follow(request: Request, wanted: TailOptions) -> Response:
         for one in found.streams:
             if one.gap is not None:
                 raise gap_refused(one.gap)
+    return await _stream(request, lambda: TailSource.begin(gateway.feeds, wanted, gateway.clock))
+
+
+async def _stream(request: Request, begin: Callable[[], Awaitable[EventSource]]) -> Response:
+    """Count the follower and begin the events; HEAD gets only the headers."""
+    gateway = request.gateway
     gateway.follow()
     try:
-        source = None
-        if request.scope["method"] != "HEAD":
-            source = await TailSource.begin(gateway.feeds, wanted, gateway.clock)
+        source = None if request.scope["method"] == "HEAD" else await begin()
     except BaseException:
         gateway.unfollow()
         raise
@@ -210,14 +214,7 @@ async def consume_group(
         in_flight_max=max_in_flight or min(IN_FLIGHT_DEFAULT, request.gateway.settings.count_max),
         claim_min_idle_ms=RELEASED_ONLY_MS if claim_min_idle_ms is None else claim_min_idle_ms,
     )
-    gateway = request.gateway
-    gateway.follow()
-    try:
-        source = None if request.scope["method"] == "HEAD" else await ConsumerSource.begin(gateway, asked)
-    except BaseException:
-        gateway.unfollow()
-        raise
-    return EventStream(gateway, source, request.request_id)
+    return await _stream(request, lambda: ConsumerSource.begin(request.gateway, asked))
 
 
 operations: Final[list[Operation]] = [*_ENTRIES.operations, *_MANY.operations, *_GROUPS.operations]

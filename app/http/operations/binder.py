@@ -47,7 +47,7 @@ _INLINE_BYTES_MAX: Final = 64 << 10
 
 
 def request_of(request: requests.Request) -> Request:
-    """The request as endpoints see it. It is never called: the binder passes the request that it binds."""
+    """Mark a parameter as the request. It is never called: the binder passes the request that it binds."""
     raise AssertionError(request)
 
 
@@ -68,9 +68,17 @@ class Body:
 
 
 class Binder:
-    """The arguments of one endpoint, out of calls. `path_names` are the parameters of its path; an operation
-    that is `lenient` takes any query, the body of one that is `bodiless` has no members.
+    """Reads the arguments of one endpoint from requests. `path_names` are the parameters of its path; an
+    operation that is `lenient` takes any query, the body of one that is `bodiless` has no members.
     """
+
+    _request: str | None = None
+    # The one name in the query that may be given more than once.
+    _repeated: str | None = None
+    _body: tuple[str, type[BaseModel], object] | None = None
+    _own_body: tuple[str, type[Body]] | None = None
+    # The query, if it is one model.
+    _asked: tuple[str, type[BaseModel], BaseModel] | None = None
 
     def __init__(
         self,
@@ -82,39 +90,15 @@ class Binder:
     ) -> None:
         self._lenient = lenient
         self._bodiless = bodiless
-        self._request: str | None = None
         self._names: list[str] = []  # in the path
         self._path: list[str] = []
         self._query: dict[str, str] = {}  # name in the request -> parameter
-        self._repeated: str | None = None  # the one name in the query that may be given more than once
         self._headers: list[tuple[bytes, str]] = []
         self._places: dict[str, tuple[str, str]] = {}  # parameter -> kind and name of its place
-        self._body: tuple[str, type[BaseModel], object] | None = None
-        self._own_body: tuple[str, type[Body]] | None = None
-        self._asked: tuple[str, type[BaseModel], BaseModel] | None = None  # the query, where a model has it
         text: dict[str, Any] = {}
         hints = get_type_hints(endpoint, include_extras=True)
         for name, parameter in inspect.signature(endpoint).parameters.items():
-            base, *marks = get_args(hints[name]) if get_origin(hints[name]) is Annotated else (hints[name],)
-            mark = next((one for one in marks if isinstance(one, params.Param | params.Depends)), None)
-            if base is Request:
-                self._request = name
-            elif isinstance(mark, params.Query) and isinstance(base, type) and issubclass(base, BaseModel):
-                self._asked = name, base, base.model_construct()
-            elif isinstance(base, type) and issubclass(base, BaseModel):
-                self._body = name, base, parameter.default
-            elif isinstance(base, type) and issubclass(base, Body):
-                self._own_body = name, base
-            elif name in path_names and any(isinstance(one, NameType) for one in marks):
-                # `paths` has checked each segment of a path as a name.
-                self._names.append(name)
-            else:
-                presence = Required if parameter.default is _EMPTY else NotRequired
-                text[name] = presence[hints[name]]
-                self._places[name] = self._place(name, mark, path_names)
-                if get_origin(base) is list:
-                    assert self._repeated is None, "one parameter of an operation may be repeated"
-                    self._repeated = self._places[name][1]
+            self._add(name, hints[name], parameter.default, path_names, text)
         if self._query and self._asked:
             raise TypeError("a query is one model or parameters, not both")
         self._known = tuple(self._asked[1].model_fields if self._asked else self._query)
@@ -127,6 +111,37 @@ class Binder:
         self.has_text = bool(self._known or self._headers)
         self.has_body = self._body is not None or self._own_body is not None
         self.own_body = self._own_body[1] if self._own_body else None
+
+    def _add(
+        self,
+        name: str,
+        hint: Any,  # noqa: ANN401 - a type, perhaps annotated
+        default: object,
+        path_names: frozenset[str],
+        text: dict[str, Any],
+    ) -> None:
+        """Note where a parameter comes from; `text` collects the types of those that are text."""
+        base, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        mark = next((one for one in marks if isinstance(one, params.Param | params.Depends)), None)
+        is_model = isinstance(base, type) and issubclass(base, BaseModel)
+        if base is Request:
+            self._request = name
+        elif isinstance(mark, params.Query) and is_model:
+            self._asked = name, base, base.model_construct()
+        elif is_model:
+            self._body = name, base, default
+        elif isinstance(base, type) and issubclass(base, Body):
+            self._own_body = name, base
+        elif name in path_names and any(isinstance(one, NameType) for one in marks):
+            # The middleware `Paths` has checked each segment of a path as a name.
+            self._names.append(name)
+        else:
+            presence = Required if default is _EMPTY else NotRequired
+            text[name] = presence[hint]
+            self._places[name] = self._place(name, mark, path_names)
+            if get_origin(base) is list:
+                assert self._repeated is None, "one parameter of an operation may be repeated"
+                self._repeated = self._places[name][1]
 
     def _place(self, name: str, mark: object, path_names: frozenset[str]) -> tuple[str, str]:
         if name in path_names:
