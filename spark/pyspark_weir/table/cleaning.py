@@ -14,6 +14,7 @@ from pyarrow import fs
 from pyspark_weir.errors import OptionError
 from pyspark_weir.table import ranges
 from pyspark_weir.table.errors import ArchiveDamagedError
+from pyspark_weir.table.lock import Held, writer_lock
 from pyspark_weir.table.table import LOG, VACUUM_AGE_MS_MIN, ArchiveTable
 
 _HOUR_MS: Final = 3_600_000
@@ -25,21 +26,29 @@ _CACHES: Final = 2
 def vacuum(table: ArchiveTable, age_ms: int = VACUUM_AGE_MS_MIN, *, dry_run: bool = False) -> list[str]:
     """Delete files that no commit names or that were replaced, if that is over `age_ms` ago; their paths.
 
-    Raises OptionError for less than seven days: readers of an older version, and writers, still need them.
+    Raises OptionError for less than seven days: readers of an older version, and writers, still need them;
+    ArchiveLockedError where another process holds the archive's lock.
     """
     if age_ms < VACUUM_AGE_MS_MIN:
         raise OptionError("vacuum keeps what is younger than seven days: give 7d or more")
-    table.refresh()
-    found = table.delta.vacuum(retention_hours=-(-age_ms // _HOUR_MS), dry_run=dry_run, full=True)
-    table.refresh()
+    with writer_lock(table):
+        table.refresh()
+        found = table.delta.vacuum(retention_hours=-(-age_ms // _HOUR_MS), dry_run=dry_run, full=True)
+        table.refresh()
     return sorted(found)
 
 
 def clean_log(table: ArchiveTable, now_ms: int, age_ms: int = VACUUM_AGE_MS_MIN) -> int:
     """Delete commits of the log that are over `age_ms` old, if their ranges are stored twice; how many.
 
-    Raises ArchiveDamagedError where what is stored disagrees; then nothing is deleted.
+    Raises ArchiveDamagedError where what is stored disagrees, ArchiveLockedError where another process holds
+    the archive's lock; then nothing is deleted.
     """
+    with writer_lock(table) as held:
+        return _clean_log(table, held, now_ms - age_ms)
+
+
+def _clean_log(table: ArchiveTable, held: Held, before_ms: int) -> int:
     table.refresh()
     table.checkpoint()
     stored = [version for version in ranges.cached_versions(table.root) if version <= table.version][:_CACHES]
@@ -47,7 +56,8 @@ def clean_log(table: ArchiveTable, now_ms: int, age_ms: int = VACUUM_AGE_MS_MIN)
         return 0
     before = min(stored[-1] + 1, table.version)
     deleted = 0
-    for name in sorted(_older_names(table, now_ms - age_ms)):
+    for name in sorted(_older_names(table, before_ms)):
+        held.keep()
         number = name[:_VERSION_DIGITS]
         if number.isdecimal() and int(number) < before:
             table.root.delete(f"{LOG}/{name}")

@@ -94,6 +94,7 @@ class ArchiveTable:
         self.root = root
         self.delta = delta
         self._ranges: Ranges | None = None
+        self._files: tuple[int, pa.Table] | None = None
         # The last commit that is known to be on disk.
         self._synced = -1
         if not SCHEMA.equals(pa.schema(delta.schema().to_arrow())):
@@ -319,7 +320,10 @@ class ArchiveTable:
     # ---- files
 
     def _adds(self) -> pa.Table:
-        return pa.table(self.delta.get_add_actions(flatten=True))
+        """One row a file; made once a version, since jobs look up one stream after another."""
+        if self._files is None or self._files[0] != self.version:
+            self._files = self.version, pa.table(self.delta.get_add_actions(flatten=True))
+        return self._files[1]
 
 
 def _log_name(version: int) -> str:

@@ -14,6 +14,7 @@ from pyspark_weir import clock
 from pyspark_weir.errors import OptionError
 from pyspark_weir.table import (
     ArchiveDamagedError,
+    ArchiveLockedError,
     ArchiveRoot,
     ArchiveTable,
     Batch,
@@ -21,6 +22,7 @@ from pyspark_weir.table import (
     Range,
     StaleFilesError,
     write_files,
+    writer_lock,
 )
 from pyspark_weir.table import ranges as range_cache
 from pyspark_weir.table.cleaning import clean_log, vacuum
@@ -124,6 +126,18 @@ class TestVacuum:
         with pytest.raises(StaleFilesError):
             maker.table.commit(Batch(moved, (new,)), new.written_ms + VACUUM_AGE_MS_MIN // 2 + 1)
         assert not maker.table.commit(Batch(moved, (new,)), new.written_ms + 1).repeated
+
+
+class TestLock:
+    def test_one_at_a_time(self, maker: Maker) -> None:
+        """What deletes waits for nothing: it is refused while another process works, and works afterwards."""
+        with writer_lock(maker.table):
+            other = ArchiveTable.open(maker.table.root)
+            with pytest.raises(ArchiveLockedError):
+                vacuum(other)
+            with pytest.raises(ArchiveLockedError):
+                clean_log(other, clock.wall_ms())
+        assert vacuum(maker.table) == []
 
 
 class TestLog:
