@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Final, NoReturn
 
 from app import logs
 from app.gateway import Gateway, Receive, RecoveryProgress
@@ -43,6 +43,9 @@ _TELL_S: Final = 5.0
 _FAULT_AGAIN_S: Final = 600.0
 # After a fault, what threads still do with files has this long to end.
 ABANDON_S_MAX: Final = 10.0
+# At a stop the log has this long to be written and synced. With the default of `drain_s_max` it is less than
+# the 30 s after which the supervisors in deploy/ kill the process.
+CLOSE_S_MAX: Final = 15.0
 
 
 class ServerStoppedError(Exception):
@@ -115,14 +118,31 @@ class EngineLife:
         self._gateway.drain()
 
     async def close(self) -> None:
-        """Bring the log to its end. Raises ServerStoppedError."""
+        """Bring the log to its end. Raises ServerStoppedError. A disk that hangs ends the process."""
         if self._engine is None:
             return
+        # A thread: the event loop may hang in a write.
+        giving_up = threading.Timer(CLOSE_S_MAX, self._give_up, (FAILED,))
+        giving_up.daemon = True
+        giving_up.start()
         try:
             await self._engine.close()
         except LogPoisonedError as error:
             # Logged already, with the remedy.
             raise ServerStoppedError(FAILED, f"the log could not be brought to its end: {error}") from None
+        finally:
+            giving_up.cancel()
+
+    def _give_up(self, exit_code: int) -> NoReturn:
+        """End the process at once: a thread that hangs in the kernel would keep it from ending otherwise."""
+        logs.get().critical(
+            "a disk does not come back",
+            remedy="check the disk: the process ends here as if it were killed, and so loses nothing written",
+        )
+        try:
+            self._flush_logs()
+        finally:
+            os._exit(exit_code)
 
     def _fault(self) -> None:
         self._broken = True
@@ -140,10 +160,7 @@ class EngineLife:
                 self._gateway.drop()
                 storage = await broken.abandon()
         except TimeoutError:
-            logs.get().critical("a disk does not come back", remedy="check the disk: the process ends here")
-            self._flush_logs()
-            # A thread that hangs in the kernel would keep an orderly end from ever coming.
-            os._exit(FAULT)
+            self._give_up(FAULT)
         if before is not None and now - before < _FAULT_AGAIN_S:
             storage.unlock()
             raise ServerStoppedError(

@@ -1,6 +1,6 @@
 """`weir` whose disk never ends a sync once there is an entry for `slow`, and whose engine fails at `poison`.
 
-Knows: where a file is synced, and the bound on waiting for that, which it shortens.
+Knows: where a file is synced, and the bounds on waiting for that, which it shortens.
 Must never know: what must follow from that.
 """
 
@@ -15,6 +15,7 @@ from weir.cli.main import main
 
 SLOW = "slow"
 _ABANDON_S_MAX = 0.3
+_CLOSE_S_MAX = 1.0
 _sync = FileHandle.sync
 _hangs = threading.Event()
 
@@ -37,4 +38,5 @@ if __name__ == "__main__":
     Append.apply = _slow  # type: ignore[assignment, method-assign]
     FileHandle.sync = _hanging  # type: ignore[assignment, method-assign]
     lifespan.ABANDON_S_MAX = _ABANDON_S_MAX  # type: ignore[misc]
+    lifespan.CLOSE_S_MAX = _CLOSE_S_MAX  # type: ignore[misc]
     main()

@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import re
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -163,6 +164,29 @@ def test_a_disk_that_does_not_come_back_ends_the_process(tmp_path: Path) -> None
         assert isinstance(waiting.exception(), (ConnectionError, http.client.HTTPException))
         events = [line["event"] for line in server.log_lines() if line["level"] == "critical"]
         assert events == ["a fault inside the engine", "a disk does not come back"]
+        server.program = "weir"
+        server.start()
+        status, page = call(server, "GET", "/v1/streams/s/entries")
+        assert [one["id"] for one in page["entries"]] == [shown["id"]]
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize("fsync", ["always", "everysec"])
+def test_a_stop_does_not_wait_for_a_disk_for_ever(fsync: str, tmp_path: Path) -> None:
+    """SIGTERM while a sync hangs: answers have their time, then the log has, then the process ends with 1."""
+    options = ("--fsync", fsync, "--set", "drain_s_max=1")
+    with Hanging(tmp_path / "data", *options) as server, ThreadPoolExecutor(1) as pool:
+        status, shown = add(server, "s")
+        assert status == 201
+        waiting = pool.submit(add, server, SLOW)
+        while not waiting.done() and not call(server, "GET", "/v1/status")[1]["log"]["answers_waiting"]:
+            time.sleep(0.01)
+        server.signal(signal.SIGTERM)
+        assert server.exit_code() == 1
+        answered = waiting.exception() is None and waiting.result()[0] == 201
+        assert answered == (fsync == "everysec")
+        (line,) = [line for line in server.log_lines() if line["level"] == "critical"]
+        assert line["event"] == "a disk does not come back"
         server.program = "weir"
         server.start()
         status, page = call(server, "GET", "/v1/streams/s/entries")
