@@ -23,6 +23,9 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 RELATIONS: Final = ("entries", "streams", "groups", "consumers", "pending", "deadletter")
 FORMATS: Final = ("map", "entries", "json", "columns")
+# What happens to a value that does not fit its column, as Spark's own readers call it.
+PERMISSIVE: Final = "permissive"
+FAILFAST: Final = "failfast"
 
 max_entries_per_trigger_default: Final = 500_000
 max_entries_per_partition_default: Final = 200_000
@@ -84,6 +87,7 @@ SOURCE: Final = (
     Option("pollTimeoutMs", ("kafkaConsumer.pollTimeoutMs",)),
     Option("discoveryIntervalMs"),
     Option("fieldsFormat"),
+    Option("mode"),
     Option("columns"),
     Option("includeMeta", ("includeHeaders",)),
     Option("onBadUtf8"),
@@ -236,6 +240,7 @@ class SourceOptions:
     poll_timeout_ms: int = poll_timeout_ms_default
     discovery_interval_ms: int = discovery_interval_ms_default
     fields_format: str = "map"
+    mode: str = PERMISSIVE
     columns: tuple[str, ...] = ()
     include_meta: bool = False
     on_bad_utf8: str = "replace"
@@ -288,6 +293,7 @@ def source_options(options: Mapping[str, str], *, also: Sequence[Option] = ()) -
         ),
         discovery_interval_ms=given.duration_ms("discoveryIntervalMs", discovery_interval_ms_default),
         fields_format=fields_format,
+        mode=given.word("mode", (PERMISSIVE, FAILFAST), PERMISSIVE),
         columns=_list(given, "columns"),
         include_meta=given.boolean("includeMeta", default=False),
         on_bad_utf8=given.word("onBadUtf8", ("replace", "fail", "base64"), "replace"),

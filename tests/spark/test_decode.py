@@ -5,6 +5,7 @@ import datetime as dt
 import json
 import pickle
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -31,6 +32,7 @@ from pyspark_weir import ids, schema
 from pyspark_weir.errors import PipelineError
 from pyspark_weir.gateway import ColumnsPage
 from pyspark_weir.options import source_options
+from pyspark_weir.source.batch import form_of
 from pyspark_weir.source.decode import Form, ts_ms_max
 
 Pair = tuple[bytes, bytes]
@@ -73,8 +75,7 @@ def _is_text(raw: bytes) -> bool:
 
 def a_form(own: StructType | None = None, **more: str) -> Form:
     options = source_options({"url": "http://h", "subscribe": "s", **more})
-    found, format_ = schema.checked(options, own or schema.schema_of(options))
-    return Form(schema.arrow_of(found), format_, options.on_bad_utf8, options.dup_fields)
+    return form_of(options, own or schema.schema_of(options))
 
 
 def rows(form: Form, *entries: Entry) -> list[dict[str, Any]]:
@@ -235,6 +236,30 @@ class TestColumns:
         missing, mistaken, large = rows(a_form(self.OWN), (1, 0, []), wrong, too_large)
         assert all(missing[name] is None and mistaken[name] is None for name in names)
         assert (large["small"], large["price"], large["whole"]) == (None, None, 7)
+
+    def test_values_that_do_not_fit_are_counted(self) -> None:
+        """By column; a missing field is no misfit, and neither is another field."""
+        own = StructType([StructField("a", LongType()), StructField("b", DoubleType())])
+        page = a_page((1, 0, [(b"a", b"x"), (b"c", b"y")]), (2, 0, [(b"a", b"1e"), (b"b", b"2")]))
+        misfits: Counter[str] = Counter()
+        for _ in range(2):
+            a_form(own, mode="Permissive").batch(page, "g0", "s", misfits)
+        assert misfits == {"a": 4}
+
+    def test_values_that_do_not_fit_can_be_refused(self) -> None:
+        """As by Spark's own readers; the first one is shown, and where it is."""
+        own = StructType([StructField("a", LongType()), StructField("b", DoubleType())])
+        form = a_form(own, mode="FAILFAST")
+        with pytest.raises(
+            PipelineError, match=r"WEIR_BAD_VALUE: stream s of g0, .*: '1e' does not fit column a"
+        ):
+            rows(form, (1, 0, [(b"a", b"1")]), (2, 0, [(b"a", b"1e")]))
+        assert rows(form, (1, 0, []), (2, 0, [(b"b", b"2")])) == [
+            {"a": None, "b": None},
+            {"a": None, "b": 2.0},
+        ]
+        with pytest.raises(PipelineError, match="mode=DROPMALFORMED: it is one of permissive, failfast"):
+            a_form(own, mode="DROPMALFORMED")
 
     def test_take_the_first_or_the_last_of_a_repeated_field(self) -> None:
         own = StructType([StructField("a", LongType())])

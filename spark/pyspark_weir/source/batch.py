@@ -16,7 +16,7 @@ from pyspark_weir import ids, offsets, schema
 from pyspark_weir.errors import DataLoss, OptionError, PipelineError
 from pyspark_weir.gateway import StreamPlan
 from pyspark_weir.offsets import Position
-from pyspark_weir.options import EARLIEST, LATEST, Bounds, SourceOptions
+from pyspark_weir.options import EARLIEST, FAILFAST, LATEST, Bounds, SourceOptions
 from pyspark_weir.source import losses, ranges, relations
 from pyspark_weir.source.decode import Form
 from pyspark_weir.source.gateways import Asked, Gateways
@@ -31,7 +31,9 @@ def form_of(options: SourceOptions, given: StructType) -> Form:
     filled, format_ = schema.checked(options, given)
     if options.relation == "deadletter":
         format_ = "deadletter"
-    return Form(schema.arrow_of(filled), format_, options.on_bad_utf8, options.dup_fields)
+    return Form(
+        schema.arrow_of(filled), format_, options.on_bad_utf8, options.dup_fields, options.mode == FAILFAST
+    )
 
 
 class BatchReader(DataSourceReader):

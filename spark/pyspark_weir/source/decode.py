@@ -4,6 +4,7 @@ Knows: what each column holds; that halves of an ID may exceed a bigint, and tim
 Must never know: where pages come from, which ranges are read.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_weir import ids
+from pyspark_weir.errors import PipelineError
 from pyspark_weir.gateway import ColumnsPage
 from pyspark_weir.schema import RESERVED
 from pyspark_weir.source.fields import Fields
@@ -38,19 +40,22 @@ LETTER: Final = MappingProxyType(
         "reason": "weir-reason",
     }
 )
+# Of a value in an error.
+_shown_chars_max: Final = 100
 _KEY_DIGITS: Final = len(str(ids.HALF_MAX))
 
 
 @dataclass(frozen=True)
 class Form:
     """How entries become rows: `format` is fieldsFormat's, or `deadletter`; repeated names keep their
-    `dup_fields` value.
+    `dup_fields` value. A value that does not fit its column is null, or fails with `fail_fast`.
     """
 
     schema: pa.Schema
     format: str = "map"
     on_bad_utf8: str = "replace"
     dup_fields: str = "first"
+    fail_fast: bool = False
 
     def wanted_fields(self) -> tuple[str, ...]:
         """The fields to ask for, () for all of them."""
@@ -64,20 +69,28 @@ class Form:
             whole = self.format == "deadletter" or not _NEED_FIELDS.isdisjoint(names)
         return () if whole else fields or _NO_FIELD
 
-    def batch(self, page: ColumnsPage, gateway: str, stream: str) -> pa.RecordBatch:
-        """The page's entries as rows. Raises PipelineError WEIR_BAD_UTF8 where that is to fail."""
-        rows = _Rows(self, page, gateway, stream)
+    def batch(
+        self, page: ColumnsPage, gateway: str, stream: str, misfits: Counter[str] | None = None
+    ) -> pa.RecordBatch:
+        """The page's entries as rows. `misfits` counts values that do not fit, by column.
+
+        Raises PipelineError WEIR_BAD_UTF8, WEIR_BAD_VALUE where these are to fail.
+        """
+        rows = _Rows(self, page, gateway, stream, Counter() if misfits is None else misfits)
         return pa.RecordBatch.from_arrays([rows.column(one) for one in self.schema], schema=self.schema)
 
 
 class _Rows:
     """A page, with what several columns need made once."""
 
-    def __init__(self, form: Form, page: ColumnsPage, gateway: str, stream: str) -> None:
+    def __init__(
+        self, form: Form, page: ColumnsPage, gateway: str, stream: str, misfits: Counter[str]
+    ) -> None:
         self._form = form
         self._page = page
         self._gateway = gateway
         self._stream = stream
+        self._misfits = misfits
         self._ms = pa.array(page.ms, type=pa.uint64())
         self._seq = pa.array(page.seq, type=pa.uint64())
         self._read: Fields | None = None
@@ -118,7 +131,7 @@ class _Rows:
                 self._page,
                 binary=self._form.format == "entries",
                 on_bad_utf8=self._form.on_bad_utf8,
-                where=f"stream {self._stream} of {self._gateway}, up to {self._page.next_id}",
+                where=self._where,
             )
         return self._read
 
@@ -138,7 +151,23 @@ class _Rows:
         if pa.types.is_binary(kind) and self._page.base64:
             raw = Fields.of(self._page, binary=True, on_bad_utf8=self._form.on_bad_utf8, where="")
             return raw.of_name(name, self._form.dup_fields)
-        return typed(self._fields.of_name(name, self._form.dup_fields), kind)
+        texts = self._fields.of_name(name, self._form.dup_fields)
+        values = typed(texts, kind)
+        misfits = values.null_count - texts.null_count
+        if misfits and self._form.fail_fast:
+            text = texts.filter(pc.and_(values.is_null(), texts.is_valid()))[0].as_py()
+            raise PipelineError(
+                "WEIR_BAD_VALUE",
+                f"{self._where}: {text[:_shown_chars_max]!r} does not fit column {name}; "
+                "mode=PERMISSIVE reads such values as null",
+            )
+        if misfits:
+            self._misfits[name] += misfits
+        return values
+
+    @property
+    def _where(self) -> str:
+        return f"stream {self._stream} of {self._gateway}, up to {self._page.next_id}"
 
 
 def _bigints(halves: pa.Array) -> pa.Array:

@@ -5,6 +5,7 @@ Must never know: how ranges were planned, offsets, triggers.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -47,6 +48,7 @@ def batches(options: SourceOptions, form: Form, partition: InputPartition | None
     """
     if not isinstance(partition, RangePartition) or not partition.ranges:
         return
+    misfits: Counter[str] = Counter()
     with ExitStack() as stack:
         ahead = stack.enter_context(ThreadPoolExecutor(1, "weir-page"))
         opened: dict[str, Gateway] = {}
@@ -65,9 +67,12 @@ def batches(options: SourceOptions, form: Form, partition: InputPartition | None
                 elif place + 1 < len(readers):
                     upcoming = ahead.submit(readers[place + 1].page)
                 if gives:
-                    yield form.batch(page, reader.range.gateway, reader.range.stream)
+                    yield form.batch(page, reader.range.gateway, reader.range.stream, misfits)
                 if reader.done:
                     break
+    if misfits:
+        counts = ", ".join(f"{count:,} of column {name}" for name, count in sorted(misfits.items()))
+        _log.warning("values that do not fit were read as null: %s; mode=FAILFAST refuses them", counts)
 
 
 class _RangeReader:

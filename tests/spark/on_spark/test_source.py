@@ -166,6 +166,8 @@ class TestBatch:
             Row(_id="1-0", sensor="a", temp=19.5),
             Row(_id="2-0", sensor="b", temp=None),
         ]
+        with pytest.raises(PySparkException, match=r"WEIR_BAD_VALUE: .*'warm' does not fit column temp"):
+            read("_id string, temp double", mode="FAILFAST").collect()
 
     def test_columns_and_meta(self, weir: Weir, read: Read) -> None:
         weir.publish([1])
