@@ -1,6 +1,6 @@
-"""What finished batches tell, brought from Spark's listener to whoever follows a query.
+"""Progress of finished batches, from Spark's listener to the code that follows a query.
 
-Knows: Spark's progress events. Must never know: gateways, terminals, why anybody follows.
+Knows: Spark's progress events. Must never know: gateways, terminals, what is done with it.
 """
 
 import contextlib
@@ -28,9 +28,8 @@ _look_s: Final = 0.25
 
 @dataclass(frozen=True)
 class Progress:
-    """A batch that is done: `rows` entries in `duration_ms`. `ends` is how far each stream is read, by
-    `gateway/stream`; `left` how many entries come after, None where that is not known. `late` rows came after
-    what they belong to was over, as far as Spark counts them: once for what a partition has of a window.
+    """A batch that is done: `rows` entries of `streams` streams in `duration_ms`. `ends` is how far each
+    stream is read, by `gateway/stream`; `left` how many entries come after, None where that is not known.
     """
 
     query: str
@@ -38,10 +37,9 @@ class Progress:
     rows: int
     duration_ms: int
     time: str
+    streams: int = 0
     ends: Offsets = field(default_factory=dict)
     left: int | None = None
-    observed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    late: int = 0
 
     @property
     def rows_per_second(self) -> float:
@@ -56,18 +54,17 @@ class Progress:
         return {
             "batch": self.batch,
             "rows": self.rows,
+            "streams": self.streams,
             "duration_ms": self.duration_ms,
             "rows_per_second": round(self.rows_per_second, 1),
             "left": self.left,
             "time": self.time,
             "ends": {name: place.id for name, place in self.ends.items()},
-            **({"late": self.late} if self.late else {}),
-            **({"observed": self.observed} if self.observed else {}),
         }
 
 
-class Told:
-    """What queries told and nobody has followed yet; and whether a signal asked for an end.
+class QueryEvents:
+    """Events of queries that were not followed yet; and whether a signal asked for an end.
 
     `stop` may be called from a signal handler: it only sets and puts, and neither waits for a lock.
     """
@@ -87,7 +84,7 @@ class Told:
         self._events.put((run, event))
 
     def of(self, run: str) -> Iterator[Progress | None]:
-        """What a run tells until it ends; None now and then, when there is nothing."""
+        """A run's events until it ends; None now and then, when there is nothing."""
         while True:
             try:
                 name, event = self._events.get(timeout=_look_s)
@@ -96,60 +93,61 @@ class Told:
                 continue
             if name == run and event is None:
                 return
-            # What an earlier run told late is told all the same: its batch is done.
+            # A late event of an earlier run counts all the same: its batch is done.
             yield event
 
 
 @contextlib.contextmanager
-def listening(spark: SparkSession) -> Iterator[Told]:
-    """What the session's queries tell, while it lasts."""
-    told = Told()
-    listener = _Listener(told)
+def listen(spark: SparkSession) -> Iterator[QueryEvents]:
+    """Events of the session's queries, while it lasts."""
+    events = QueryEvents()
+    listener = _Listener(events)
     spark.streams.addListener(listener)
     try:
-        yield told
+        yield events
     finally:
         spark.streams.removeListener(listener)
 
 
 class _Listener(StreamingQueryListener):
-    """Called by Spark in a thread of its own, which everything else that is listened to waits for."""
+    """Spark calls it in its one thread for listeners, so that nothing here may wait."""
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
+    def __init__(self, events: QueryEvents) -> None:
+        self._events = events
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        self._told.put(str(event.progress.runId), of_spark(json.loads(event.progress.json)))
+        self._events.put(str(event.progress.runId), parse_progress(json.loads(event.progress.json)))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
         pass
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        self._told.put(str(event.runId), None)
+        self._events.put(str(event.runId), None)
 
 
-def of_spark(told: Mapping[str, Any]) -> Progress:
+def parse_progress(found: Mapping[str, Any]) -> Progress:
     """Spark's progress, as it stands in its JSON."""
+    starts: Offsets = {}
     ends: Offsets = {}
-    for source in told.get("sources", ()):
-        ends |= _ends(source.get("endOffset"))
+    for source in found.get("sources", ()):
+        starts |= _positions(source.get("startOffset"))
+        ends |= _positions(source.get("endOffset"))
     return Progress(
-        query=told.get("name") or told["id"],
-        batch=told["batchId"],
-        rows=told["numInputRows"],
-        duration_ms=told.get("batchDuration", 0),
-        time=told["timestamp"],
+        query=found.get("name") or found["id"],
+        batch=found["batchId"],
+        rows=found["numInputRows"],
+        duration_ms=found.get("batchDuration", 0),
+        time=found["timestamp"],
+        streams=sum(name not in starts or starts[name].id != end.id for name, end in ends.items()),
         ends=ends,
-        observed=told.get("observedMetrics") or {},
-        late=sum(one.get("numRowsDroppedByWatermark", 0) for one in told.get("stateOperators", ())),
     )
 
 
-def _ends(offset: object) -> Offsets:
-    """A source's end, as an object or as its text; nothing for a source that is not ours."""
+def _positions(offset: object) -> Offsets:
+    """A source's offset, as an object or as its text; nothing for a source that is not ours."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)

@@ -25,8 +25,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark_weir import clock
 from pyspark_weir.errors import OptionError, PipelineError
 from pyspark_weir.gateway import Access
-from pyspark_weir.left import Left
-from pyspark_weir.progress import Progress, Told, listening
+from pyspark_weir.lag_report import LagReporter
+from pyspark_weir.progress import Progress, QueryEvents, listen
 from pyspark_weir.session import CHECKPOINT_FILES, CHECKPOINT_FILES_LOCAL, SessionOptions, open_session
 
 LOCKED: Final = "WEIR_LOCKED"
@@ -43,10 +43,6 @@ class Pace:
     """
 
     every_ms: int | None = None
-
-    @property
-    def is_once(self) -> bool:
-        return self.every_ms is None
 
     def trigger(self, writer: DataStreamWriter) -> DataStreamWriter:
         """The writer, with this pace."""
@@ -102,14 +98,14 @@ def run(what: Run, build: Build, tell: Tell) -> Summary:
     with locked(what.checkpoint):
         spark = open_session(what.session)
         _choose_checkpoint_files(spark, what.checkpoint)
-        with Left(what.gateways, what.mirror_group) as left, listening(spark) as told, _signals(told):
+        with LagReporter(what.gateways, what.mirror_group) as lag, listen(spark) as events, _signals(events):
             begun_s = clock.monotonic_s()
             try:
                 writer = what.pace.trigger(build(spark))
                 query = writer.option("checkpointLocation", _address(what.checkpoint)).start()
             except StreamingQueryException as error:
-                raise told_by_spark(str(error)) from None
-            summary = follow(query, told, lambda progress: tell(left.of(progress)))
+                raise query_error(str(error)) from None
+            summary = follow(query, events, lambda progress: tell(lag.report(progress)))
             summary.duration_ms = round((clock.monotonic_s() - begun_s) * 1_000)
             return summary
 
@@ -128,17 +124,19 @@ class Query(Protocol):
     def exception(self) -> Any: ...  # noqa: ANN401 - Spark's exception
 
 
-def follow(query: Query, told: Told, tell: Tell, now_s: Callable[[], float] = clock.monotonic_s) -> Summary:
+def follow(
+    query: Query, events: QueryEvents, tell: Tell, now_s: Callable[[], float] = clock.monotonic_s
+) -> Summary:
     """Report a query's batches until it ends or a signal stops it. Raises PipelineError where it failed."""
     summary = Summary()
     over_s: float | None = None
     try:
-        for event in told.of(str(query.runId)):
+        for event in events.of(str(query.runId)):
             if isinstance(event, Progress):
                 summary.batches += event.rows > 0
                 summary.rows += event.rows
                 tell(event)
-            elif told.stopped and not summary.stopped:
+            elif events.stopped and not summary.stopped:
                 summary.stopped = True
                 query.stop()
             if not query.isActive:
@@ -150,12 +148,12 @@ def follow(query: Query, told: Told, tell: Tell, now_s: Callable[[], float] = cl
         query.stop()
     failed = query.exception()
     if failed is not None and not summary.stopped:
-        raise told_by_spark(str(failed))
+        raise query_error(str(failed))
     return summary
 
 
-def told_by_spark(text: str) -> PipelineError:
-    """What a query's failure means: the pipeline's own error, which Spark wraps, or Spark's first line."""
+def query_error(text: str) -> PipelineError:
+    """The error behind a query's failure: the pipeline's own, which Spark wraps, or Spark's first line."""
     # The innermost is the last; Spark repeats it further out.
     found = _WEIR.findall(text)
     if found:
@@ -215,16 +213,16 @@ def _choose_checkpoint_files(spark: SparkSession, checkpoint: str) -> None:
 
 
 @contextmanager
-def _signals(told: Told) -> Iterator[None]:
+def _signals(events: QueryEvents) -> Iterator[None]:
     """SIGINT and SIGTERM end the run in order; the second SIGINT at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        if told.stopped and number == signal.SIGINT:
+        if events.stopped and number == signal.SIGINT:
             raise KeyboardInterrupt
-        told.stop()
+        events.stop()
 
     before = [(number, signal.signal(number, stop)) for number in (signal.SIGINT, signal.SIGTERM)]
     try:

@@ -33,7 +33,6 @@ CHECKPOINT_FILES_LOCAL: Final = (
 )
 
 _EVERYWHERE: Final = {
-    "spark.log.level": "WARN",
     # IDs are times in UTC; days of an archive are days in UTC.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -50,14 +49,16 @@ _EVERYWHERE: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties").absolute().as_uri()
 _LOCAL_ONLY: Final = {
     CHECKPOINT_FILES: CHECKPOINT_FILES_LOCAL,
     # Nobody else is to reach it, and a machine whose own name does not resolve is no obstacle.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
-    # One thread that collects beats several that share two cores with the work.
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+    # One thread that collects beats several that share two cores with the work. Spark's own warnings, of
+    # which a batch has some, hide the lines of a job.
+    "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Dlog4j2.configurationFile={_LOGGING}",
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.command import environment, weir
 from weir import Client
-from weir.cli.lag_report import FALLING_BEHIND, GroupLag, GroupSelection, LagHistory, sample_groups
+from weir.cli.group_lag import FALLING_BEHIND, GroupLag, GroupSelection, LagHistory, sample_groups
 
 AT_MS = 1_000_000
 

@@ -120,7 +120,7 @@ def test_the_group_to_be_moved_along_may_be_an_option_of_the_source() -> None:
 
 def test_once_and_every_exclude_each_other() -> None:
     """Once is what is meant where neither is given."""
-    assert QueryArguments(checkpoint="c").pace().is_once
+    assert QueryArguments(checkpoint="c").pace().every_ms is None
     assert QueryArguments(checkpoint="c", every_ms=0).pace().every_ms == 0
     with pytest.raises(OptionError, match="exclude each other"):
         QueryArguments(checkpoint="c", once=True, every_ms=1_000).pace()
@@ -139,6 +139,30 @@ def test_a_batch_is_one_line(rows: int, left: int | None, line: str) -> None:
     """How much, how fast, how much is left, and when it will have been done."""
     progress = Progress(query="q", batch=3, rows=rows, duration_ms=2_000, time="", left=left)
     assert output.progress_line(progress) == line
+
+
+@pytest.mark.parametrize(
+    ("streams", "said"), [(1, "7 entries of 1 stream in"), (2, "7 entries of 2 streams in")]
+)
+def test_a_line_counts_streams(streams: int, said: str) -> None:
+    """Those that had something new."""
+    progress = Progress(query="q", batch=3, rows=7, duration_ms=5, time="", streams=streams)
+    assert said in output.progress_line(progress)
+
+
+@pytest.mark.parametrize(
+    ("done", "left", "bar"),
+    [
+        (0, 9, f"{'─' * 20}   0 %"),
+        (999, 1, f"{'━' * 19}─  99 %"),
+        (1_000, 0, f"{'━' * 20} 100 %"),
+        (0, 0, f"{'━' * 20} 100 %"),
+        (5, None, ""),
+    ],
+)
+def test_a_bar_is_full_when_nothing_is_left(done: int, left: int | None, bar: str) -> None:
+    """And not before."""
+    assert output.progress_bar(done, left) == bar
 
 
 def test_the_last_line_counts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pyspark_weir.errors import OptionError, PipelineError
-from pyspark_weir.progress import Progress, Told, of_spark
-from pyspark_weir.running import Pace, follow, local_path, locked, told_by_spark
+from pyspark_weir.progress import Progress, QueryEvents, parse_progress
+from pyspark_weir.running import Pace, follow, local_path, locked, query_error
 
 ROOT = Path(__file__).parents[2]
 AWAY = "x\npipeline.errors.Unavailable: WEIR_UNAVAILABLE: nobody answers\n\n\tat org.apache.spark"
@@ -21,21 +21,21 @@ class Life:
     """One life of a query: tells its batches at once, then ends as it should."""
 
     def __init__(
-        self, told: Told, name: str, batches: int, failure: str | None, *, lasts: bool = False
+        self, events: QueryEvents, name: str, batches: int, failure: str | None, *, lasts: bool = False
     ) -> None:
         self.runId = name
         self.isActive = True
         self.stops = 0
-        self._told = told
+        self._events = events
         self._failure = failure
         for number in range(batches):
-            told.put(name, Progress(query="q", batch=number, rows=10, duration_ms=5, time=""))
+            events.put(name, Progress(query="q", batch=number, rows=10, duration_ms=5, time=""))
         if not lasts:
             self._end()
 
     def _end(self) -> None:
         self.isActive = False
-        self._told.put(self.runId, None)
+        self._events.put(self.runId, None)
 
     def stop(self) -> None:
         self.stops += 1
@@ -48,9 +48,9 @@ class Life:
 
 def test_a_run_tells_each_batch_and_ends() -> None:
     """What the last batch told may come after the query has ended."""
-    told, batches = Told(), []
-    life = Life(told, "run-0", 3, None)
-    summary = follow(life, told, lambda one: batches.append(one.batch))
+    events, batches = QueryEvents(), []
+    life = Life(events, "run-0", 3, None)
+    summary = follow(life, events, lambda one: batches.append(one.batch))
     assert (summary.batches, summary.rows, summary.stopped) == (3, 30, False)
     assert batches == [0, 1, 2]
 
@@ -60,27 +60,27 @@ def test_a_run_tells_each_batch_and_ends() -> None:
 )
 def test_a_failed_query_fails_the_run(failure: str, code: str) -> None:
     """After its batches were told; a supervisor decides by the exit code whether to start it again."""
-    told, batches = Told(), []
+    events, batches = QueryEvents(), []
     with pytest.raises(PipelineError) as error:
-        follow(Life(told, "run-0", 1, failure), told, lambda one: batches.append(one.batch))
+        follow(Life(events, "run-0", 1, failure), events, lambda one: batches.append(one.batch))
     assert error.value.code == code
     assert batches == [0]
 
 
 def test_a_stop_ends_the_query_and_hides_what_it_died_of() -> None:
     """Whatever breaks while it is stopped has been asked for."""
-    told = Told()
-    life = Life(told, "run-0", 1, "interrupted", lasts=True)
-    told.stop()
-    assert follow(life, told, lambda _one: None).stopped
+    events = QueryEvents()
+    life = Life(events, "run-0", 1, "interrupted", lasts=True)
+    events.stop()
+    assert follow(life, events, lambda _one: None).stopped
     assert life.stops >= 1
 
 
 def test_the_innermost_error_is_the_one_that_is_told() -> None:
     """Spark repeats it with its own words around; without one its first line has to do."""
-    assert told_by_spark(AWAY).code == "WEIR_UNAVAILABLE"
-    assert told_by_spark("\n [X] first\nsecond").sentence == "[X] first"
-    assert told_by_spark("").code == "WEIR_FAILED"
+    assert query_error(AWAY).code == "WEIR_UNAVAILABLE"
+    assert query_error("\n [X] first\nsecond").sentence == "[X] first"
+    assert query_error("").code == "WEIR_FAILED"
 
 
 def test_a_second_run_on_a_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -140,13 +140,13 @@ def test_only_this_machine_s_folders_can_be_locked(address: str, path: Path | No
 
 def test_a_pace_of_nothing_is_once() -> None:
     """And 0 is as fast as can be, not once."""
-    assert Pace().is_once
-    assert not Pace(0).is_once
+    assert Pace().every_ms is None
+    assert Pace(0).every_ms == 0
 
 
 def test_a_progress_says_how_far_each_stream_is_read() -> None:
     """From Spark's own JSON; sources that are not ours are passed over."""
-    found = of_spark(
+    found = parse_progress(
         {
             "id": "5a",
             "runId": "6b",
@@ -156,7 +156,10 @@ def test_a_progress_says_how_far_each_stream_is_read() -> None:
             "batchDuration": 500,
             "numInputRows": 1_000,
             "sources": [
-                {"endOffset": {"v": 1, "s": {"g0/a": ["5-1", "abc"]}}},
+                {
+                    "startOffset": {"v": 1, "s": {"g0/a": ["4-0", "abc"], "g0/c": ["2-0", "abc"]}},
+                    "endOffset": {"v": 1, "s": {"g0/a": ["5-1", "abc"], "g0/c": ["2-0", "abc"]}},
+                },
                 {"endOffset": '{"v":1,"s":{"g1/b":["7-0","def"]}}'},
                 {"endOffset": 17},
                 {"endOffset": None},
@@ -164,8 +167,13 @@ def test_a_progress_says_how_far_each_stream_is_read() -> None:
             ],
         }
     )
-    assert {name: place.id for name, place in found.ends.items()} == {"g0/a": "5-1", "g1/b": "7-0"}
+    assert {name: place.id for name, place in found.ends.items()} == {
+        "g0/a": "5-1",
+        "g0/c": "2-0",
+        "g1/b": "7-0",
+    }
+    assert found.streams == 2, "one of them has nothing new"
     assert found.rows_per_second == 2_000
     members = found.with_left(12).members()
     assert members["left"] == 12
-    assert members["ends"] == {"g0/a": "5-1", "g1/b": "7-0"}
+    assert members["ends"]["g0/a"] == "5-1"

@@ -47,8 +47,7 @@ def as_command(run: Callable[[Model], None]) -> Callable[..., None]:
         )
         for one in fields(hint)
     ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    vars(command)["__signature__"] = inspect.Signature(parameters)
     return command
 
 

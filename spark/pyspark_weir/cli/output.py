@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Wide enough for any row: what a pipe reads is never folded.
 _pipe_columns: Final = 10_000
 _ABSENT: Final = "-"
+_bar_cells: Final = 20
 
 
 def say(line: str) -> None:
@@ -60,16 +61,39 @@ def rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: 
 
 
 def teller(*, as_json: bool) -> "Callable[[Progress], None]":
-    """What is told of each batch: JSON lines on standard output, or lines for people beside it."""
+    """Reports each batch: JSON lines on standard output, or lines for people beside it, with a bar on a
+    terminal.
+    """
     if as_json:
         return lambda progress: line(progress.members())
-    return lambda progress: say(progress_line(progress))
+    say("starting Spark…")
+    done = 0
+
+    def tell(progress: "Progress") -> None:
+        nonlocal done
+        done += progress.rows
+        bar = f"{progress_bar(done, progress.left)} " if sys.stderr.isatty() else ""
+        say(f"{bar}{progress_line(progress)}")
+
+    return tell
+
+
+def progress_bar(done: int, left: int | None) -> str:
+    """As `━━━━━─────  50 %`, of what this run has done and what is left; empty where that is not known."""
+    if left is None:
+        return ""
+    share = done / (done + left) if done + left else 1.0
+    full = int(share * _bar_cells)
+    return f"{'━' * full}{'─' * (_bar_cells - full)} {int(share * 100):3} %"
 
 
 def progress_line(progress: "Progress") -> str:
-    """As `batch 12: 20,000 entries in 1.3 s, 15,400/s; 120,000 left, about 8 s`."""
+    """As `batch 12: 20,000 entries of 3 streams in 1.3 s, 15,400/s; 120,000 left, about 8 s`."""
     rate = f", {progress.rows_per_second:,.0f}/s" if progress.rows else ""
-    said = f"batch {progress.batch}: {progress.rows:,} entries in {format_ms(progress.duration_ms)}{rate}"
+    entries = f"{progress.rows:,} entries"
+    if progress.streams:
+        entries += " of 1 stream" if progress.streams == 1 else f" of {progress.streams:,} streams"
+    said = f"batch {progress.batch}: {entries} in {format_ms(progress.duration_ms)}{rate}"
     if progress.left is None:
         return said
     if not progress.left:

@@ -1,5 +1,4 @@
-"""What a batch of a query is given to, so that its range outlasts what is done with it, and its failure is
-heard of.
+"""What wraps the function of each batch: its range is on disk before it runs, and its failure is reported.
 
 Knows: when Spark's checkpoint must be on disk, how Spark looks at what a Python function raised.
 Must never know: what is done with a batch.
@@ -16,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark_weir import checkpoint
 from pyspark_weir.errors import PipelineError
 from pyspark_weir.place import Place
-from pyspark_weir.running import told_by_spark
+from pyspark_weir.running import query_error
 
 EachBatch = Callable[[DataFrame, int], None]
 
@@ -33,7 +32,7 @@ def reported(each: EachBatch, place: Place) -> EachBatch:
         except PipelineError as error:
             # Alone, without the trace of what it came from.
             raise error from None
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is to be heard of
-            raise told_by_spark(f"{type(error).__name__}: {error}") from None
+        except Exception as error:  # noqa: BLE001 - any failure is reported
+            raise query_error(f"{type(error).__name__}: {error}") from None
 
     return run

@@ -3,14 +3,13 @@
 Knows: the sink's options, Spark's errors. Must never know: which job writes what.
 """
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from pyspark_weir.gateway import Access
-from pyspark_weir.running import told_by_spark
+from pyspark_weir.running import query_error
 
 
 def written(frame: DataFrame, target: Access, options: Mapping[str, object]) -> None:
@@ -22,7 +21,7 @@ def written(frame: DataFrame, target: Access, options: Mapping[str, object]) -> 
     try:
         frame.write.format("weir").mode("append").options(**given).save()
     except PySparkException as error:
-        raise told_by_spark(str(error)) from None
+        raise query_error(str(error)) from None
 
 
 def connection(access: Access) -> dict[str, str]:
@@ -35,16 +34,6 @@ def connection(access: Access) -> dict[str, str]:
         "retryTimeoutMs": str(access.retry_timeout_ms),
     }
     return {name: value for name, value in given.items() if value is not None}
-
-
-def assigned(access: Access, streams: Iterable[str]) -> str:
-    """Streams of a gateway, as the option `assign`; a name may hold a comma."""
-    return json.dumps({access.name: sorted(streams)}, ensure_ascii=False)
-
-
-def told(offsets: Mapping[str, str]) -> str:
-    """IDs by stream, as an option."""
-    return json.dumps(dict(offsets), ensure_ascii=False)
 
 
 def _text(value: object) -> str:

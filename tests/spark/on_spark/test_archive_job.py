@@ -23,7 +23,7 @@ from pyspark_weir.jobs.verify import verify
 from pyspark_weir.manifest import Archive
 from pyspark_weir.parquet import dataset
 from pyspark_weir.place import Place
-from pyspark_weir.running import told_by_spark
+from pyspark_weir.running import query_error
 from tests.server import Server
 
 pytestmark = pytest.mark.spark
@@ -66,7 +66,7 @@ class Room:
         try:
             assert running.awaitTermination(_done_s_max), "it ends"
         except StreamingQueryException as error:
-            raise told_by_spark(str(error)) from None
+            raise query_error(str(error)) from None
         finally:
             running.stop()
         if settle:

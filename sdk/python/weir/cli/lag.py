@@ -15,7 +15,7 @@ from weir.durations import format_ms
 
 if TYPE_CHECKING:
     from weir import Client
-    from weir.cli.lag_report import GroupLag, GroupSelection, LagHistory
+    from weir.cli.group_lag import GroupLag, GroupSelection, LagHistory
 
 _over_ms_default: Final = 5_000
 _SUFFIXES: Final = (".png", ".svg")
@@ -75,7 +75,7 @@ def lag(  # noqa: PLR0913 - a command's options are its parameters
     if streams and pattern is not None:
         raise typer.BadParameter("streams and --pattern exclude each other")
     from weir.cli.gateway import connect
-    from weir.cli.lag_report import GroupSelection, LagHistory
+    from weir.cli.group_lag import GroupSelection, LagHistory
 
     try:
         selection = GroupSelection(tuple(streams or ()), pattern or ".*", tuple(groups or ()))
@@ -104,7 +104,7 @@ class LagReport:
 
     def sample(self) -> "list[GroupLag]":
         """The lags as of now. Raises WeirError."""
-        from weir.cli.lag_report import sample_groups
+        from weir.cli.group_lag import sample_groups
 
         return self.history.add(sample_groups(self.client, self.selection, time.time_ns() // 1_000_000))
 

@@ -5,12 +5,9 @@ Knows: matplotlib. Must never know: how lags are found out.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from weir.cli.lag_report import LagHistory
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from weir.cli.group_lag import LagHistory
 
 # Matplotlib counts days since 1970.
 _day_ms: Final = 86_400_000
@@ -49,7 +46,7 @@ def _value(behind: int | None) -> float:
     return float("nan") if behind is None else behind
 
 
-def _bars(axes: "Axes", groups: Sequence[tuple[str, Any]]) -> None:
+def _bars(axes: Any, groups: Sequence[tuple[str, Any]]) -> None:  # noqa: ANN401 - Axes, imported late
     names = [name for name, _ in groups]
     unread = [one.unread or 0 for _, one in groups]
     axes.barh(names, unread, label="unread")

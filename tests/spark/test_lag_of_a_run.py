@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from pyspark_weir.gateway import Access
-from pyspark_weir.left import Left
+from pyspark_weir.lag_report import LagReporter
 from pyspark_weir.offsets import Position
 from pyspark_weir.progress import Progress
 from tests.server import Server
@@ -34,20 +34,20 @@ def _group(server: Server, stream: str, group: str) -> httpx.Response:
 
 def test_what_is_left_is_counted_over_all_streams(server: Server) -> None:
     """A stream that does not exist yet holds nothing."""
-    with Left((Access("g0", server.url),)) as left:
-        assert left.of(_batch(a="3-0", b="10-0")).left == 7
-        assert left.of(_batch(a="0-0", b="0-0", later="0-0")).left == 20
+    with LagReporter((Access("g0", server.url),)) as lag:
+        assert lag.report(_batch(a="3-0", b="10-0")).left == 7
+        assert lag.report(_batch(a="0-0", b="0-0", later="0-0")).left == 20
 
 
 def test_a_mirror_group_shows_how_far_a_run_has_come(server: Server) -> None:
     """Made where it is missing, with the lag that the run has."""
-    with Left((Access("g0", server.url),), "spark") as left:
-        left.of(_batch(a="4-0", later="0-0"))
-        told = _group(server, "a", "spark").json()
-        assert (told["last_delivered_id"], told["lag"]) == ("4-0", 6)
-        left.of(_batch(a="9-0"))
-        told = _group(server, "a", "spark").json()
-        assert (told["last_delivered_id"], told["lag"]) == ("9-0", 1)
+    with LagReporter((Access("g0", server.url),), "spark") as lag:
+        lag.report(_batch(a="4-0", later="0-0"))
+        group = _group(server, "a", "spark").json()
+        assert (group["last_delivered_id"], group["lag"]) == ("4-0", 6)
+        lag.report(_batch(a="9-0"))
+        group = _group(server, "a", "spark").json()
+        assert (group["last_delivered_id"], group["lag"]) == ("9-0", 1)
     assert _group(server, "b", "spark").status_code == 404
     assert httpx.get(f"{server.url}/v1/streams/later").status_code == 404, "no stream is made for it"
 
@@ -55,8 +55,8 @@ def test_a_mirror_group_shows_how_far_a_run_has_come(server: Server) -> None:
 def test_more_streams_than_a_call_may_name_are_counted(server: Server) -> None:
     """In as many calls as it takes."""
     many = {f"none{number}": "0-0" for number in range(1_500)}
-    with Left((Access("g0", server.url),)) as left:
-        assert left.of(_batch(3, a="3-0", b="10-0", **many)).left == 7
+    with LagReporter((Access("g0", server.url),)) as lag:
+        assert lag.report(_batch(3, a="3-0", b="10-0", **many)).left == 7
 
 
 class _Deleting(ThreadingHTTPServer):
@@ -100,25 +100,25 @@ def test_a_stream_that_goes_while_its_group_is_moved_is_passed_over(server: Serv
     """Between the two calls that it takes."""
     entry = [{"id": "1-0", "fields": {"n": "1"}}]
     httpx.post(f"{server.url}/v1/publish", json={"streams": {"gone": entry}}).raise_for_status()
-    with _Deleting(server.url) as before, Left((Access("g0", before.url),), "spark") as left:
+    with _Deleting(server.url) as before, LagReporter((Access("g0", before.url),), "spark") as lag:
         Thread(target=before.serve_forever, daemon=True).start()
-        assert left.of(_batch(gone="0-0")).left == 0
+        assert lag.report(_batch(gone="0-0")).left == 0
         before.shutdown()
     assert _group(server, "gone", "spark").status_code == 404
 
 
 def test_a_gateway_that_is_away_costs_a_figure_and_nothing_else(server: Server) -> None:
     """The batch is done, whoever knows of it."""
-    with Left((Access("g0", "http://127.0.0.1:1"),), "spark") as left:
-        assert left.of(_batch(a="3-0")).left is None
-    with Left(()) as left:
-        assert left.of(_batch(a="3-0")).left is None
+    with LagReporter((Access("g0", "http://127.0.0.1:1"),), "spark") as lag:
+        assert lag.report(_batch(a="3-0")).left is None
+    with LagReporter(()) as lag:
+        assert lag.report(_batch(a="3-0")).left is None
 
 
 def test_nobody_is_asked_while_nothing_comes(server: Server) -> None:
     """Spark tells every ten seconds that nothing has come; some sources every time they look."""
-    with Left((Access("g0", server.url),)) as left:
-        assert left.of(_batch(rows=0, a="3-0")).left == 7
-        assert left.of(_batch(rows=0, a="3-0")).left is None
-        assert left.of(_batch(rows=1, a="4-0")).left == 6
-        assert left.of(_batch(rows=1)).left is None
+    with LagReporter((Access("g0", server.url),)) as lag:
+        assert lag.report(_batch(rows=0, a="3-0")).left == 7
+        assert lag.report(_batch(rows=0, a="3-0")).left is None
+        assert lag.report(_batch(rows=1, a="4-0")).left == 6
+        assert lag.report(_batch(rows=1)).left is None

@@ -2,7 +2,7 @@
 
 Knows: the gateway's calls for both. Must never know: Spark, terminals.
 
-Both only inform. A gateway that does not answer costs a figure, never the run.
+Both only inform: a gateway that does not answer fails no run.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ _request_ms_max: Final = 5_000
 _idle_s: Final = 5.0
 
 
-class Left:
-    """The gateways of a run, asked and told between batches."""
+class LagReporter:
+    """Asks the gateways of a run after a batch how much is left, and moves the mirror group along."""
 
     def __init__(self, gateways: tuple[Access, ...], mirror_group: str | None = None) -> None:
         quick = (
@@ -43,8 +43,8 @@ class Left:
         for gateway in self._gateways.values():
             gateway.close()
 
-    def of(self, progress: Progress) -> Progress:
-        """The progress with what is left after it; the mirror group is where it ends, by then."""
+    def report(self, progress: Progress) -> Progress:
+        """The progress with the number of entries left; the mirror group has been moved to its end."""
         now_s = clock.monotonic_s()
         if not progress.ends or (not progress.rows and now_s < self._asked_s + _idle_s):
             return progress
@@ -55,10 +55,10 @@ class Left:
             by_gateway[gateway][stream] = place.id
         if self._mirror_group is not None:
             for gateway, ends in by_gateway.items():
-                self._mirror(gateway, ends, self._mirror_group)
-        return progress.with_left(self._left(by_gateway))
+                self._move_group(gateway, ends, self._mirror_group)
+        return progress.with_left(self._count(by_gateway))
 
-    def _left(self, by_gateway: dict[str, dict[str, str]]) -> int | None:
+    def _count(self, by_gateway: dict[str, dict[str, str]]) -> int | None:
         left = 0
         for name, ends in by_gateway.items():
             gateway = self._gateways.get(name)
@@ -71,28 +71,28 @@ class Left:
             left += sum(stream.lag for stream in planned.streams.values())
         return left
 
-    def _mirror(self, name: str, ends: dict[str, str], group: str) -> None:
+    def _move_group(self, name: str, ends: dict[str, str], group: str) -> None:
         gateway = self._gateways.get(name)
         if gateway is None:
             return
         for stream, last in ends.items():
             if self._mirrored.get(f"{name}/{stream}") == last:
                 continue
-            # What was not told is not remembered, and told after the next batch.
+            # A group that could not be moved is moved after the next batch.
             with contextlib.suppress(PipelineError):
                 if _move(gateway, stream, group, last):
                     self._mirrored[f"{name}/{stream}"] = last
 
 
 def _move(gateway: Gateway, stream: str, group: str, last: str) -> bool:
-    told = calls.stream(gateway, stream)
-    if told is None:
+    seen = calls.stream(gateway, stream)
+    if seen is None:
         return False
-    # Up to the end that was told with the number of all entries, so that what comes meanwhile is in neither.
-    query = PlanQuery(streams={stream: last}, end={stream: told["last_id"]})
+    # Up to the last ID that belongs to `entries_added`: entries that come meanwhile are in neither.
+    query = PlanQuery(streams={stream: last}, end={stream: seen["last_id"]})
     left = calls.plan(gateway, query).streams.get(stream)
-    if left is None or left.generation != told["generation"]:
+    if left is None or left.generation != seen["generation"]:
         # Deleted in between; what is made anew has another beginning.
         return False
-    calls.move_group(gateway, stream, group, last, entries_read=max(0, told["entries_added"] - left.count))
+    calls.move_group(gateway, stream, group, last, entries_read=max(0, seen["entries_added"] - left.count))
     return True

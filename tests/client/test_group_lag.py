@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir._calls import PendingEntry
-from weir.cli import lag_report
-from weir.cli.lag_report import GroupSample, LagHistory, lag_of
+from weir.cli import group_lag
+from weir.cli.group_lag import GroupSample, LagHistory, lag_of
 
 NOW_MS = 1_700_000_000_000
 
@@ -37,28 +37,28 @@ def test_a_group_that_settles_more_than_comes_in_catches_up() -> None:
     )
     assert (found.published_per_s, found.settled_per_s) == (100.0, 150.0)
     assert (found.behind, found.unread, found.pending) == (1_000, 990, 10)
-    assert (found.trend, found.catch_up_ms) == (lag_report.CATCHING_UP, 20_000)
+    assert (found.trend, found.catch_up_ms) == (group_lag.CATCHING_UP, 20_000)
 
 
 def test_a_group_that_falls_behind_has_no_time_to_catch_up() -> None:
     """Not a large number, and not a negative one: none."""
     found = lag_of([_sample(0, added=0, unread=0), _sample(10, added=1_000, unread=400)])
     assert (found.published_per_s, found.settled_per_s) == (100.0, 60.0)
-    assert (found.trend, found.catch_up_ms) == (lag_report.FALLING_BEHIND, None)
+    assert (found.trend, found.catch_up_ms) == (group_lag.FALLING_BEHIND, None)
 
 
 @pytest.mark.parametrize("added", [0, 1_000])
 def test_a_group_that_keeps_its_distance_never_catches_up(added: int) -> None:
     """As much is settled as comes in; or nothing happens at all."""
     found = lag_of([_sample(0, added=0, unread=50), _sample(10, added=added, unread=50)])
-    assert (found.trend, found.catch_up_ms) == (lag_report.STEADY, None)
+    assert (found.trend, found.catch_up_ms) == (group_lag.STEADY, None)
     assert found.settled_per_s == added / 10
 
 
 def test_what_is_delivered_and_not_acknowledged_is_still_behind() -> None:
     """Reading without acknowledging settles nothing."""
     found = lag_of([_sample(0, added=100, unread=100), _sample(10, added=100, unread=0, pending=100)])
-    assert (found.behind, found.settled_per_s, found.trend) == (100, 0.0, lag_report.STEADY)
+    assert (found.behind, found.settled_per_s, found.trend) == (100, 0.0, group_lag.STEADY)
 
 
 def test_one_sample_knows_no_rates() -> None:
@@ -148,9 +148,9 @@ def test_those_furthest_behind_come_first() -> None:
 def test_samples_are_dropped_at_last() -> None:
     """A history of weeks needs no more memory than one of hours."""
     history = LagHistory(0)
-    for second in range(lag_report.samples_max + 5):
+    for second in range(group_lag.samples_max + 5):
         history.add([_sample(second, added=0, unread=0)])
-    assert [len(samples) for samples in history.samples.values()] == [lag_report.samples_max]
+    assert [len(samples) for samples in history.samples.values()] == [group_lag.samples_max]
 
 
 @pytest.mark.parametrize(("count", "said"), [(2, "unread"), (3, "11-15 00")])
