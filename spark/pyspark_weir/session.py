@@ -136,6 +136,12 @@ def slots(spark: SparkSession) -> int:
     return int(spark.sparkContext.defaultParallelism)
 
 
+def with_slots(spark: SparkSession, source: Mapping[str, str]) -> dict[str, str]:
+    """Options of the data source, which ask for as many tasks as the session runs at once unless they say."""
+    given = any(name.lower() == "minpartitions" for name in source)
+    return dict(source) if given else {**source, "minPartitions": str(slots(spark))}
+
+
 def _refuse_connect(options: SessionOptions, environment: Mapping[str, str]) -> None:
     """A job reads Spark's checkpoint and settings in the driver, which is elsewhere with Spark Connect."""
     asked = {"--master": options.master, "SPARK_REMOTE": environment.get("SPARK_REMOTE")}

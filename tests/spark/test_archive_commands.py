@@ -13,7 +13,6 @@ from typer.testing import CliRunner, Result
 
 from pyspark_weir import gateway as calls
 from pyspark_weir.cli.main import jobs
-from pyspark_weir.delta import check_root
 from pyspark_weir.gateway import Access, Gateway
 from pyspark_weir.manifest import Archive
 from pyspark_weir.place import Place
@@ -115,30 +114,26 @@ class TestCompact:
 
 
 class TestArchive:
-    def test_a_root_of_another_query_is_refused_before_spark_starts(
-        self, server: Server, place: Place, tmp_path: Path
+    def test_a_checkpoint_without_its_archive_is_refused_before_spark_starts(
+        self, server: Server, tmp_path: Path
     ) -> None:
-        """The archive is one of a query whose checkpoint this is not."""
-        new = str(tmp_path / "new")
-        found = weir("archive", place.base, "--checkpoint", new, "--gateway", server.url, "--streams", "a")
-        assert found.exit_code == 2
-        assert "give its checkpoint, or another root" in found.stderr
-
-    @pytest.mark.parametrize("root", ["s3a://bucket/archive", "hdfs://name/archive", "gs://bucket/a"])
-    def test_a_delta_table_is_kept_on_this_machine_alone(self, tmp_path: Path, root: str) -> None:
-        """Refused before Spark starts, and before anything is looked for at that address."""
-        words = ("--checkpoint", str(tmp_path / "c"), "--streams", "a", "--format", "delta")
-        found = weir("archive", root, *words)
-        assert found.exit_code == 2, found.stderr
-        assert f"{root}: a Delta table is kept in folders of this machine only" in found.stderr
-        assert "--format parquet" in found.stderr
-        assert not list(tmp_path.iterdir())
+        """What it has archived would be missing."""
+        for name in ("offsets", "commits"):
+            (tmp_path / "c" / name).mkdir(parents=True)
+        (tmp_path / "c/commits/0").write_text("v1\n{}")
+        words = ("--checkpoint", str(tmp_path / "c"), "--gateway", server.url, "--streams", "a")
+        found = weir("archive", str(tmp_path / "new"), *words)
+        assert found.exit_code == 1
+        assert "has archived before" in found.stderr
         assert SparkSession.getActiveSession() is None
 
-    @pytest.mark.parametrize("root", ["archive", "file:///tmp/archive"])
-    def test_folders_of_this_machine_may_hold_one(self, root: str) -> None:
-        """Whichever way they are written."""
-        check_root(root)
+    @pytest.mark.parametrize("root", ["hdfs://name/archive", "gs://bucket/a", "s3:/bucket"])
+    def test_a_place_that_an_archive_cannot_have_is_refused(self, tmp_path: Path, root: str) -> None:
+        """Nothing is written here instead."""
+        found = weir("archive", root, "--checkpoint", str(tmp_path / "c"), "--streams", "a")
+        assert found.exit_code == 2, found.stderr
+        assert root in found.stderr
+        assert not list(tmp_path.iterdir())
 
     def test_streams_must_be_named(self, tmp_path: Path) -> None:
         """Before anything is opened, with the way to name them."""

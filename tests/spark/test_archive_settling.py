@@ -15,12 +15,10 @@ from pyspark_weir import offsets
 from pyspark_weir.gateway import Access, Gateway
 from pyspark_weir.gateway.client import of_stream
 from pyspark_weir.jobs.archive import Archiver, Archiving
-from pyspark_weir.jobs.verify import manifest_findings
-from pyspark_weir.manifest import Archive, StreamKey, read_about, write_manifest
 from pyspark_weir.offsets import Position
-from pyspark_weir.place import Place
+from pyspark_weir.table.errors import ArchiveError
 from tests.server import Server
-from tests.spark import archives
+from tests.spark.archive_tables import QUERY, Maker
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +35,12 @@ class Room:
         self.gateway = gateway
         self.publish(9)
         generation = self.seen("generation")
-        maker = archives.Maker(Place.of(str(folder / "archive")))
         entry_ids = [f"{number}-0" for number in range(1, 10)]
-        maker.batch({self.stream: entry_ids}, {self.stream: upto}, generation=generation)
+        Maker(folder / "archive").batch({self.stream: entry_ids}, generation=generation, upto=upto)
         checkpoint = folder / "checkpoint"
         for name in ("offsets", "commits"):
             (checkpoint / name).mkdir(parents=True)
-        (checkpoint / "metadata").write_text(json.dumps({"id": archives.ARCHIVE}))
+        (checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
         end = offsets.text({f"g0/{self.stream}": Position(upto, generation)})
         (checkpoint / "offsets/0").write_text(f"v1\n{{}}\n{end}")
         (checkpoint / "commits/0").write_text("v1\n{}")
@@ -98,21 +95,20 @@ def test_a_stream_that_was_put_back_is_not_told_what_it_has_no_more(tmp_path: Pa
         assert room.seen("archived_up_to") == "0-0"
 
 
-def test_a_batch_after_older_data_was_put_back_is_stored(room: Room, tmp_path: Path) -> None:
-    """Its range is in Spark's checkpoint already, from what had been removed by then: a refusal would stay.
-    Here all of its entries have been deleted since, so that no file is to be written.
-    """
-    generation = room.seen("generation")
-    end = offsets.text({f"g0/{room.stream}": Position("5-0", generation, "2-0")})
+def test_a_stream_that_was_put_back_below_its_archive_stops_the_job(room: Room, tmp_path: Path) -> None:
+    """Its entries from there on may be others, under the IDs that are archived."""
+    end = offsets.text({f"g0/{room.stream}": Position("5-0", room.seen("generation"), "2-0")})
     (tmp_path / "checkpoint/offsets/1").write_text(f"v1\n{{}}\n{end}")
-    (moved,) = room.archiver.moved(1).items()
-    assert moved == (StreamKey("g0", room.stream), ("2-0", Position("5-0", generation, "2-0")))
-    about = read_about(room.archiver.root)
-    assert about is not None
-    write_manifest(room.archiver.root, room.archiver.manifest(about, 1, dict([moved])))
-    archive = Archive.read(room.archiver.root)
-    assert archive.states[moved[0]].upto == "5-0"
-    assert list(manifest_findings(archive)) == []
+    with pytest.raises(ArchiveError, match="was put back to 5-0, and is archived up to 9-0"):
+        room.archiver.moved(1)
+
+
+def test_a_checkpoint_goes_with_a_table_that_holds_what_it_archived(room: Room, tmp_path: Path) -> None:
+    room.archiver.check()
+    end = offsets.text({f"g0/{room.stream}": Position("10-0", room.seen("generation"))})
+    (tmp_path / "checkpoint/offsets/0").write_text(f"v1\n{{}}\n{end}")
+    with pytest.raises(ArchiveError, match=r"up to 10-0, and .* does not hold that"):
+        room.archiver.check()
 
 
 def test_a_stream_that_is_gone_stops_nothing(room: Room) -> None:

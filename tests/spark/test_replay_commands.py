@@ -17,7 +17,8 @@ from pyspark_weir.jobs.replay_plan import Done, Form, Targets, Wanted
 from pyspark_weir.jobs.replay_read import FromArchive
 from pyspark_weir.place import Place
 from pyspark_weir.running import locked
-from tests.spark.archives import Maker
+from pyspark_weir.table.root import ArchiveRoot
+from tests.spark.archive_tables import Maker
 
 DAY_MS = 86_400_000
 
@@ -25,11 +26,10 @@ DAY_MS = 86_400_000
 @pytest.fixture
 def root(tmp_path: Path) -> str:
     """Two streams over two days of 1970."""
-    place = Place.of(str(tmp_path / "archive"))
-    maker = Maker(place)
+    maker = Maker(tmp_path / "archive")
     maker.batch({"a": [f"{n}-0" for n in range(1, 6)], "b": ["3-0"]})
     maker.batch({"a": [f"{DAY_MS + n}-0" for n in range(5)]})
-    return place.base
+    return maker.root.url
 
 
 def weir(*arguments: str) -> Result:
@@ -97,7 +97,10 @@ def test_two_runs_of_one_replay_exclude_each_other(root: str) -> None:
 
 def test_a_replay_that_was_begun_goes_nowhere_else(root: str) -> None:
     """The same name with another gateway, range or target is refused, though nothing is left to send."""
-    source, asked = FromArchive(root), Asked(Access("g0", "http://127.0.0.1:1"), Wanted(), Targets())
+    source, asked = (
+        FromArchive(ArchiveRoot.of(root)),
+        Asked(Access("g0", "http://127.0.0.1:1"), Wanted(), Targets()),
+    )
     state = Place.of(f"{root}/_replay/j")
     plan = begun(state, source, asked, Form(job="j", source=source.address))
     replay_plan.save_done(state, Done(len(plan.slices), plan.rows))

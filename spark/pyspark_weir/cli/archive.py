@@ -1,40 +1,16 @@
-"""`weir-spark archive`: streams into Parquet files.
+"""`weir-spark archive`: streams into a Delta table.
 
-Knows: its parameters. Must never know: how a batch becomes files.
+Knows: its parameters. Must never know: how a batch becomes a commit.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from pyspark_weir.cli import arguments, output
 
 if TYPE_CHECKING:
-    from pyspark_weir.place import Place
     from pyspark_weir.progress import Progress
-
-
-class Form(StrEnum):
-    """In which form an archive lies."""
-
-    PARQUET = "parquet"
-    DELTA = "delta"
-
-
-def follower(form: str, root: str) -> "Callable[[Place], object] | None":
-    """What brings another log up to an archive's manifests, where its form has one. Raises OptionError for a
-    root that cannot have that form.
-    """
-    if form != Form.DELTA:
-        return None
-    from pyspark_weir.delta import check_root, follow
-
-    check_root(root)
-    return follow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,17 +18,13 @@ class ArchiveArguments(arguments.QueryArguments):
     """Where the archive is."""
 
     root: arguments.Root
-    form: Annotated[
-        Form,
-        typer.Option("--format", help="Parquet files with manifests, or a Delta table besides"),
-    ] = Form.PARQUET
 
 
 def archive(options: ArchiveArguments) -> None:
-    """Write all entries of streams into Parquet files by stream and day, each once, through any crash.
+    """Archive all entries of streams in a Delta table, each once, through any crash.
 
-    It begins with the earliest entry. What a manifest under ROOT/_manifest names is safe; the gateway learns
-    how far that goes, and `weir-spark trim` removes it there. One checkpoint belongs to one root.
+    It begins with the earliest entry, or where the table ends. The gateway learns how far the archive goes,
+    and `weir-spark trim` removes it there. Several checkpoints may share a table, but no stream.
     """
     from pyspark_weir.errors import Unavailable
     from pyspark_weir.jobs.archive import Archiver, Archiving
@@ -63,8 +35,6 @@ def archive(options: ArchiveArguments) -> None:
             root=options.root,
             checkpoint=options.checkpoint,
             source=options.source(),
-            format=options.form.value,
-            follow=follower(options.form, options.root),
         )
     )
     archiver.check()  # before Spark has started, which takes a while

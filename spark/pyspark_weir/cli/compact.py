@@ -3,18 +3,31 @@
 Knows: its parameters, how steps look. Must never know: how files are joined.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from pyspark_weir.cli import arguments, output
-from pyspark_weir.cli.archive import follower
 from weir.cli.options import duration_ms
+
+if TYPE_CHECKING:
+    from pyspark_weir.place import Place
 
 _mb: Final = 1 << 20
 _target_mb_default: Final = 128
 _grace_ms_default: Final = 3_600_000
+
+
+def follower(form: str, root: str) -> "Callable[[Place], object] | None":
+    """What brings another log up to an archive's manifests, where its form has one."""
+    if form != "delta":
+        return None
+    from pyspark_weir.delta import check_root, follow
+
+    check_root(root)
+    return follow
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from pyspark_weir.cli import arguments, output
 
 _SENT: Final = "What is sent on"
 _tasks_default: Final = 2
-_tasks_max: Final = 64
+_tasks_max: Final = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _WHAT: Final = "What is replayed"
 _HOW: Final = "How it is sent"
 _tasks_default: Final = 2
-_tasks_max: Final = 64
+_tasks_max: Final = 10_000
 _rate_max: Final = 10_000_000
 _chunk_rows_max: Final = 5_000
 _slice_s: Final = 600
@@ -223,11 +223,12 @@ def _source(
     archive: str | None, from_gateway: str | None, token_file: str | None
 ) -> "FromArchive | FromGateway":
     from pyspark_weir.jobs.replay_read import FromArchive, FromGateway
+    from pyspark_weir.table.root import ArchiveRoot
 
     if (archive is None) == (from_gateway is None):
         raise OptionError("where from? give --from ARCHIVE or --from-gateway URL")
     if archive is not None:
-        return FromArchive(archive)
+        return FromArchive(ArchiveRoot.of(archive))
     return FromGateway(arguments.one_access(arguments.connection([from_gateway or ""], token_file)))
 
 
@@ -257,8 +258,8 @@ def _show(plan: "Plan", *, as_json: bool) -> None:
     for part in plan.slices:
         for span in part:
             row = rows.setdefault(
-                (str(span.key), span.target),
-                {"stream": str(span.key), "target": span.target, "entries": 0, "after": span.after},
+                ("/".join(span.key), span.target),
+                {"stream": "/".join(span.key), "target": span.target, "entries": 0, "after": span.after},
             )
             row["entries"] = int(str(row["entries"])) + span.rows
             row["end"] = span.end

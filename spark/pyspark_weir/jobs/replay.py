@@ -20,8 +20,8 @@ from pyspark_weir.jobs import replay_plan
 from pyspark_weir.jobs.replay_plan import Done, Form, Plan, Span, Targets, Wanted
 from pyspark_weir.jobs.replay_read import Entries, FromArchive, FromGateway, Piece, Work, encoded
 from pyspark_weir.jobs.sinking import written
-from pyspark_weir.manifest import Archive
 from pyspark_weir.place import Place
+from pyspark_weir.table.table import ArchiveTable
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Step:
 def planned(source: FromArchive | FromGateway, wanted: Wanted, targets: Targets, form: Form) -> Plan:
     """What a replay would send, as things are. Raises PipelineError."""
     if isinstance(source, FromArchive):
-        place = Place.of(source.root)
-        spans = replay_plan.archive_spans(Archive.read(place), place, wanted, targets)
+        table = ArchiveTable.open(source.root)
+        spans = replay_plan.archive_spans(table, wanted, targets, form.slice_rows)
     else:
         spans = list(gateway_spans(source.access, wanted, targets, form.slice_rows))
     return replay_plan.make(spans, form)

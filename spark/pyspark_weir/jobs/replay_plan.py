@@ -17,13 +17,16 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import msgspec
+import pyarrow as pa
 
 from pyspark_weir import ids
 from pyspark_weir.errors import OptionError, PipelineError
 from pyspark_weir.ids import EntryId
-from pyspark_weir.manifest import Archive, File, StreamKey
-from pyspark_weir.parquet import rows_within
 from pyspark_weir.place import Place
+from pyspark_weir.table.ranges import StreamKey
+from pyspark_weir.table.scan import keys_in
+from pyspark_weir.table.schema import id_of_key
+from pyspark_weir.table.table import ArchiveTable, Selection
 
 VERSION: Final = 2
 PLAN: Final = "plan.json"
@@ -103,9 +106,9 @@ class Span(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target: str
 
     @property
-    def key(self) -> StreamKey:
-        """The stream that they are of."""
-        return StreamKey(self.shard, self.stream)
+    def key(self) -> tuple[str, str]:
+        """The stream that they are of, and its gateway."""
+        return self.shard, self.stream
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -184,38 +187,35 @@ def make(spans: Iterable[Span], form: Form) -> Plan:
     )
 
 
-def archive_spans(archive: Archive, place: Place, wanted: Wanted, targets: Targets) -> list[Span]:
-    """Ranges of an archive, older ones first, each stream's in order. Reads files at the edges alone."""
-    keys = [key for key in archive.keys if wanted.has(key.stream)]
+def archive_spans(table: ArchiveTable, wanted: Wanted, targets: Targets, slice_rows: int) -> list[Span]:
+    """Ranges of an archive, at most `slice_rows` entries each, older ones first, each stream's in order.
+
+    Reads the IDs of the files that hold some. Raises OptionError where a named stream is not archived.
+    """
+    # Of a stream that was made anew the older generation moved first.
+    keys = [key for key in dict.fromkeys(one.key for one in table.ranges()) if wanted.has(key.stream)]
     missing = set(wanted.streams) - {key.stream for key in keys}
     if missing:
         raise OptionError(f"the archive has no stream {', '.join(sorted(missing))}")
+    stored: dict[StreamKey, list[pa.Array]] = {key: [] for key in keys}
+    within = Selection(
+        after=ids.parse(wanted.after), upto=None if wanted.end is None else ids.parse(wanted.end)
+    )
+    for file in table.files(within):
+        for key, own in keys_in(table.root, file, within).items():
+            if key in stored:
+                stored[key] += [own[start : start + slice_rows] for start in range(0, len(own), slice_rows)]
     found: list[tuple[EntryId, Span]] = []
-    for key in keys:
-        latest = ids.ZERO
-        for generation in _generations(archive, key):
-            files = archive.files([key], after=wanted.after, end=wanted.end, generation=generation)
-            for group in clusters(files):
-                span = _span(place, group, wanted, targets.of(key.stream))
-                # A stream that was created anew may have begun with smaller IDs; it still comes after.
-                latest = max(latest, ids.parse(group[0].min))
-                if span.rows:
-                    found.append((latest, span))
+    latest: dict[tuple[str, str], EntryId] = {}
+    for key, parts in stored.items():
+        for part in sorted(parts, key=lambda one: one[0].as_py()):
+            first, last = id_of_key(part[0].as_py()), id_of_key(part[-1].as_py())
+            # It may have begun with smaller IDs; it still comes after.
+            at = max(latest.get(key[:2], ids.ZERO), first)
+            latest[key[:2]] = at
+            span = Span(*key, str(ids.previous_id(first)), str(last), len(part), targets.of(key.stream))
+            found.append((at, span))
     return [span for _, span in sorted(found, key=lambda one: one[0])]
-
-
-def clusters(files: Sequence[File]) -> Iterator[list[File]]:
-    """Files in order of their first IDs, those together whose ranges overlap."""
-    group: list[File] = []
-    end = ids.ZERO
-    for file in files:
-        if group and ids.parse(file.min) > end:
-            yield group
-            group = []
-        end = max(end, ids.parse(file.max)) if group else ids.parse(file.max)
-        group.append(file)
-    if group:
-        yield group
 
 
 def load(state: Place) -> Plan | None:
@@ -269,25 +269,6 @@ def expect_same(plan: Plan, form: Form, gateway: str, wanted: Wanted, to: Target
                 f"this replay was begun with another {name}: {before!r}, now {now!r}; go on as it was begun, "
                 "or begin another with a --job-id of its own"
             )
-
-
-def _generations(archive: Archive, key: StreamKey) -> list[str]:
-    """In the order in which the archive met them."""
-    return list(
-        dict.fromkeys(
-            moved.generation for batch in archive.batches for moved in batch.streams if moved.key == key
-        )
-    )
-
-
-def _span(place: Place, group: Sequence[File], wanted: Wanted, target: str) -> Span:
-    first = group[0]
-    end = max((ids.parse(file.max) for file in group), default=ids.ZERO)
-    if wanted.end is not None:
-        end = min(end, ids.parse(wanted.end))
-    after = max(ids.previous_id(ids.parse(first.min)), ids.parse(wanted.after))
-    rows = sum(rows_within(place, file, after, end) for file in group)
-    return Span(first.shard, first.stream, first.generation, str(after), str(end), rows, target)
 
 
 def _sliced(spans: Sequence[Span], slice_rows: int) -> Iterator[tuple[Span, ...]]:

@@ -1,6 +1,6 @@
 """The entries of a replay's ranges, read by the task that sends them: from an archive or from a gateway.
 
-Knows: Parquet files, pages of entries. Must never know: which ranges there are, where entries go.
+Knows: an archive's files, pages of entries. Must never know: which ranges there are, where entries go.
 
 What is read does not pass through a shuffle: a task reads the ranges of its own targets one after the other,
 so that it sends the same entries in the same order at each run.
@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -21,11 +20,13 @@ from pyspark_weir import gateway as calls
 from pyspark_weir import ids
 from pyspark_weir.errors import DataLoss, Refused
 from pyspark_weir.gateway import Access, ColumnsPage, Gateway
-from pyspark_weir.jobs.replay_plan import Span, clusters
-from pyspark_weir.manifest import Archive, File, ManifestError
-from pyspark_weir.parquet import IdRun, opened
-from pyspark_weir.place import Place
+from pyspark_weir.jobs.replay_plan import Span
 from pyspark_weir.source.decode import Form
+from pyspark_weir.table.errors import ArchiveError
+from pyspark_weir.table.files import DataFile
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.scan import condition_of, scan
+from pyspark_weir.table.table import ArchiveTable, Selection
 
 _PAIR: Final = StructType(
     [StructField("name", StringType(), nullable=False), StructField("value", BinaryType(), nullable=False)]
@@ -49,7 +50,7 @@ class Piece:
     """A range, and the files that hold it where it comes from an archive."""
 
     span: Span
-    files: tuple[File, ...] = ()
+    files: tuple[DataFile, ...] = ()
 
 
 class Source(Protocol):
@@ -71,21 +72,21 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class FromArchive:
-    """An archive, at a path or an address."""
+    """An archive."""
 
-    root: str
+    root: ArchiveRoot
 
     @property
     def address(self) -> str:
-        return Place.of(self.root).address
+        return self.root.url
 
     def pieces(self, spans: Sequence[Span]) -> list[Piece]:
-        archive = Archive.read(Place.of(self.root))
+        table = ArchiveTable.open(self.root)
         found: list[Piece] = []
         for span in spans:
-            files = archive.files([span.key], after=span.after, end=span.end, generation=span.generation)
+            files = table.files(_selected(span))
             if not files:
-                raise ManifestError(
+                raise ArchiveError(
                     f"the archive no longer holds {span.stream} from {span.after} to {span.end}, which the "
                     "replay was to send: restore it from a copy"
                 )
@@ -93,10 +94,12 @@ class FromArchive:
         return found
 
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        place = Place.of(self.root)
-        for group in clusters(piece.files):
-            for batch in _rows(place, group):
-                yield from _within(batch, piece.span)
+        condition = condition_of(_selected(piece.span))
+        batches = [batch for file in piece.files for batch in scan(self.root, file, condition)]
+        if batches:
+            # A compaction may have put the range into several files.
+            rows = pa.Table.from_batches(batches).sort_by("id_key").select(SCHEMA.names)
+            yield from rows.cast(SCHEMA).combine_chunks().to_batches(_rows_at_once)
 
 
 @dataclass(frozen=True)
@@ -155,37 +158,10 @@ def _lost(span: Span, what: str) -> DataLoss:
     )
 
 
-def _rows(place: Place, group: Sequence[File]) -> Iterator[pa.RecordBatch]:
-    """The rows of files in order; where their ranges overlap they are read whole and sorted."""
-    if len(group) == 1:
-        with opened(place, group[0].path) as file:
-            yield from file.iter_batches(_rows_at_once, columns=["id", "fields"])
-        return
-    tables = []
-    for one in group:
-        with opened(place, one.path) as file:
-            tables.append(file.read(columns=["id", "fields"]))
-    together = pa.concat_tables(tables).combine_chunks()
-    run = IdRun.of(together.column("id").combine_chunks())
-    yield from together.take(pa.array(np.lexsort((run.seq, run.ms)))).to_batches(_rows_at_once)
-
-
-def _within(batch: pa.RecordBatch, span: Span) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch that are in the range."""
-    if not batch.num_rows:
-        return
-    run = IdRun.of(batch.column("id"))
-    wrong = run.first_disorder()
-    if wrong is not None:
-        raise ManifestError(
-            f"{span.stream} of the archive is out of order at {wrong}: verify tells which file; restore it"
-        )
-    start, stop = run.up_to(ids.parse(span.after)), run.up_to(ids.parse(span.end))
-    if stop > start:
-        part = batch.slice(start, stop - start)
-        yield pa.RecordBatch.from_arrays(
-            [part.column("id"), part.column("fields").cast(SCHEMA.field("fields").type)], schema=SCHEMA
-        )
+def _selected(span: Span) -> Selection:
+    return Selection(
+        span.shard, span.stream, span.generation, after=ids.parse(span.after), upto=ids.parse(span.end)
+    )
 
 
 class Entries(DataSource):
@@ -216,7 +192,11 @@ class Work:
 def encoded(work: Work) -> dict[str, str]:
     """As options."""
     source = work.source
-    where = {"root": source.root} if isinstance(source, FromArchive) else {"access": asdict(source.access)}
+    where = (
+        {"root": source.root.url, "storage": dict(source.root.options)}
+        if isinstance(source, FromArchive)
+        else {"access": asdict(source.access)}
+    )
     return {"source": msgspec.json.encode(where).decode(), "tasks": msgspec.json.encode(work.tasks).decode()}
 
 
@@ -224,9 +204,9 @@ def decoded(options: Mapping[str, str]) -> Work:
     """From options."""
     where = msgspec.json.decode(options["source"])
     tasks = msgspec.json.decode(options["tasks"], type=tuple[tuple[Piece, ...], ...])
-    return Work(
-        FromArchive(where["root"]) if "root" in where else FromGateway(Access(**where["access"])), tasks
-    )
+    if "root" in where:
+        return Work(FromArchive(ArchiveRoot.of(where["root"], where["storage"])), tasks)
+    return Work(FromGateway(Access(**where["access"])), tasks)
 
 
 class _Reader(DataSourceReader):

@@ -101,10 +101,10 @@ class ArchiveTable:
             raise ArchiveError(f"{root.url} holds a Delta table that is no archive of Weir's")
 
     @classmethod
-    def open(cls, root: ArchiveRoot) -> "ArchiveTable":
-        """The latest version. Raises ArchiveError where there is no archive."""
+    def open(cls, root: ArchiveRoot, version: int | None = None) -> "ArchiveTable":
+        """The latest version, or that one. Raises ArchiveError where there is no archive."""
         try:
-            return cls(root, DeltaTable(root.url, storage_options=root.storage_options))
+            return cls(root, DeltaTable(root.url, version=version, storage_options=root.storage_options))
         except TableNotFoundError:
             raise ArchiveError(f"{root.url} holds no archive") from None
 
@@ -213,6 +213,10 @@ class ArchiveTable:
             files,
             key=lambda one: (one.date or date.max, one.low.gateway, one.low.stream, one.low.id_key, one.path),
         )
+
+    def holds(self, moved: BatchRanges) -> bool:
+        """Whether a batch was committed before. Raises RangeConflictError where another of its number was."""
+        return self._known_ranges().holds(moved)
 
     def ranges(self) -> tuple[Range, ...]:
         """What the table holds of each stream: one range where nothing is missing; see `ranges.gaps`."""

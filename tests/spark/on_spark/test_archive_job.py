@@ -1,8 +1,9 @@
-"""The archive job on a real gateway, in one session: restarts, new streams, losses, and what follows.
+"""The archive job on a real gateway, in one session: restarts, new streams, losses, lost checkpoints.
 
 Knows: how the job is run. Must never know: how a batch becomes files.
 """
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,22 +14,19 @@ from pyspark.sql import SparkSession
 
 from pyspark_weir import gateway as calls
 from pyspark_weir import ids
-from pyspark_weir.errors import DATA_LOSS, PipelineError
+from pyspark_weir.errors import DATA_LOSS, OptionError, PipelineError
 from pyspark_weir.gateway import Access, Gateway
 from pyspark_weir.gateway.client import of_stream
-from pyspark_weir.jobs import trim
 from pyspark_weir.jobs.archive import Archiver, Archiving
-from pyspark_weir.jobs.compact import Rules, compact
-from pyspark_weir.jobs.verify import verify
-from pyspark_weir.manifest import Archive
-from pyspark_weir.parquet import dataset
-from pyspark_weir.place import Place
 from pyspark_weir.running import query_error
+from pyspark_weir.table.files import read_rows
+from pyspark_weir.table.ranges import gaps
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import ArchiveTable
 from tests.server import Server
 
-pytestmark = pytest.mark.spark
-
 _done_s_max: Final = 120
+LAST: Final = f"{ids.HALF_MAX}-{ids.HALF_MAX}"
 
 
 class Room:
@@ -36,9 +34,9 @@ class Room:
 
     def __init__(self, spark: SparkSession, server: Server, folder: Path, prefix: str) -> None:
         self.spark = spark
-        self.folder = folder
+        self.root = folder / "root"
+        self.checkpoint = folder / "checkpoint"
         self.prefix = prefix
-        self.place = Place.of(str(folder / "root"))
         self.gateway = Gateway(Access("g0", server.url))
         self.source = {
             "gateway.urls": server.url,
@@ -55,11 +53,9 @@ class Room:
         ]
         calls.publish(self.gateway, {f"{self.prefix}:{stream}": entries})
 
-    def archive(self, *, settle: bool = True, **source: Any) -> None:
+    def archive(self, *, settle: bool = True, checkpoint: Path | None = None, **source: Any) -> None:
         """Run the job until nothing is left. Raises what it fails with."""
-        asked = Archiving(
-            str(self.folder / "root"), str(self.folder / "checkpoint"), {**self.source, **source}
-        )
+        asked = Archiving(str(self.root), str(checkpoint or self.checkpoint), {**self.source, **source})
         archiver = Archiver(asked)
         writer = archiver.query(self.spark).trigger(availableNow=True)
         running = writer.option("checkpointLocation", asked.checkpoint).start()
@@ -72,23 +68,33 @@ class Room:
         if settle:
             archiver.settle()
 
+    def forget(self, batch: int) -> None:
+        """As a driver that died before Spark had noted the batch's end."""
+        (self.checkpoint / "commits" / str(batch)).unlink()
+
+    def table(self) -> ArchiveTable:
+        return ArchiveTable.open(ArchiveRoot.of(self.root))
+
     def stored(self, stream: str) -> list[str]:
-        """The IDs that readers find."""
-        table = dataset(self.place, Archive.read(self.place).files()).to_table(columns=["stream", "id"])
-        pairs = zip(table["stream"].to_pylist(), table["id"].to_pylist(), strict=True)
-        return sorted((one for name, one in pairs if name == f"{self.prefix}:{stream}"), key=ids.parse)
+        """The IDs that readers find; the ranges of the table say as many, and nothing is missing."""
+        table = self.table()
+        name = f"{self.prefix}:{stream}"
+        found = [
+            row["id"]
+            for file in table.files()
+            for row in read_rows(table.root, file, ["stream", "id"]).to_pylist()
+            if row["stream"] == name
+        ]
+        ranges = [one for one in table.ranges() if one.key.stream == name]
+        assert sum(one.rows for one in ranges) == len(found)
+        assert gaps(ranges) == []
+        return sorted(found, key=ids.parse)
 
-    def findings(self) -> list[str]:
-        """What verifying finds, byte by byte."""
-        report = verify(self.place, Archive.read(self.place), {"g0": self.gateway}, deep=True)
-        return [f"{finding.about}: {finding.what}" for finding in report.findings]
-
-    def trim(self) -> int:
-        """Trim as far as it goes; how many entries went."""
-        gateways = {"g0": self.gateway}
-        planned = trim.plan(self.place, Archive.read(self.place), gateways, trim.Rules(), 0)
-        assert [one.refused for one in planned if one.refused] == []
-        return sum(done.deleted for done in trim.run(gateways, planned))
+    def archived_up_to(self, stream: str) -> str | None:
+        seen = calls.stream(self.gateway, f"{self.prefix}:{stream}")
+        assert seen is not None
+        found: str | None = seen["archived_up_to"]
+        return found
 
 
 @pytest.fixture
@@ -109,32 +115,27 @@ def numbers(first: int, last: int) -> list[str]:
 
 
 def test_it_goes_on_where_it_ended(rooms: Callable[[str], Room]) -> None:
-    """Restarts, a stream that comes later, entries deleted before they were read, a trim and a compaction
-    between: each entry once, and the archive is whole all the time.
+    """Restarts, a stream that comes later, entries deleted before they were read: each entry once, and the
+    gateway learns how far the archive goes.
     """
     room = rooms("goes-on")
     room.publish("a", numbers(1, 100))
     room.archive()
     assert room.stored("a") == numbers(1, 100)
-    assert len(Archive.read(room.place).batches) == 3, "forty entries a batch"
+    assert room.archived_up_to("a") == "100-0"
+    version = room.table().version
+    assert version == 3, "forty entries a batch, after the commit that made the table"
     room.archive()
-    assert len(Archive.read(room.place).batches) == 3, "nothing new, no batch"
+    assert room.table().version == version, "nothing new, no commit"
     room.publish("a", numbers(101, 120))
-    room.publish("b", [*numbers(1, 4), f"{ids.HALF_MAX}-{ids.HALF_MAX}"])
-    gone = {"ids": [*numbers(105, 106), "120-0"]}
-    room.gateway.post(f"{of_stream('goes-on:a')}/entries/delete", gone)
-    assert room.trim() == 100
-    list(compact(room.place, Rules(), now_ms=1_000))
+    room.publish("b", [*numbers(1, 4), LAST])
+    room.gateway.post(f"{of_stream('goes-on:a')}/entries/delete", {"ids": [*numbers(105, 106), "120-0"]})
     room.archive()
     assert room.stored("a") == [*numbers(1, 104), *numbers(107, 119)]
-    assert room.stored("b") == [*numbers(1, 4), f"{ids.HALF_MAX}-{ids.HALF_MAX}"]
-    assert room.findings() == []
-    seen = calls.stream(room.gateway, "goes-on:a")
-    assert seen is not None
-    assert (seen["archived_up_to"], seen["length"]) == ("119-0", 17)
-    # Of the stream that is full, the highest ID of all has none after it to trim below.
-    fields = dataset(room.place, Archive.read(room.place).files()).to_table()["fields"].to_pylist()[0]
-    assert fields == [
+    assert room.stored("b") == [*numbers(1, 4), LAST]
+    assert (room.archived_up_to("a"), room.archived_up_to("b")) == ("119-0", LAST)
+    row = read_rows(room.table().root, room.table().files()[0]).slice(0, 1).to_pylist()[0]
+    assert row["fields"] == [
         {"name": "n", "value": b"a"},
         {"name": "n", "value": b"\xff"},
         {"name": "", "value": b""},
@@ -142,55 +143,112 @@ def test_it_goes_on_where_it_ended(rooms: Callable[[str], Room]) -> None:
 
 
 def test_a_batch_whose_end_spark_forgot_is_not_stored_twice(rooms: Callable[[str], Room]) -> None:
-    """As after a driver that died between the manifest and Spark's commit; and a trim in between leaves what
-    the next one reads again.
-    """
+    """As after a driver that died between Delta's commit and Spark's: neither files nor a commit."""
     room = rooms("forgot")
     room.publish("a", numbers(1, 60))
     room.archive(settle=False)
-    (room.folder / "checkpoint" / "commits" / "1").unlink()
-    before = [manifest.at_ms for manifest in Archive.read(room.place).batches]
-    assert room.trim() == 40
-    room.archive()
+    room.forget(1)
+    version, files = room.table().version, sorted(room.root.rglob("*.parquet"))
+    room.archive(settle=False)
     assert room.stored("a") == numbers(1, 60)
-    assert room.trim() == 20
-    assert [manifest.at_ms for manifest in Archive.read(room.place).batches] == before
+    assert (room.table().version, sorted(room.root.rglob("*.parquet"))) == (version, files)
 
 
-def test_a_batch_whose_manifest_is_missing_is_written_anew(rooms: Callable[[str], Room]) -> None:
-    """As after a driver that died while it wrote files; its range is that of before, whatever came since."""
-    room = rooms("anew")
+def test_a_batch_that_was_not_committed_is_written_again(rooms: Callable[[str], Room]) -> None:
+    """As after a driver that died before the commit; its range is that of before, whatever came since, and
+    the files of before do not count.
+    """
+    room = rooms("again")
     room.publish("a", numbers(1, 60))
-    room.archive()
-    last = Archive.read(room.place).batches[-1]
-    Path(room.place.path(last.name)).unlink()
-    (room.folder / "checkpoint" / "commits" / "1").unlink()
+    room.archive(settle=False)
+    room.forget(1)
+    before = {room.root / file.path for file in room.table().files()}
+    (room.root / "_delta_log" / f"{room.table().version:020d}.json").unlink()
+    left = before - {room.root / file.path for file in room.table().files()}
+    assert left
     room.publish("a", numbers(61, 70))
-    room.archive()
+    room.archive(settle=False)
+    assert room.archived_up_to("a") == "60-0", "the batch before the last is settled, and not yet that one"
     assert room.stored("a") == numbers(1, 70)
-    (again,) = [batch for batch in Archive.read(room.place).batches if batch.number == last.number]
-    assert (again.streams[0].after, again.streams[0].upto) == ("40-0", "60-0")
-    assert room.findings() == []
+    assert left.isdisjoint({room.root / file.path for file in room.table().files()})
+
+
+@pytest.mark.parametrize("lost", ["all of it", "its first batch's end"])
+def test_a_checkpoint_that_is_lost_goes_on_where_the_table_ends(
+    lost: str, rooms: Callable[[str], Room]
+) -> None:
+    """Although what is archived has been trimmed, and a stream was made anew in the meantime."""
+    room = rooms(f"lost{len(lost)}")
+    room.publish("a", numbers(1, 30))
+    room.publish("b", numbers(1, 5))
+    room.archive()
+    calls.trim(room.gateway, f"{room.prefix}:a", minid="31-0", guard=False)
+    room.gateway.send("DELETE", of_stream(f"{room.prefix}:b"))
+    room.publish("a", numbers(31, 50))
+    room.publish("b", numbers(2, 9))
+    shutil.rmtree(room.checkpoint)
+    room.archive(settle=False)
+    assert room.stored("a") == numbers(1, 50)
+    assert room.stored("b") == sorted([*numbers(1, 5), *numbers(2, 9)], key=ids.parse)
+    if lost != "all of it":
+        version = room.table().version
+        room.forget(0)
+        room.archive()
+        assert room.table().version == version
+        assert room.stored("a") == numbers(1, 50)
+
+
+def test_two_checkpoints_share_a_table_but_no_stream(rooms: Callable[[str], Room]) -> None:
+    """What would store entries a second time is refused; a new checkpoint takes a stream over, and the query
+    that had it stops.
+    """
+    room = rooms("two")
+    other = room.checkpoint.with_name("other")
+    room.publish("a", numbers(1, 10))
+    room.publish("b", numbers(1, 10))
+    room.archive(subscribePattern="two:a")
+    room.archive(subscribePattern="two:b", checkpoint=other)
+    room.publish("a", numbers(11, 20))
+    with pytest.raises(PipelineError, match="another checkpoint has written here"):
+        room.archive(subscribePattern="two:[ab]", checkpoint=other)
+    room.archive(checkpoint=room.checkpoint.with_name("third"))
+    with pytest.raises(PipelineError, match="another checkpoint has written here") as failed:
+        room.archive(subscribePattern="two:a")
+    assert failed.value.code == "WEIR_ARCHIVE"
+    assert (room.stored("a"), room.stored("b")) == (numbers(1, 20), numbers(1, 10))
+
+
+def test_a_checkpoint_of_another_archive_is_refused(rooms: Callable[[str], Room], tmp_path: Path) -> None:
+    """Before Spark is asked for anything: its entries would be missing in this one."""
+    room = rooms("other")
+    room.publish("a", numbers(1, 10))
+    room.archive()
+    room.root = tmp_path / "elsewhere"
+    with pytest.raises(PipelineError, match="holds no archive"):
+        room.archive()
+    ArchiveTable.create(ArchiveRoot.of(room.root))
+    with pytest.raises(PipelineError, match="does not hold that"):
+        room.archive()
 
 
 def test_entries_that_were_trimmed_unread_stop_it(rooms: Callable[[str], Room]) -> None:
     """Before anything is written; told otherwise it goes on with what is left."""
-    room = rooms("lost")
+    room = rooms("unread")
     room.publish("a", numbers(1, 20))
     room.archive()
     room.publish("a", numbers(21, 40))
-    calls.trim(room.gateway, "lost:a", minid="31-0", guard=False)
-    with pytest.raises(PipelineError, match="lost:a") as failed:
+    calls.trim(room.gateway, "unread:a", minid="31-0", guard=False)
+    version = room.table().version
+    with pytest.raises(PipelineError, match="unread:a") as failed:
         room.archive()
     assert failed.value.code == DATA_LOSS
-    assert len(Archive.read(room.place).batches) == 1
+    assert room.table().version == version
     room.archive(failOnDataLoss="false")
     assert room.stored("a") == [*numbers(1, 20), *numbers(31, 40)]
-    assert room.findings() == []
 
 
 def test_a_stream_made_anew_is_archived_beside_the_old_one(rooms: Callable[[str], Room]) -> None:
-    """When it is told to go on; the IDs of both may be the same."""
+    """When the options allow it; the IDs of both may be the same."""
     room = rooms("twice")
     room.publish("a", numbers(1, 5))
     room.archive()
@@ -201,5 +259,15 @@ def test_a_stream_made_anew_is_archived_beside_the_old_one(rooms: Callable[[str]
     assert failed.value.code == DATA_LOSS
     room.archive(onReset="earliest")
     assert room.stored("a") == ["1-0", "2-0", "3-0", "4-0", "4-0", "5-0", "5-0", "6-0"]
-    assert room.findings() == []
-    assert room.trim() == 3
+    assert len({one.key.generation for one in room.table().ranges()}) == 2
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"onReset": "latest"}, {"startingTimestamp": "5"}, {"STARTINGOFFSETS": "latest"}, {"columns": "id"}],
+)
+def test_options_that_would_leave_entries_out_are_refused(option: dict[str, str], tmp_path: Path) -> None:
+    """Or fields."""
+    source = {"gateway.urls": "http://127.0.0.1:1", "subscribe": "a", **option}
+    with pytest.raises(OptionError, match="(?i)" + next(iter(option))):
+        Archiver(Archiving(str(tmp_path / "root"), str(tmp_path / "checkpoint"), source))

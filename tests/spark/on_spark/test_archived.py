@@ -1,60 +1,101 @@
-"""An archive is read in Spark as it was published, through compaction, whatever its streams are called."""
+"""An archive is a table in Spark: of one version, and only the files that a filter may need are opened.
+
+Knows: how an archive is written without Spark. Must never know: how Spark pushes filters.
+"""
 
 from pathlib import Path
 
-import httpx
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_weir.jobs import compact
-from pyspark_weir.jobs.archive import Archiver, Archiving
+from pyspark_weir import ids
 from pyspark_weir.jobs.archived import entries
-from pyspark_weir.manifest import ManifestError
-from pyspark_weir.place import Place
-from pyspark_weir.running import Run, run
-from tests.server import Server
+from pyspark_weir.table.errors import ArchiveError
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import ArchiveTable
+from tests.spark.archive_tables import Maker
 
+DAY_MS = 86_400_000
+LAST = f"{ids.HALF_MAX}-{ids.HALF_MAX}"
 HARD_NAMES = ("plain", "50% é", "a+b c", "x" * 300, "Ω𝕏", "a=b&c", "__HIVE_DEFAULT_PARTITION__")
-NOW_MS = 4_000_000_000_000
 
 
-def _publish(server: Server, after: int) -> dict[tuple[str, str], str]:
-    """Three entries to each stream; what is to be found of them."""
-    entries = [{"id": f"{ms}-7", "fields": {"n": f"{ms}"}} for ms in range(after + 1, after + 4)]
-    body = {"streams": dict.fromkeys(HARD_NAMES, entries)}
-    httpx.post(f"{server.url}/v1/publish", json=body).raise_for_status()
-    return {(name, f"{ms}-7"): f"{ms}" for name in HARD_NAMES for ms in range(after + 1, after + 4)}
+@pytest.fixture
+def archive(tmp_path: Path) -> Maker:
+    return Maker(tmp_path / "an archive")
 
 
-def test_an_archive_is_a_table(spark: SparkSession, server: Server, tmp_path: Path, checkpoint: str) -> None:
-    """Each entry once: from several batches, some of them joined, beside a file that no manifest names."""
-    root = str(tmp_path / "an archive")
-    source = {"gateway.urls": server.url, "subscribePattern": ".*", "maxEntriesPerTrigger": "14"}
-    archiver = Archiver(Archiving(root=root, checkpoint=checkpoint, source=source))
-    published = _publish(server, 0)
-    assert run(Run(checkpoint), archiver.query, lambda _progress: None).batches == 2
-    assert _found(spark, root) == published
-    list(compact.compact(Place.of(root), compact.Rules(grace_ms=0), NOW_MS))
-    published |= _publish(server, 100)
-    run(Run(checkpoint), archiver.query, lambda _progress: None)
-    some = next(Path(root).rglob("*.parquet"))
-    some.with_name("orphan.zstd.parquet").write_bytes(some.read_bytes())
-    assert _found(spark, root) == published
-    table = entries(spark, root, ["a+b c"])
-    assert table.columns == ["shard", "stream", "date", "id", "ms", "seq", "ts", "fields"]
-    rows = table.orderBy("ms", "seq").collect()
-    assert [row["ms"] for row in rows] == [1, 2, 3, 101, 102, 103]
-    assert {(row["shard"], row["stream"], row["date"]) for row in rows} == {("g0", "a+b c", "1970-01-01")}
+def found(frame: DataFrame) -> list[tuple[str, str]]:
+    return sorted((row["stream"], row["id"]) for row in frame.select("stream", "id").collect())
 
 
-def _found(spark: SparkSession, root: str) -> dict[tuple[str, str], str]:
-    rows = entries(spark, root).collect()
-    found = {(row["stream"], row["id"]): bytes(row["fields"][0]["value"]).decode() for row in rows}
-    assert len(rows) == len(found), "each once"
-    return found
+def test_an_archive_is_a_table_of_one_version(spark: SparkSession, archive: Maker) -> None:
+    """Streams of any name, IDs up to the last; a commit that comes later is in the next table."""
+    for name in HARD_NAMES:
+        archive.batch({name: ["0-1", f"{ids.BIGINT_MAX}-0", f"{ids.BIGINT_MAX + 1}-0", LAST]})
+    table = entries(spark, archive.root.url)
+    assert table.columns == [
+        *("gateway", "stream", "generation", "id", "id_key", "ms", "seq", "ts", "fields", "date")
+    ]
+    archive.batch({"plain2": ["5-0"]})
+    every = ("0-1", LAST, f"{ids.BIGINT_MAX}-0", f"{ids.BIGINT_MAX + 1}-0")
+    assert found(table) == sorted((name, one) for name in HARD_NAMES for one in every)
+    assert found(entries(spark, archive.root.url).where("stream = 'plain2'")) == [("plain2", "5-0")]
+    rows = table.where("stream = 'plain'").orderBy("id_key").collect()
+    assert [(row["ms"], row["seq"], row["ts"] is None) for row in rows] == [
+        (0, 1, False), (ids.BIGINT_MAX, 0, True), (None, 0, True), (None, None, True)
+    ]  # fmt: skip
+    assert [(one["name"], bytes(one["value"])) for one in rows[0]["fields"]] == [
+        ("n", b"1"), ("n", b"\xff"), ("", b"")
+    ]  # fmt: skip
+    mapped = entries(spark, archive.root.url, fields="map").where("stream = 'plain'").first()
+    assert mapped is not None
+    assert mapped["fields"] == {"n": "1", "": ""}
+
+
+def test_only_files_that_may_match_are_opened(spark: SparkSession, archive: Maker) -> None:
+    """All others are gone when the query runs, and it answers what it would have with them."""
+    for file in archive.batch({"a": [f"{DAY_MS + 1}-0", f"{DAY_MS + 2}-0"]}):
+        file.unlink()
+    (second,) = archive.batch({"a": [f"{2 * DAY_MS}-0", f"{2 * DAY_MS}-1"]})
+    for file in archive.batch({"b": [f"{2 * DAY_MS}-0"]}):
+        file.unlink()
+    table = entries(spark, archive.root.url)
+    narrow = table.where("stream = 'a' and ts between '1970-01-03' and '1970-01-04' and id_key is not null")
+    assert found(narrow) == [("a", f"{2 * DAY_MS}-0"), ("a", f"{2 * DAY_MS}-1")]
+    with pytest.raises(PySparkException, match="is missing, and the table counts on it"):
+        found(table.where("ts >= '1970-01-03'"))
+    assert second.exists()
+
+
+def test_times_do_not_depend_on_the_session(spark: SparkSession, archive: Maker) -> None:
+    """They are instants, shown in its time zone."""
+    archive.batch({"a": [f"{DAY_MS}-0"]})
+    before = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        for zone, shown in (("UTC", "1970-01-02 00:00:00"), ("America/New_York", "1970-01-01 19:00:00")):
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            row = entries(spark, archive.root.url).selectExpr("CAST(ts AS STRING)", "unix_millis(ts)").first()
+            assert tuple(row or ()) == (shown, DAY_MS)
+            within = f"ts >= TIMESTAMP '{shown}' and ts <= TIMESTAMP '{shown}'"
+            assert found(entries(spark, archive.root.url).where(within)) == [("a", f"{DAY_MS}-0")]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(before))
+
+
+def test_a_session_that_lets_no_source_filter_reads_all_the_same(spark: SparkSession, archive: Maker) -> None:
+    """As a session of the user's own, without a setting of ours."""
+    archive.batch({"a": ["1-0", "2-0"]})
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert found(entries(spark, archive.root.url).where("id = '2-0'")) == [("a", "2-0")]
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
 def test_what_is_no_archive_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """An empty table would pass for an archive of nothing."""
-    with pytest.raises(ManifestError, match="holds no archive"):
+    with pytest.raises(ArchiveError, match="holds no archive"):
         entries(spark, str(tmp_path))
+    assert found(entries(spark, ArchiveTable.create(ArchiveRoot.of(tmp_path / "new")).root.url)) == []

@@ -30,6 +30,7 @@ from pyspark_weir.jobs.replay_plan import Form, Targets, Wanted
 from pyspark_weir.jobs.replay_read import FromArchive, FromGateway
 from pyspark_weir.place import Place
 from pyspark_weir.sink.keys import pairs_of
+from pyspark_weir.table.root import ArchiveRoot
 from tests.server import Server
 from tests.spark.weblog import Weblog, publish
 
@@ -160,7 +161,7 @@ def test_entries_with_new_ids_tell_their_old_ones(
     spark: SparkSession, archived: Archived, target: Access, tmp_path: Path
 ) -> None:
     """In another stream, in the order of before; a second run adds nothing."""
-    source = FromArchive(archived.root)
+    source = FromArchive(ArchiveRoot.of(archived.root))
     form = Form(job="copy", source=source.address, tasks=2, slice_rows=10_000)
     state = Place.of(str(tmp_path / "state"))
     wanted, targets = Wanted(streams=archived.streams[:2]), Targets.parse(["copy.{stream}"])
@@ -206,7 +207,7 @@ def test_ids_are_not_kept_where_the_target_is_ahead(
     stream = archived.streams[0]
     with Gateway(target) as here:
         here.post(f"{of_stream(stream)}/entries", {"fields": {"new": "1"}})
-    source = FromArchive(archived.root)
+    source = FromArchive(ArchiveRoot.of(archived.root))
     form = Form(job="ahead", source=source.address, keep_ids=True)
     state = Place.of(str(tmp_path / "state"))
     with pytest.raises(OptionError, match=r"has had entries up to .* empty or behind"):

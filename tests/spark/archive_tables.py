@@ -1,0 +1,59 @@
+"""Archives for tests that need no Spark to write one.
+
+Knows: how batches get into a table. Must never know: what is tested with them.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from pyspark_weir import ids
+from pyspark_weir.table.files import write_files
+from pyspark_weir.table.ranges import BatchRanges, Range, StreamKey
+from pyspark_weir.table.root import ArchiveRoot
+from pyspark_weir.table.table import ArchiveTable, Batch
+
+QUERY: Final = "11111111-2222-3333-4444-555555555555"
+GATEWAY: Final = "g0"
+GENERATION: Final = "00112233445566aa"
+# What no text could hold, and what a map would lose.
+FIELDS: Final = [
+    {"name": "n", "value": b"1"},
+    {"name": "n", "value": b"\xff"},
+    {"name": "", "value": b""},
+]
+
+
+class Maker:
+    """Adds batches to an archive, which it creates."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.table = ArchiveTable.create(ArchiveRoot.of(root))
+        self._number = 0
+        self._upto: dict[StreamKey, ids.EntryId] = {}
+
+    @property
+    def root(self) -> ArchiveRoot:
+        return self.table.root
+
+    def batch(
+        self,
+        entries: Mapping[str, Sequence[str]],
+        *,
+        generation: str = GENERATION,
+        upto: str | None = None,
+    ) -> list[Path]:
+        """A batch with these IDs, ascending, of each stream, up to the last or `upto`; its files."""
+        rows, ranges = [], []
+        for stream, own in entries.items():
+            key = StreamKey(GATEWAY, stream, generation)
+            after = self._upto.get(key, ids.ZERO)
+            self._upto[key] = ids.parse(upto or own[-1])
+            ranges.append(Range(key, after, self._upto[key], len(own)))
+            rows += [{**dict(zip(key._fields, key, strict=True)), "id": one, "fields": FIELDS} for one in own]
+        files = write_files(self.root, pa.Table.from_pylist(rows)) if rows else ()
+        self.table.commit(Batch(BatchRanges(QUERY, self._number, tuple(ranges)), files))
+        self._number += 1
+        return [Path(self.root.path(file.path)) for file in files]
