@@ -71,6 +71,7 @@ CODES: Final[dict[str, Code]] = {
     "too_many_sockets": Code(429, "Too many sockets are open", retry_after_s=30, close=4503),
     "rate_limited": Code(429, "Too many requests", retry_after_s=1, close=4005),
     "too_many_waiters": Code(429, "Too many reads are waiting", retry_after_s=1),
+    "keys_unavailable": Code(503, "The keys to check tokens with cannot be had", retry_after_s=5, close=4000),
     "internal": Code(500, "Something went wrong in the gateway", close=4000),
     "not_implemented": Code(501, "This part of the contract is not built yet"),
     "not_configured": Code(409, "A setting of the gateway is needed for this"),
@@ -94,7 +95,8 @@ class ErrorLocation(NamedTuple):
 class RefusalError(Exception):
     """A request that is not served. `code` is one of `CODES`, `detail` a sentence for people.
 
-    `places` say where it is wrong; `members` are further facts for programs.
+    `places` say where it is wrong; `members` are further facts for programs, `headers` are header fields of
+    the response.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class RefusalError(Exception):
         *,
         places: Sequence[ErrorLocation] = (),
         members: Mapping[str, Member] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(code, detail)
         assert code in CODES, "a refusal without a status could not be answered"
@@ -111,6 +114,7 @@ class RefusalError(Exception):
         self.detail = detail
         self.places = places
         self.members: dict[str, Member] = dict(members or {})
+        self.headers: dict[str, str] = dict(headers or {})
 
     @property
     def kind(self) -> Code:
@@ -185,11 +189,9 @@ def problem(refusal: RefusalError, request_id: str) -> bytes:
 
 def problem_headers(refusal: RefusalError) -> list[tuple[bytes, bytes]]:
     """What goes beside the body: when to come back, how to authenticate, whether the connection can go on."""
-    headers = []
-    if refusal.kind.retry_after_s is not None:
+    headers = [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
+    if refusal.kind.retry_after_s is not None and "retry-after" not in refusal.headers:
         headers.append((b"retry-after", b"%d" % refusal.kind.retry_after_s))
-    if refusal.kind.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
     if refusal.code in ("body_too_large", "draining"):
         # The rest of the body is never read; a draining gateway takes no further request here.
         headers.append((b"connection", b"close"))

@@ -9,13 +9,15 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from app import logs
-from app.auth import AccessPolicy, OpenPolicy
+from app.auth import AccessPolicy, OpenPolicy, Principal
+from app.auth.tickets import Tickets
 from app.backups import Backups
 from app.dead_letter_log import DeadLetterLog
 from app.errors import RefusalError, to_refusal
 from app.limits import CommandLimits, EntryLimits, ReadLimits
 from app.live.feeds import Feeds
 from app.live.leases import ConsumerLeases
+from app.live.sessions import AccessEnd, OpenSessions
 from app.memory_limit import MemoryLog
 from app.settings import Settings
 from engine import Clock, EngineError, EngineProtocol, errors
@@ -68,6 +70,9 @@ class Gateway:
         # The number of connections; set by the server.
         self.connections: Callable[[], int] = lambda: 0
         self.leases = ConsumerLeases()
+        self.tickets = Tickets(clock.monotonic)
+        # Connections and reads that end with their token.
+        self.sessions = OpenSessions(clock)
         # Called when the gateway stops.
         self.on_drain: list[Callable[[], None]] = []
         # Called when the engine is replaced: release everything that belongs to it.
@@ -184,15 +189,17 @@ class Gateway:
         self,
         work: Coroutine[Any, Any, T],
         receive: Receive,
+        principal: Principal,
         until: asyncio.Future[None] | None = None,
         give_back: Callable[[T], None] | None = None,
     ) -> T:
-        """Run a read that may block. It ends when the client disconnects or the gateway drains.
+        """Run a read that may block. It ends when the client disconnects, its token ends or the gateway
+        drains.
 
         A read that delivers entries to a consumer is ended by `until`, never cancelled, and `give_back`
         returns entries that arrive for a client that has left.
 
-        Raises ClientLeftError, `draining`, `too_many_waiters`.
+        Raises ClientLeftError, `draining`, `too_many_waiters`, `unauthenticated`.
         """
         try:
             self.follow()
@@ -201,15 +208,18 @@ class Gateway:
             raise
         waiting = asyncio.ensure_future(work)
         leaving = asyncio.ensure_future(wait_for_disconnect(receive))
+        ended: asyncio.Future[AccessEnd] = asyncio.get_running_loop().create_future()
+        session = self.sessions.enter(principal, ended.set_result)
         try:
-            await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if leaving.done():
+            await asyncio.wait((waiting, leaving, ended), return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done() or ended.done():
                 await _end_read(waiting, until)
                 failed = waiting.cancelled() or waiting.exception() is not None
                 if give_back is not None and not failed:
                     give_back(waiting.result())
-                raise ClientLeftError
+                raise ended.result().refusal if ended.done() else ClientLeftError
         finally:
+            session.leave()
             self.unfollow()
             waiting.cancel()
             leaving.cancel()

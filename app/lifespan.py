@@ -58,13 +58,13 @@ class ServerStoppedError(Exception):
 
 def check_exposure(settings: Settings) -> None:
     """Raise Stopped unless the settings say that strangers may reach it, and under which names."""
-    if settings.is_loopback:
+    if settings.is_loopback or settings.has_tokens:
         return
     if not settings.insecure:
         raise ServerStoppedError(
             USAGE,
             f"listening on {settings.host} would let everybody who reaches it read, write and delete "
-            "everything: stay on 127.0.0.1, or say --insecure",
+            "everything: set root_token_file or tokens_file, stay on 127.0.0.1, or say --insecure",
         )
     if not settings.allowed_hosts:
         raise ServerStoppedError(

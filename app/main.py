@@ -14,7 +14,20 @@ from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
 
 from app import logs
-from app.api import backup, commands, console, docs, future, health, multi_stream, plan, root, socket, streams
+from app.api import (
+    backup,
+    commands,
+    console,
+    docs,
+    future,
+    health,
+    multi_stream,
+    plan,
+    root,
+    socket,
+    streams,
+    tickets,
+)
 from app.api.entries import columns, entries, export, tail
 from app.api.groups import claims, consumers, dead_letters, groups, pending
 from app.auth import AccessPolicy
@@ -30,6 +43,7 @@ from app.http.requests import Request
 from app.http.responses import Response, Scope, Send, refuse
 from app.lifespan import EngineLife, check_exposure, prepare, serve_lifespan
 from app.openapi import document
+from app.policies import policy_of
 from app.settings import Settings, load
 from app.transport.fast_path import FastPath
 from app.version import VERSION
@@ -55,6 +69,7 @@ ROUTES: Final[Sequence[Operation]] = [
     *dead_letters.router.operations,
     *backup.router.operations,
     *socket.router.operations,
+    *tickets.router.operations,
     *future.router.operations,
 ]
 # What there is anywhere: the answer to `OPTIONS *`, which asks about the server (RFC 9110, 9.3.7).
@@ -124,7 +139,8 @@ def create_app(
     policy: AccessPolicy | None = None,
 ) -> App:
     """The application for these settings. `fast_path=False` sends every request through FastAPI."""
-    return App(Gateway(settings, clock or SystemClock(), policy), fast_path=fast_path)
+    clock = clock or SystemClock()
+    return App(Gateway(settings, clock, policy or policy_of(settings, clock)), fast_path=fast_path)
 
 
 def __getattr__(name: str) -> App:

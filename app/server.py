@@ -55,7 +55,7 @@ def run(settings: Settings, clock: Clock, say: Say) -> None:
 def _say_data(settings: Settings, say: Say) -> None:
     """What is opened, before that: it may take a while, and may be refused."""
     say(f"data     {settings.data} (fsync {settings.fsync})")
-    if not settings.is_loopback:
+    if not settings.is_loopback and not settings.has_tokens:
         say("WARNING: anybody who reaches this address may read, write and delete everything (--insecure)")
 
 

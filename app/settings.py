@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -38,6 +38,11 @@ _SERVICE_VARIABLE: Final = re.compile(r"SERVICE_.*|PORT_\d+_.*")
 # One of them has the name of a setting, but holds a URL such as tcp://10.0.0.1:8080.
 _SERVICE_PORT: Final = f"{PREFIX}PORT"
 _SERVICE_SCHEMES: Final = ("tcp://", "udp://", "sctp://")
+
+JWT_ALGORITHMS: Final = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "Ed25519", "EdDSA", "HS256", "HS384", "HS512"),
+)
 
 Fsync = Literal["always", "everysec", "no"]
 
@@ -79,6 +84,23 @@ def _origins(words: tuple[str, ...]) -> tuple[str, ...]:
     return lower
 
 
+def _algorithms(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse `none`, and what no key can sign with."""
+    for word in words:
+        if word not in JWT_ALGORITHMS:
+            raise ValueError(f"{word!r} is no algorithm: use some of {', '.join(JWT_ALGORITHMS)}")
+    return words
+
+
+def _split_lines(value: object) -> object:
+    """Split a list whose items hold commas."""
+    return (
+        tuple(word.strip() for word in value.split(";") if word.strip()) if isinstance(value, str) else value
+    )
+
+
+Algorithms = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_algorithms)]
+Lines = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_lines)]
 Hosts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_hosts)]
 Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_origins)]
 
@@ -104,6 +126,24 @@ class Settings(BaseSettings):
     )
     allowed_origins: Origins = Field(
         (), description="origins whose web pages may call the API, or *; the gateway's own pages always may"
+    )
+
+    root_token: SecretStr = Field(
+        SecretStr(""),
+        description="a token that may do everything; callers without a token are refused then",
+    )
+    root_token_file: str = Field("", description="file with the root token, instead of `root_token`")
+    tokens_file: str = Field("", description="TOML file of tokens by their hashes, see `weir token`")
+    jwt_algorithms: Algorithms = Field(
+        (), description="algorithms that may sign JWTs, for example RS256,ES256; empty: JWTs are refused"
+    )
+    jwt_keys: str = Field("", description="file with the JWK set to verify JWTs with")
+    jwt_jwks_url: str = Field("", description="https URL of the JWK set, instead of `jwt_keys`")
+    jwt_issuer: str = Field("", description="the only accepted issuer (iss); empty: any")
+    jwt_audience: str = Field("", description="the audience (aud) that a JWT must name; empty: any")
+    jwt_grants_claim: str = Field("grants", description="the claim that lists grants")
+    jwt_scopes: Lines = Field(
+        (), description="grants of words of the claim `scope`, SCOPE=GRANT; separated by semicolons"
     )
 
     body_bytes_max: int = Field(
@@ -213,6 +253,16 @@ class Settings(BaseSettings):
         return min(self.pipeline_commands_max, TURN_COMMANDS_MAX)
 
     @property
+    def has_tokens(self) -> bool:
+        """Whether callers need a token."""
+        return bool(
+            self.root_token.get_secret_value()
+            or self.root_token_file
+            or self.tokens_file
+            or self.jwt_algorithms
+        )
+
+    @property
     def is_loopback(self) -> bool:
         """Whether the gateway listens on loopback alone."""
         return host_is_loopback(self.host)
@@ -288,7 +338,7 @@ def toml_line(name: str, value: object) -> str:
     """A setting as a line of the file."""
     if isinstance(value, tuple):
         return f"{name} = [{', '.join(json.dumps(word) for word in value)}]"
-    return f"{name} = {json.dumps(str(value) if isinstance(value, Path) else value)}"
+    return f"{name} = {json.dumps(str(value) if isinstance(value, Path | SecretStr) else value)}"
 
 
 def _environment() -> list[str]:

@@ -23,7 +23,7 @@ BREACHES: Final = {
     "app.http, a cycle": ("app/http/media.py", "import app.http.requests", "In the gateway's packages no"),
     "app.live": ("app/live/leases.py", "import app.websocket.frames", "In the gateway nothing points back"),
     "app.openapi": ("app/openapi/problems.py", "import app.api.root", "In the gateway nothing points back"),
-    "app.redis": ("app/redis/glob.py", "import app.sse.events", "In the gateway nothing points back"),
+    "app.redis": ("app/redis/resp.py", "import app.sse.events", "In the gateway nothing points back"),
     "app.redis, a cycle": ("app/redis/resp.py", "import app.redis.written", "In the gateway's packages no"),
     "app.sse": ("app/sse/events.py", "import app.websocket.frames", "In the gateway nothing points back"),
     "app.transport": ("app/transport/inline.py", "import app.server", "In the gateway nothing points back"),

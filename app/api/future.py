@@ -11,7 +11,6 @@ from app.http.responses import Response
 router: Final = Router("gateway")
 
 
-@router.post("/v1/tickets", Access.OPEN, hidden=True)
 @router.get("/metrics", Access.OPEN, hidden=True)
 async def not_built(request: RequestParameter) -> Response:
     """Refuse."""

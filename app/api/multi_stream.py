@@ -131,9 +131,11 @@ class ManyReadAnswer(ResponseModel):
 async def read_streams(request: RequestParameter, given: ManyRead) -> Response:
     """Read from many streams, each behind its cursor, or as a consumer of a group (XREAD, XREADGROUP)."""
     command = given.command(request.gateway.read_limits, request.preferences.wait_s)
-    action = Action.READ if isinstance(command, XRead) else Action.CONSUME
     for stream, _ in command.streams:
-        request.require(action, stream)
+        if isinstance(command, XRead):
+            request.require(Action.READ, stream)
+        else:
+            request.require(Action.CONSUME, stream, command.group, command.consumer)
     (reply,) = await request.write(command)
     if isinstance(command, XRead):
         assert isinstance(reply, StreamsRead), "XREAD answers what each stream has"

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from app.auth import Access, Action
 from app.errors import RefusalError, invalid, step
+from app.glob import Glob
 from app.http.entries.entry_pages import preferred_wait_ms
 from app.http.models import (
     Count,
@@ -25,7 +26,6 @@ from app.http.operations.binder import RequestParameter
 from app.http.operations.router import Router
 from app.http.requests import Request
 from app.http.responses import Response
-from app.redis.glob import Glob
 from engine import ids
 from engine.apportion import apportion
 from engine.commands import ListStreams, Plan
@@ -169,7 +169,7 @@ async def plan(request: RequestParameter, wanted: PlanWanted) -> Response:
     planned = await _plan(request, wanted.command(found))
     if wait_ms and not _has_any(planned):
         work = _wait(request, wanted, pattern, found, wait_ms)
-        planned = await request.gateway.wait(work, request.receive)
+        planned = await request.gateway.wait(work, request.receive, request.principal)
     rows = sum(1 + len(one.cuts) for one in planned.streams)
     return Response(
         200, await asyncio.to_thread(write, planned) if rows > _INLINE_ROWS_MAX else write(planned)
@@ -226,11 +226,10 @@ def _too_many(most: int) -> RefusalError:
 
 
 def _matching(request: Request, pattern: Glob, named: Collection[str], names: Sequence[str]) -> list[str]:
-    policy, principal = request.gateway.policy, request.principal
     return [
         name
         for name in names
-        if name not in named and pattern.matches(name.encode()) and policy.may(principal, Action.READ, name)
+        if name not in named and pattern.matches(name.encode()) and request.may_read(name)
     ]
 
 

@@ -1,9 +1,9 @@
 """WebSocket, `GET /v1/ws`: the handshake, and the conversation for as long as the socket is open."""
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any, Final
 
-from app.auth import Access, Action
+from app.auth import Access
 from app.errors import RefusalError
 from app.gateway import Gateway, Receive
 from app.http import query
@@ -25,6 +25,7 @@ router: Final = Router("gateway")
 FRAME_OVERHEAD_BYTES: Final = 4 << 10
 SUBSCRIPTIONS_MAX: Final = 128
 _EXTENSION: Final = "weir.socket"
+_TICKET: Final = "weir.ticket."
 _PATH: Final = ("v1", "ws")
 
 
@@ -51,9 +52,13 @@ class Sockets:
         """Accept, and stay until the connection is gone. Raises RefusalError before it is accepted."""
         if scope["state"]["segments"] != _PATH:
             raise RefusalError("no_route", "sockets are at /v1/ws")
-        query.parse(scope["query_string"], ())
+        query.parse(scope["query_string"], ("ticket",))
         request = Request(self._gateway, scope, receive, {})
         request.check_ready()
+        tickets = [*request.query_tickets, *_tickets(scope["subprotocols"])]
+        is_open = self._gateway.policy.recognise({}) is not None
+        if tickets or is_open or b"authorization" in request.headers:
+            await request.authenticate(tickets=() if is_open else tickets)
         if len(self._hub.open) >= self._gateway.settings.sockets_max:
             raise RefusalError("too_many_sockets", "too many sockets are open: see the setting sockets_max")
         own = scope.get("extensions", {}).get(_EXTENSION)
@@ -79,10 +84,7 @@ class Sockets:
             entries=self._gateway.entry_limits,
         )
 
-        def allowed(action: Action, stream: str) -> bool:
-            return self._gateway.policy.may(request.principal, action, stream)
-
-        return Session(limits, allowed, request.request_id, depth_max=settings.json_depth_max)
+        return Session(limits, request.principal, request.request_id, depth_max=settings.json_depth_max)
 
     def _hello(self) -> frames.HelloFrame:
         settings = self._gateway.settings
@@ -100,6 +102,11 @@ class Sockets:
             ),
             heartbeat_ms=settings.heartbeat_ms,
         )
+
+
+def _tickets(subprotocols: Sequence[str]) -> Sequence[str]:
+    """The tickets among the subprotocols: a browser can send nothing else of its own choice."""
+    return [word.removeprefix(_TICKET) for word in subprotocols if word.startswith(_TICKET)]
 
 
 def upgrading(send: Send) -> Send:

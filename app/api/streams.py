@@ -9,7 +9,7 @@ from fastapi import Header, Query
 from pydantic import Field
 
 from app.api.groups.groups import Group
-from app.auth import Action
+from app.auth import Access, Action
 from app.errors import RefusalError, invalid
 from app.http import media
 from app.http.conditional import matches, tag_of
@@ -178,20 +178,24 @@ class StreamDetails(Stream):
 # ---- looking
 
 
-@router.get(_STREAMS, Action.READ, model=StreamPage, refusals=("not_acceptable",), conditional=True)
+@router.get(_STREAMS, Access.PER_STREAM, model=StreamPage, refusals=("not_acceptable",), conditional=True)
 async def list_streams(
     request: RequestParameter,
     prefix: Annotated[str, Query(description="only names that begin with it")] = "",
     after: Annotated[str | None, Query(description="names above this one: a page's `next`")] = None,
     limit: Annotated[int, Whole(1, _PAGE_MAX), Query(description="maximum number of streams")] = 100,
 ) -> Response:
-    """List streams by name."""
+    """List streams by name: those that the caller may read. A page may hold fewer than `limit`."""
+    if not request.principal.may_somewhere(Action.READ):
+        request.require(Action.READ, None)
     media.check_accepts_json(request.headers.get(b"accept", b""))
     found = await request.execute(StreamInfos(prefix=prefix, after=after, limit=limit))
     assert isinstance(found, FoundStreams), "listing answers a page"
     shown: list[bytes] = []
     left, following = request.gateway.settings.answer_bytes_max, found.next
     for place, (name, info) in enumerate(found.streams):
+        if not request.may_read(name):
+            continue
         text = _stream(name, info)
         left -= len(text)
         if left < 0 and shown:

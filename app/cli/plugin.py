@@ -7,16 +7,17 @@ from typing import Final
 
 import typer
 
-from app.cli import backup, log, migrate, serve
+from app.cli import backup, log, migrate, serve, token
 
 _SERVER: Final = "Server"
 _DATA: Final = "Data on this machine"
 
 
 def register(cli: typer.Typer) -> None:
-    """Add `serve`, `config`, `backup`, `restore`, `log` and `import`."""
+    """Add `serve`, `config`, `token`, `backup`, `restore`, `log` and `import`."""
     cli.command("serve", rich_help_panel=_SERVER)(serve.serve)
     cli.command("config", rich_help_panel=_SERVER)(serve.show_config)
+    cli.add_typer(token.commands, name="token", rich_help_panel=_SERVER)
     cli.command("import", rich_help_panel=_SERVER)(migrate.migrate)
     cli.command("backup", rich_help_panel=_DATA)(backup.backup)
     cli.command("restore", rich_help_panel=_DATA)(backup.restore)

@@ -48,7 +48,7 @@ def serve(
         {"host": host, "port": port, "data": data, "fsync": fsync, "insecure": insecure}, others, config
     )
     from app import lifespan, logs, server
-    from app.settings import unknown_variables
+    from app.settings import SettingsError, unknown_variables
     from engine import SystemClock
 
     logs.configure(settings.log_level, settings.log_format)
@@ -60,6 +60,9 @@ def serve(
     except lifespan.ServerStoppedError as stopped:
         print(f"weir: {stopped}", file=sys.stderr)
         raise typer.Exit(stopped.exit_code) from None
+    except SettingsError as error:
+        print(f"weir: {error}", file=sys.stderr)
+        raise typer.Exit(_USAGE) from None
 
 
 def show_config(

@@ -7,11 +7,13 @@ import asyncio
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
+from urllib.parse import parse_qs
 
 from pydantic import BaseModel
 
 from app import auth
-from app.auth import Action, Principal
+from app.auth import NOBODY, Action, Principal, Resource
+from app.auth.policy import unauthenticated
 from app.errors import RefusalError
 from app.gateway import ClientLeftError, Gateway, Receive
 from app.http import media
@@ -29,6 +31,7 @@ STRANGER: Final = "stranger"
 
 # A body of this size takes about ten milliseconds to read: larger ones are read in a thread.
 _INLINE_BYTES_MAX: Final = 1 << 20
+_TICKET: Final = b"ticket="
 
 
 class Request:
@@ -42,7 +45,7 @@ class Request:
         self.receive = receive
         self.names = names
         self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
-        self.principal: Principal = gateway.policy.principal(self.headers)
+        self.principal: Principal = NOBODY
         self._engine: EngineProtocol | None = None
 
     @property
@@ -84,9 +87,35 @@ class Request:
         """Whether it is an EventSource that asks, of a route with these media types."""
         return bool(offered) and media.asks_for_events(self.headers.get(b"accept", b""), offered)
 
-    def require(self, action: Action, stream: str | None) -> None:
-        """Raise `forbidden` unless the principal may do this."""
-        auth.require(self.gateway.policy, self.principal, action, stream)
+    async def authenticate(self, *, tickets: Sequence[str] = ()) -> None:
+        """Recognise the caller, by a ticket if there is one. Raises `unauthenticated`."""
+        if not tickets:
+            self.principal = await self.gateway.policy.authenticate(self.headers)
+            return
+        origin = self.headers.get(b"origin", b"").decode("latin-1")
+        principal = self.gateway.tickets.redeem(tickets[0], origin)
+        if principal is None:
+            raise unauthenticated(
+                "the ticket is unknown, was used, has ended or is for another origin", "invalid_token"
+            )
+        self.principal = principal
+
+    @property
+    def query_tickets(self) -> Sequence[str]:
+        """The tickets in the query."""
+        if _TICKET not in self.query:
+            return ()
+        return parse_qs(self.query.decode("latin-1")).get("ticket", ())
+
+    def require(
+        self, action: Action, stream: str | None, group: str | None = None, consumer: str | None = None
+    ) -> None:
+        """Raise `forbidden` unless the caller may do this."""
+        auth.require(self.principal, action, Resource(stream, group, consumer))
+
+    def may_read(self, stream: str) -> bool:
+        """Whether the caller may see the stream."""
+        return self.principal.may(Action.READ, Resource(stream))
 
     async def body(self) -> bytes:
         """The whole body. Raises `body_too_large` as early as it can be known, ClientLeftError."""
@@ -152,10 +181,12 @@ class Request:
         if getattr(command, "block_ms", None) is None:
             return await self.engine.execute(command, synced=synced)
         if not isinstance(command, XReadGroup):
-            return await self.gateway.wait(self.engine.execute(command, synced=synced), self.receive)
+            work = self.engine.execute(command, synced=synced)
+            return await self.gateway.wait(work, self.receive, self.principal)
         until: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         work = self.engine.execute(command, synced=synced, until=until)
-        return await self.gateway.wait(work, self.receive, until, partial(self.give_back, command))
+        give_back = partial(self.give_back, command)
+        return await self.gateway.wait(work, self.receive, self.principal, until, give_back)
 
     def give_back(self, command: XReadGroup, reply: Reply) -> None:
         """Return new entries that the client never gets: it has left."""

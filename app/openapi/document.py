@@ -100,8 +100,9 @@ def _describe(api: FastAPI, settings: Settings) -> bytes:
     described["info"]["description"] = _ABOUT
     described["info"]["license"] = {"name": "MIT", "identifier": "MIT"}
     described["tags"] = [{"name": name, "description": words} for name, words in _TAGS]
-    # There are no credentials yet: what needs them will say so.
-    described["security"] = []
+    described["security"] = [{"bearer": []}] if settings.has_tokens else []
+    if settings.has_tokens:
+        described["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
     described["servers"] = [{"url": "/", "description": "this gateway"}]
     return orjson.dumps(described)
 

@@ -202,9 +202,11 @@ def _command(parsed: Parsed) -> Command | None:
 def _authorise(request: Request, parsed: Parsed) -> None:
     if isinstance(parsed, EngineError):
         return
+    group = getattr(parsed.command, "group", None)
+    consumer = getattr(parsed.command, "consumer", None)
     for action in parsed.actions:
         for stream in (None,) if parsed.streams is None else parsed.streams:
-            request.require(Action(action), stream)
+            request.require(Action(action), stream, group, consumer)
 
 
 def _is_alone(parsed: Parsed) -> bool:
@@ -285,10 +287,7 @@ async def _written(
     name: str,
     encoded: Encoding,
 ) -> bytes:
-    policy, principal = request.gateway.policy, request.principal
-    write = partial(
-        parsed.written, reply, lambda name: policy.may(principal, Action.READ, name), base64=encoded.reply
-    )
+    write = partial(parsed.written, reply, request.may_read, base64=encoded.reply)
     written = await asyncio.to_thread(write) if _is_laborious(reply) else write()
     redis.check_written(parsed, len(written), room, name)
     return bodies.result(written)

@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from app.auth import Principal
 from app.errors import RefusalError, to_refusal
 from app.gateway import Gateway, Receive, wait_for_disconnect
 from app.http.entries.entry_pages import gap_refused
 from app.http.responses import GONE_EXTENSION, Response, Scope, Send
 from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
+from app.live.sessions import AccessEnd
 from app.sse import cursors as wire
 from app.sse import events
 from app.sse.cursors import TailOptions
@@ -60,12 +62,15 @@ class EventSource(Protocol):
 class EventStream(Response):
     """A response of server-sent events; without a source, only its headers. The source is always closed."""
 
-    def __init__(self, gateway: Gateway, source: EventSource | None, request_id: str) -> None:
+    def __init__(
+        self, gateway: Gateway, source: EventSource | None, principal: Principal, request_id: str
+    ) -> None:
         super().__init__(204)
         self.status_code = 200
         self.raw_headers += events.HEADERS
         self._gateway = gateway
         self._source = source
+        self._principal = principal
         self._request_id = request_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,30 +88,38 @@ class EventStream(Response):
             self._gateway.unfollow()
 
     async def _run(self, source: EventSource, receive: Receive, put: Put, send: Send) -> None:
-        pumping = asyncio.ensure_future(self._pump(source, put, send))
+        ended: asyncio.Future[AccessEnd] = asyncio.get_running_loop().create_future()
+        session = self._gateway.sessions.enter(self._principal, ended.set_result)
+        pumping = asyncio.ensure_future(self._pump(source, put))
         leaving = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
-            await asyncio.wait((pumping, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((pumping, leaving, ended), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            session.leave()
             leaving.cancel()
             if not pumping.done():
                 source.stop(pumping)
                 await asyncio.wait((pumping,))
-        if not pumping.cancelled():
-            pumping.result()
-
-    async def _pump(self, source: EventSource, put: Put, send: Send) -> None:
+        if pumping.cancelled() and not ended.done():
+            return
         try:
-            try:
-                await source.run(put)
-            except EngineError as refusal:
-                await put(self._last(to_refusal(refusal)))
-            except RefusalError as refusal:
-                await put(self._last(refusal))
+            if not pumping.cancelled():
+                pumping.result()
+            if ended.done():
+                await put(self._last(ended.result().refusal))
         except StalledError:
             # No last event: it would not arrive.
             return
         await send({"type": "http.response.body", "body": b""})
+
+    async def _pump(self, source: EventSource, put: Put) -> None:
+        """Send what the source has, and the refusal that ends it. Raises StalledError."""
+        try:
+            await source.run(put)
+        except EngineError as refusal:
+            await put(self._last(to_refusal(refusal)))
+        except RefusalError as refusal:
+            await put(self._last(refusal))
 
     def _last(self, refusal: RefusalError) -> bytes:
         if refusal.retryable:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from app.auth import Action, Resource
 from app.gateway import Gateway, Phase
 from app.http.middleware import codings
 from app.http.middleware.origins import Origins
@@ -172,10 +173,18 @@ class FastPathConnection(HttpConnection):
         pending = self._answering = PendingRequest(self, request, data)
         self.request_taken()
         stream = request.stream
-        if (stream is not None and self.shared.coalescer.add(pending, stream)) or pending.begin():
+        if stream is not None and self._may_publish(request, stream):  # noqa: SIM102 - one decision, one act
+            if self.shared.coalescer.add(pending, stream):
+                return True
+        if pending.begin():
             return True
         self._answering = None
         return False
+
+    def _may_publish(self, request: PlainRequest, stream: str) -> bool:
+        """Whether the caller is known to have the right to publish. Otherwise its route decides."""
+        principal = self.shared.gateway.policy.recognise(request.head.headers)
+        return principal is not None and principal.may(Action.WRITE, Resource(stream))
 
     def hand_to_parser(self, pending: PendingRequest) -> None:
         """Serve a request that was taken, and not begun, the ordinary way."""

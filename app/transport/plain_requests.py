@@ -35,6 +35,7 @@ _HARMLESS: Final = frozenset(
     {
         *(b"host", b"connection", b"content-length", b"content-type", b"user-agent", b"prefer"),
         *(b"accept", b"accept-encoding", b"accept-language", b"idempotency-key", b"if-match"),
+        b"authorization",
     }
 )
 _ACCEPTED: Final = frozenset({b"*/*", b"application/json", b"application/json, text/plain, */*"})

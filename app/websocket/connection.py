@@ -12,6 +12,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol
 
+from msgspec import UNSET
+
+from app.auth import ANYBODY, NOBODY
+from app.auth.policy import unauthenticated
 from app.errors import RefusalError
 from app.gateway import Gateway
 from app.http.middleware.request_id import as_refusal
@@ -19,10 +23,12 @@ from app.http.requests import Request
 from app.live.feeds import FeedGap, FeedPage, Feeds, Subscriber
 from app.live.in_flight import CHECK_S
 from app.live.leases import ConsumerLease
+from app.live.sessions import AccessEnd, OpenSession
 from app.redis import executor
 from app.websocket import frames
 from app.websocket.effects import (
     AcquireLease,
+    Authenticate,
     Close,
     Effect,
     Effects,
@@ -43,6 +49,8 @@ from engine.replies import GroupRead, Reply
 _UNANSWERED_MAX: Final = 256
 # Time to acknowledge after `goaway`; at most half of the time for a shutdown.
 _GOAWAY_MS_MAX: Final = 2_000
+# A client that shows no token within this time is disconnected.
+_AUTH_S_MAX: Final = 10.0
 # The reply to a command is held in memory until a slow client reads it.
 _COMMAND_BYTES_MAX: Final = 1 << 20
 
@@ -155,12 +163,19 @@ class Connection:
         self._texts: list[bytes] = []
         self._beat: asyncio.TimerHandle | None = None
         self._end: asyncio.TimerHandle | None = None
+        # Until the client has shown a token.
+        self._unknown: asyncio.TimerHandle | None = None
+        self._access: OpenSession | None = None
 
     # ---- events
 
     def begin(self, hello: frames.HelloFrame) -> None:
         """Send `hello`."""
         self._hub.open[self] = None
+        if self._request.principal is NOBODY:
+            self._unknown = self._loop.call_later(_AUTH_S_MAX, self._not_authenticated)
+        else:
+            self._enter()
         self._link.write_frame(frames.encode(hello))
         self._heartbeat(hello.heartbeat_ms / 1000, first=True)
 
@@ -195,6 +210,28 @@ class Connection:
         self._do(self._session.finish_drain())
 
     @_event
+    def _not_authenticated(self) -> None:
+        """Close: no token came in time."""
+        missing = unauthenticated(f"no token came within {_AUTH_S_MAX:.0f} s", None)
+        self._do(self._session.on_principal(UNSET, missing))
+
+    def _enter(self) -> None:
+        """Have the session end with its token."""
+        principal = self._request.principal
+        if self._access is not None:
+            self._access.renew(principal)
+        elif principal is not ANYBODY:
+            self._access = self._hub.gateway.sessions.enter(principal, self._end_access, self._expiring)
+
+    @_event
+    def _end_access(self, end: AccessEnd) -> None:
+        self._do(self._session.end_access(end))
+
+    @_event
+    def _expiring(self, after_ms: int) -> None:
+        self._do(self._session.expiring(after_ms))
+
+    @_event
     def look(self) -> None:
         """Check entries in flight."""
         self._do(self._session.consumers.tick())
@@ -202,9 +239,11 @@ class Connection:
     def lost(self, sent_bytes: int) -> None:
         """Release everything: the socket is gone. `sent_bytes` were written to it."""
         self._hub.open.pop(self, None)
-        for timer in (self._beat, self._end):
+        for timer in (self._beat, self._end, self._unknown):
             if timer is not None:
                 timer.cancel()
+        if self._access is not None:
+            self._access.leave()
         unwritten = [(sent.key, sent.entry_ids) for end, sent in self._unsure if end > sent_bytes]
         self._unsure.clear()
         self._texts.clear()
@@ -319,8 +358,29 @@ class Connection:
             found = await executor.run_unblocked(self._request, effect.command, _COMMAND_BYTES_MAX)
         except Exception as error:  # noqa: BLE001 - every exception has an answer, see `as_refusal`
             found = as_refusal(error, self._request.request_id)
+        self._go_on(self._session.on_command_result(effect.ref, found))
+
+    def _authenticate(self, effect: Authenticate) -> None:
+        self._asking = True
+        self._hold()
+        self._spawn(self._authenticated(effect))
+
+    async def _authenticated(self, effect: Authenticate) -> None:
+        try:
+            principal = await self._hub.gateway.policy.identify(effect.token)
+        except RefusalError as refusal:
+            self._go_on(self._session.on_principal(effect.ref, refusal))
+            return
+        self._request.principal = principal
+        if self._unknown is not None:
+            self._unknown.cancel()
+        self._enter()
+        self._go_on(self._session.on_principal(effect.ref, principal))
+
+    def _go_on(self, effects: Effects) -> None:
+        """Perform effects, and then handle the messages that waited for them."""
         self._asking = False
-        self._do(self._session.on_command_result(effect.ref, found))
+        self._do(effects)
         while self._texts and not self._asking:
             self.received(self._texts.pop(0))
         self._hold()
@@ -516,6 +576,7 @@ _PERFORM: Final[Mapping[type[Effect], Callable[[Connection, Any], None]]] = {
     SendFrame: Connection._send,  # noqa: SLF001 - the table of its own methods
     Submit: Connection._submit,  # noqa: SLF001
     RunCommand: Connection._ask,  # noqa: SLF001
+    Authenticate: Connection._authenticate,  # noqa: SLF001
     Subscribe: Connection._open,  # noqa: SLF001
     FetchPage: Connection._take,  # noqa: SLF001
     AcquireLease: Connection._claim,  # noqa: SLF001

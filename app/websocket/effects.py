@@ -35,6 +35,13 @@ class Submit(Effect, frozen=True):
     synced: bool = False
 
 
+class Authenticate(Effect, frozen=True):
+    """Look whose token this is before any further frame, then call `authenticated`."""
+
+    ref: Ref
+    token: str
+
+
 class RunCommand(Effect, frozen=True):
     """Run this Redis command before any further frame, then call `asked`."""
 

@@ -309,6 +309,12 @@ class GoAwayFrame(ServerFrame, frozen=True, kw_only=True, tag="goaway"):
     after_ms: int
 
 
+class ExpiringFrame(ServerFrame, frozen=True, kw_only=True, tag="expiring"):
+    """The token ends after `after_ms`: send `auth` with another one, or the connection closes with 4002."""
+
+    after_ms: int
+
+
 class HeartbeatFrame(ServerFrame, frozen=True, kw_only=True, tag="heartbeat"):
     """Sent at intervals, to show that the connection is alive."""
 
@@ -352,6 +358,7 @@ SERVER_FRAMES: Final = (
     PausedFrame,
     RevokedFrame,
     GoAwayFrame,
+    ExpiringFrame,
     HeartbeatFrame,
     PongFrame,
     OkFrame,

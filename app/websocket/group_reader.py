@@ -37,7 +37,7 @@ class GroupReader:
         work = ConsumerSubscription(
             self._table.new_key(), frame, self._table.batch_max(frame.batch_max, self._table.limits.batch_max)
         )
-        self._table.require(Action.CONSUME, work.stream)
+        self._table.require(Action.CONSUME, work.stream, work.group, work.consumer)
         if work.noack and frame.credit is UNSET:
             raise invalid("/credit", "with `noack` nothing is acknowledged, which would give credit back")
         self._table.add(work)
@@ -64,7 +64,7 @@ class GroupReader:
         """Commands that create the group, if requested, and the consumer, and read the group's position."""
         if frame.create is UNSET or frame.create is False:
             return work.begin_commands(None)
-        self._table.require(Action.MANAGE, work.stream)
+        self._table.require(Action.MANAGE, work.stream, work.group)
         start = Cursor.LATEST if frame.create is True else frames.place(frame.create, "/create")
         return work.begin_commands(start)
 

@@ -15,12 +15,14 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from app.auth import Action
+from app.auth import NOBODY, Action, Principal
+from app.auth.policy import unauthenticated
 from app.errors import RefusalError, invalid, to_refusal
 from app.gateway import draining
 from app.http.entries.publishing import added
+from app.live.sessions import AccessEnd
 from app.websocket import frame_reader, frames
-from app.websocket.effects import Close, Effects, Ref, RunCommand, SendFrame, SessionLimits
+from app.websocket.effects import Authenticate, Close, Effects, Ref, RunCommand, SendFrame, SessionLimits
 from app.websocket.group_reader import GroupReader
 from app.websocket.stream_reader import StreamReader
 from app.websocket.subscription_table import Replies, SubscriptionTable
@@ -28,6 +30,8 @@ from app.websocket.subscriptions import ConsumerSubscription
 from engine import EngineError
 from engine.replies import Added
 
+BAD_TOKEN_CLOSE: Final = 4500
+TOKEN_EXPIRED_CLOSE: Final = 4002
 PROTOCOL_ERROR_CLOSE: Final = 4501
 
 
@@ -35,11 +39,11 @@ class Session:
     """One session. Every method returns the effects to perform, in order."""
 
     def __init__(
-        self, limits: SessionLimits, may: Callable[[Action, str], bool], request_id: str, *, depth_max: int
+        self, limits: SessionLimits, principal: Principal, request_id: str, *, depth_max: int
     ) -> None:
         self._request_id = request_id
         self._depth_max = depth_max
-        self.table = SubscriptionTable(limits, may, request_id)
+        self.table = SubscriptionTable(limits, principal, request_id)
         self.tails = StreamReader(self.table)
         self.consumers = GroupReader(self.table)
         self.on_replies = self.table.on_replies
@@ -89,14 +93,35 @@ class Session:
         settles = isinstance(frame, frames.AckFrame | frames.NackFrame | frames.PingFrame)
         if self.table.draining and not settles:
             raise draining()
+        if self.table.principal is NOBODY and not isinstance(frame, frames.AuthFrame | frames.PingFrame):
+            raise unauthenticated("send a frame `auth` with a token first", None)
         return self._handlers[type(frame)](frame)
 
     def _ping(self, frame: frames.PingFrame) -> Effects:
         return [SendFrame(frames.encode(frames.PongFrame(ref=frame.ref)))]
 
     def _auth(self, frame: frames.AuthFrame) -> Effects:
-        # The open policy knows no tokens: nothing expires.
-        return [SendFrame(frames.ok(frame.ref, {"expires_at": None}))]
+        return [Authenticate(frame.ref, frame.token)]
+
+    def on_principal(self, ref: Ref, found: Principal | RefusalError) -> Effects:
+        """Handle Authenticate. A wrong token closes the connection; subscriptions that the new token does not
+        allow are revoked.
+        """
+        if isinstance(found, RefusalError):
+            self.table.closed = True
+            return [self.table.error(ref, found), Close(BAD_TOKEN_CLOSE, found.code)]
+        self.table.principal = found
+        answer = SendFrame(frames.ok(ref, {"expires_at": found.expires_at}))
+        return [answer, *self.table.revoke_forbidden()]
+
+    def expiring(self, after_ms: int) -> Effects:
+        """Say that the token ends soon: another one may take its place."""
+        return [SendFrame(frames.encode(frames.ExpiringFrame(after_ms=after_ms)))]
+
+    def end_access(self, end: AccessEnd) -> Effects:
+        """Close: the token has expired or was revoked."""
+        self.table.closed = True
+        return [Close(TOKEN_EXPIRED_CLOSE if end is AccessEnd.EXPIRED else BAD_TOKEN_CLOSE, f"token_{end}")]
 
     def _command(self, frame: frames.CommandFrame) -> Effects:
         return [RunCommand(frame.ref, bytes(frame.command))]

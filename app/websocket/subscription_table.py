@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from app.auth import Action
+from app.auth import Action, Principal, Resource, require
 from app.errors import RefusalError, invalid
 from app.websocket import frames
 from app.websocket.effects import Close, Effects, Ref, SendFrame, SessionLimits, Submit, Unsubscribe
@@ -27,9 +27,9 @@ DRAIN_CLOSE: Final = 4001
 class SubscriptionTable:
     """What the readers of one session share. Methods return the effects to perform, in order."""
 
-    def __init__(self, limits: SessionLimits, may: Callable[[Action, str], bool], request_id: str) -> None:
+    def __init__(self, limits: SessionLimits, principal: Principal, request_id: str) -> None:
         self.limits = limits
-        self._may = may
+        self.principal = principal
         self._request_id = request_id
         self._keys = count(1)
         self.by_name: dict[str, AnySubscription] = {}
@@ -39,10 +39,11 @@ class SubscriptionTable:
         self.draining = False
         self.closed = False
 
-    def require(self, action: Action, stream: str) -> None:
+    def require(
+        self, action: Action, stream: str, group: str | None = None, consumer: str | None = None
+    ) -> None:
         """Raise `forbidden` unless the client may do this."""
-        if not self._may(action, stream):
-            raise RefusalError("forbidden", f"the credentials do not allow to {action} here")
+        require(self.principal, action, Resource(stream, group, consumer))
 
     def error(self, ref: Ref, refusal: RefusalError) -> SendFrame:
         """Make the frame that refuses one frame."""
@@ -123,6 +124,16 @@ class SubscriptionTable:
             return []
         revoked = frames.encode(frames.RevokedFrame(sub=one.name, reason=reason))
         return [*self.end(one), SendFrame(revoked), *self.close_if_idle()]
+
+    def revoke_forbidden(self) -> Effects:
+        """End the subscriptions that the client may not have any more."""
+        ending = [one for one in self.by_name.values() if not self._may_go_on(one)]
+        return [effect for one in ending for effect in self.revoke(one.key, "forbidden")]
+
+    def _may_go_on(self, one: AnySubscription) -> bool:
+        if isinstance(one, ConsumerSubscription):
+            return self.principal.may(Action.CONSUME, Resource(one.stream, one.group, one.consumer))
+        return all(self.principal.may(Action.READ, Resource(stream)) for stream in one.streams)
 
     def pause(self, one: AnySubscription) -> Effects:
         """Say once that a subscription has no credit left."""

@@ -4,15 +4,16 @@ Knows: frames, effects, the engine's pure commands. Must never know: what is bei
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from app.auth import Action
+from app.auth import ANYBODY, Principal
 from app.errors import RefusalError
 from app.limits import EntryLimits
 from app.live.feeds import FeedPage
 from app.websocket.effects import (
     AcquireLease,
+    Authenticate,
     Close,
     Effect,
     FetchPage,
@@ -54,18 +55,15 @@ def payload(data: bytes) -> Json:
     return frame
 
 
-def anything(_action: Action, _stream: str) -> bool:
-    """What the open policy allows."""
-    return True
-
-
 class SocketWorld:
     """A session, and what it talks to: a keyspace, whose answers come when the test says so."""
 
-    def __init__(self, may: Callable[[Action, str], bool] = anything) -> None:
+    def __init__(self, principal: Principal = ANYBODY) -> None:
         self.keyspace = Keyspace()
         self.now_ms = 1_000
-        self.session = Session(LIMITS, may, "r-1", depth_max=16)
+        self.session = Session(LIMITS, principal, "r-1", depth_max=16)
+        # Whose a token is, or why it is refused; any other is anybody's.
+        self.tokens: dict[str, Principal | RefusalError] = {}
         self.sent: list[Json] = []
         self.closed: Close | None = None
         self.under_way: list[Effect] = []
@@ -146,6 +144,8 @@ class SocketWorld:
                 self.do(self.session.consumers.on_lease(key))
             case RunCommand(ref, command):
                 self.do(self.session.on_command_result(ref, b'{"result":%b}' % command))
+            case Authenticate(ref, token):
+                self.do(self.session.on_principal(ref, self.tokens.get(token, ANYBODY)))
             case FetchPage():
                 self.took(effect)
             case ReadGroup(key, command):

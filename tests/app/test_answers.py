@@ -1,13 +1,12 @@
 """What every answer has, whatever was asked: an ID, safe headers, a problem from the registry."""
 
 import re
-from collections.abc import Mapping
 
 import httpx
 import pytest
 
 from app.api import future
-from app.auth import Access, Action, Principal
+from app.auth import Access
 from app.errors import CODES, slug
 from app.http.operations.operation import Operation
 from app.http.operations.router import Router
@@ -15,6 +14,7 @@ from app.http.responses import Response
 from app.main import ROUTES, create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
+from tests.app.policies import FixedPolicy, principal_with
 
 PATHS = [
     *("/", "/v1", "/docs", "/docs/style.css", "/openapi.json", "/errors/gap", "/healthz/live", "/none"),
@@ -133,16 +133,6 @@ def test_each_route_says_who_may() -> None:
     assert open_paths == pages | {"/", "/v1", "/healthz/live", "/healthz/ready"}
 
 
-class Nobody:
-    """A policy under which nobody may do anything."""
-
-    def principal(self, headers: Mapping[bytes, bytes]) -> Principal:
-        return Principal("nobody")
-
-    def may(self, principal: Principal, action: Action, stream: str | None) -> bool:
-        return False
-
-
 GUARDED = [route for route in ROUTES if route.rule is not Access.OPEN]
 WAYS = [(route, fast_path) for route in GUARDED for fast_path in ((True, False) if route.fast else (True,))]
 
@@ -154,7 +144,12 @@ async def test_no_route_works_for_whom_nothing_is_allowed(
     engine: Engine, route: Operation, *, fast_path: bool
 ) -> None:
     """403, and it does not tell whether the stream exists."""
-    app = create_app(Settings(log_requests="none"), SystemClock(), fast_path=fast_path, policy=Nobody())
+    app = create_app(
+        Settings(log_requests="none"),
+        SystemClock(),
+        fast_path=fast_path,
+        policy=FixedPolicy(principal_with()),
+    )
     app.gateway.open(engine)
     one, many = '["XLEN","stream"]', '[["XLEN","stream"]]'
     body = {

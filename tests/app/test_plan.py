@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from app.api import plan as planning
+from app.glob import Glob
 from app.main import App
-from app.redis.glob import Glob
 from engine.commands import Command, Plan
 from engine.replies import Planned
 from tests.app.test_waits import WaitingClient

@@ -6,12 +6,12 @@ import httpx
 import pytest
 
 from app.api.groups import dead_letters
-from app.auth import Action, Principal
 from app.main import create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
 from engine.commands import EnsureGroup
 from tests.app.orders import client_of
+from tests.app.policies import FixedPolicy, principal_with
 
 G = "/v1/streams/s/groups/g"
 REDRIVE = G + "/dead-letters/redrive"
@@ -195,26 +195,14 @@ async def test_what_is_missing_is_told(dead: httpx.AsyncClient) -> None:
     assert "dead_letter" in answer.json()["detail"]
 
 
-class WritesOnly:
-    """A policy that allows to write to some streams alone."""
-
-    def __init__(self, *streams: str) -> None:
-        self.streams = streams
-
-    def principal(self, headers: object) -> Principal:
-        return Principal("writer")
-
-    def may(self, principal: Principal, action: Action, stream: str | None) -> bool:
-        return action is not Action.WRITE or stream in self.streams
-
-
 @pytest.mark.parametrize(("streams", "status"), [(["s"], 403), (["dead"], 403), (["s", "dead"], 200)])
 async def test_both_streams_must_be_writable(streams: list[str], status: int) -> None:
     """Letters are deleted from one, copies are appended to the other."""
     engine = Engine.open(None, clock=SystemClock())
     await engine.start()
     settings = Settings(log_requests="none")
-    app = create_app(settings, SystemClock(), policy=WritesOnly(*streams))
+    writer = principal_with("read,consume,manage:*", *(f"write:{stream}" for stream in streams))
+    app = create_app(settings, SystemClock(), policy=FixedPolicy(writer))
     app.gateway.open(engine)
     policy = {"dead_letter_stream": "dead"}
     await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True, policy=policy))

@@ -63,6 +63,7 @@ _OnGap = Annotated[
     Literal["report", "fail"],
     Query(description="`fail`: 410, or an `error` event, where entries were lost"),
 ]
+_Ticket = Annotated[str | None, Query(description="a ticket, instead of a token: see `createTicket`")]
 _Fields = Annotated[FieldNames | None, Query(description="only these fields, names between commas")]
 _LastEventId = Annotated[
     str | None,
@@ -90,6 +91,7 @@ async def tail_stream(
     last: _Last = None,
     on_gap: _OnGap = "report",
     fields: _Fields = None,
+    ticket: _Ticket = None,
     last_event_id: _LastEventId = None,
 ) -> Response:
     """Follow a stream: what comes after a cursor, then what is new, as server-sent events.
@@ -117,6 +119,7 @@ async def tail_streams(
     last: _Last = None,
     on_gap: _OnGap = "report",
     fields: _Fields = None,
+    ticket: _Ticket = None,
     last_event_id: _LastEventId = None,
 ) -> Response:
     """Follow several streams as server-sent events, with one cursor for all.
@@ -168,7 +171,7 @@ async def _stream(request: Request, begin: Callable[[], Awaitable[EventSource]])
     except BaseException:
         gateway.unfollow()
         raise
-    return EventStream(gateway, source, request.request_id)
+    return EventStream(gateway, source, request.principal, request.request_id)
 
 
 @_GROUPS.get(
@@ -195,6 +198,7 @@ async def consume_group(
             "on any entry takes"
         ),
     ] = None,
+    ticket: _Ticket = None,
 ) -> Response:
     """Read as a consumer as server-sent events: what it holds, what was given back, what is new.
 

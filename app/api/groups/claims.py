@@ -74,6 +74,7 @@ async def claim_entries(
     """Take over these pending entries, as far as they have been idle for long enough (XCLAIM)."""
     if given.idle_ms is not None and given.time_ms is not None:
         raise invalid("/idle_ms", "it does not go with time_ms")
+    request.require(Action.CONSUME, stream, group, given.consumer)
     claim = commands.Claim(
         ids=given.ids,
         min_idle_ms=given.min_idle_ms,
@@ -124,6 +125,7 @@ async def autoclaim_entries(
     request: RequestParameter, stream: StreamName, group: GroupName, given: AutoClaim
 ) -> Response:
     """Take over what has been idle for long enough, some at a time (XAUTOCLAIM)."""
+    request.require(Action.CONSUME, stream, group, given.consumer)
     limits = request.gateway.read_limits
     command = XAutoClaim(
         stream=stream,

@@ -183,6 +183,7 @@ async def delete_consumer(
         heir = names.check_text(pending.removeprefix(_TRANSFER), "consumer name")
         if heir == consumer:
             raise invalid("pending", "the entries go to another consumer")
+        request.require(Action.CONSUME, stream, group, heir)
     elif pending not in ("refuse", "drop"):
         raise invalid("pending", "it is refuse, drop or transfer:<consumer>")
     command = DeleteConsumer(

@@ -101,9 +101,11 @@ class Operation(APIRoute):
         request = None
         try:
             request = called()
-            if isinstance(self.rule, Action):
-                request.require(self.rule, request.names.get("stream"))
             if self.rule is not Access.OPEN:
+                await request.authenticate(tickets=request.query_tickets if self.end is not None else ())
+                if isinstance(self.rule, Action):
+                    names = request.names.get
+                    request.require(self.rule, names("stream"), names("group"), names("consumer"))
                 # Before the body is read: a gateway that is starting or stopping takes none.
                 request.check_ready()
             return await self.handler(request)

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from app.glob import Glob
 from app.redis import replies
-from app.redis.glob import Glob
 from app.redis.parsers import help as help_texts
 from app.redis.parsers.scan import Bookmarks
 from app.redis.parsers.words import (

@@ -278,6 +278,15 @@ export interface components {
             readonly after_ms: number;
         };
         /**
+         * ExpiringFrame
+         * @description The token ends after `after_ms`: send `auth` with another one, or the connection closes with 4002.
+         */
+        readonly ExpiringFrame: {
+            /** @enum {unknown} */
+            readonly op: "expiring";
+            readonly after_ms: number;
+        };
+        /**
          * HeartbeatFrame
          * @description Sent at intervals, to show that the connection is alive.
          */
@@ -353,7 +362,7 @@ export interface components {
              * @description stable: what programs look at
              * @enum {string}
              */
-            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "trim_guarded" | "busy" | "stale_epoch" | "gap" | "last_id_mismatch" | "precondition_failed" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "internal" | "not_implemented" | "not_configured" | "starting" | "restarting" | "draining" | "storage_failed" | "storage_full" | "memory_full";
+            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "trim_guarded" | "busy" | "stale_epoch" | "gap" | "last_id_mismatch" | "precondition_failed" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "keys_unavailable" | "internal" | "not_implemented" | "not_configured" | "starting" | "restarting" | "draining" | "storage_failed" | "storage_full" | "memory_full";
             /** @description for people */
             readonly detail: string;
             /** @description whether the same request may work later */

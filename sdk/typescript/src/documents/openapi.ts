@@ -172,8 +172,8 @@ export interface paths {
             readonly cookie?: never;
         };
         /**
-         * List streams by name.
-         * @description List streams by name.
+         * List streams by name: those that the caller may read. A page may hold fewer than `limit`.
+         * @description List streams by name: those that the caller may read. A page may hold fewer than `limit`.
          */
         readonly get: operations["listStreams"];
         readonly put?: never;
@@ -808,6 +808,27 @@ export interface paths {
          * @description Begin a backup; it holds everything that was acknowledged before.
          */
         readonly post: operations["startBackup"];
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
+    readonly "/v1/tickets": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly get?: never;
+        readonly put?: never;
+        /**
+         * Get a ticket, which allows what the caller's token allows.
+         * @description Browsers cannot send a header with an EventSource or a WebSocket. A page gets a ticket with its token, and
+         *     opens the connection with the ticket at once. The connection ends when the token does.
+         */
+        readonly post: operations["createTicket"];
         readonly delete?: never;
         readonly options?: never;
         readonly head?: never;
@@ -1699,6 +1720,13 @@ export interface components {
             readonly last_delivered_id?: string;
             readonly gap?: components["schemas"]["Gap"];
         };
+        /** @description A ticket. It can be used once, by pages of the origin that asked for it. */
+        readonly Ticket: {
+            /** @description for `?ticket=`, or the subprotocol `weir.ticket.<ticket>` */
+            readonly ticket: string;
+            /** @description milliseconds for which it can be used */
+            readonly expires_in_ms: number;
+        };
         /** @description What went; `pending_affected` of them are pending in a group. `first_id` is the first one kept. */
         readonly Trimmed: {
             readonly deleted: number;
@@ -1793,7 +1821,7 @@ export interface components {
              * @description stable: what programs look at
              * @enum {string}
              */
-            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "trim_guarded" | "busy" | "stale_epoch" | "gap" | "last_id_mismatch" | "precondition_failed" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "internal" | "not_implemented" | "not_configured" | "starting" | "restarting" | "draining" | "storage_failed" | "storage_full" | "memory_full";
+            readonly code: "malformed_request" | "headers_too_large" | "request_timeout" | "malformed_json" | "malformed_encoding" | "malformed_id" | "invalid_name" | "unknown_parameter" | "unauthenticated" | "forbidden" | "origin_refused" | "no_stream" | "no_group" | "no_consumer" | "no_entry" | "no_route" | "method_not_allowed" | "not_acceptable" | "id_not_increasing" | "stream_exhausted" | "last_id_too_small" | "group_exists" | "group_has_pending" | "consumer_has_pending" | "trim_guarded" | "busy" | "stale_epoch" | "gap" | "last_id_mismatch" | "precondition_failed" | "body_too_large" | "entry_too_large" | "too_many_entries" | "unsupported_media_type" | "invalid" | "idempotency_mismatch" | "upgrade_required" | "too_many_sockets" | "rate_limited" | "too_many_waiters" | "keys_unavailable" | "internal" | "not_implemented" | "not_configured" | "starting" | "restarting" | "draining" | "storage_failed" | "storage_full" | "memory_full";
             /** @description for people */
             readonly detail: string;
             /** @description whether the same request may work later */
@@ -2494,6 +2522,8 @@ export interface operations {
                 readonly on_gap?: "report" | "fail";
                 /** @description only these fields, names between commas */
                 readonly fields?: string;
+                /** @description a ticket, instead of a token: see `createTicket` */
+                readonly ticket?: string;
             };
             readonly header?: {
                 /** @description the last `id` received: goes on after it, and wins over the query */
@@ -2531,6 +2561,8 @@ export interface operations {
                 readonly on_gap?: "report" | "fail";
                 /** @description only these fields, names between commas */
                 readonly fields?: string;
+                /** @description a ticket, instead of a token: see `createTicket` */
+                readonly ticket?: string;
             };
             readonly header?: {
                 /** @description the last `id` received: goes on after it, and wins over the query */
@@ -2559,6 +2591,8 @@ export interface operations {
                 readonly max_in_flight?: number;
                 /** @description also take over what others have held for this many milliseconds, more than the work on any entry takes */
                 readonly claim_min_idle_ms?: number;
+                /** @description a ticket, instead of a token: see `createTicket` */
+                readonly ticket?: string;
             };
             readonly header?: never;
             readonly path: {
@@ -3318,6 +3352,26 @@ export interface operations {
                 };
                 content: {
                     readonly "application/json": components["schemas"]["BackupState"];
+                };
+            };
+        };
+    };
+    readonly createTicket: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Done */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["Ticket"];
                 };
             };
         };

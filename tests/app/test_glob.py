@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.redis.glob import Glob
+from app.glob import Glob
 
 
 def naive(pattern: bytes, word: bytes) -> bool:

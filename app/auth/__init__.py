@@ -1,0 +1,37 @@
+"""Who may do what: principals, grants, tokens, tickets, rate limits.
+
+Knows: credentials and what they allow. Must never know: entries, routes, which operation needs which action.
+"""
+
+from app.auth.actions import Access, Action, Rule
+from app.auth.grants import Grant, Resource
+from app.auth.policy import AccessPolicy, OpenPolicy, TokenPolicy
+from app.auth.principal import ANYBODY, NOBODY, Principal
+from app.errors import RefusalError
+
+__all__ = [
+    "ANYBODY",
+    "NOBODY",
+    "Access",
+    "AccessPolicy",
+    "Action",
+    "Grant",
+    "OpenPolicy",
+    "Principal",
+    "Resource",
+    "Rule",
+    "TokenPolicy",
+    "require",
+]
+
+
+def require(principal: Principal, action: Action, resource: Resource) -> None:
+    """Raise `forbidden` unless the principal may do this. The refusal does not reveal whether the stream
+    exists.
+    """
+    if not principal.may(action, resource):
+        raise RefusalError(
+            "forbidden",
+            f"the credentials do not allow to {action} here",
+            headers={"www-authenticate": 'Bearer error="insufficient_scope"'},
+        )

@@ -1,0 +1,163 @@
+"""JSON Web Tokens: their signature, their claims, and the keys to check them with.
+
+Knows: which algorithms may sign, which claims are needed, when keys are fetched again.
+Must never know: grants, headers, routes.
+
+Joserfc checks signatures. What it is given is decided here: a fixed list of algorithms, so that `none` is
+impossible, and keys of the kind that the algorithm needs, so that nobody signs with a public key as if it
+were a secret (RFC 8725, 3.1 and 3.2).
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from joserfc import jws, jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet, OctKey
+
+KEYS_BYTES_MAX: Final = 64 << 10
+LEEWAY_S: Final = 30
+REFRESH_S: Final = 600.0
+# An unknown key ID makes the keys be fetched again, at most this often: anybody can make one up.
+UNKNOWN_KEY_S: Final = 60.0
+
+Claims = Mapping[str, Any]
+Fetch = Callable[[], Awaitable[bytes]]
+
+
+class InvalidTokenError(Exception):
+    """The token is not accepted. The text says why, and nothing of the token's content."""
+
+
+class KeysError(Exception):
+    """The keys cannot be used. The text says why."""
+
+
+def read_keys(text: bytes, algorithms: Sequence[str]) -> KeySet:
+    """The keys of a JWK set (RFC 7517) that the algorithms need. Raises KeysError."""
+    if len(text) > KEYS_BYTES_MAX:
+        raise KeysError(f"the key set has more than {KEYS_BYTES_MAX} bytes")
+    try:
+        document = json.loads(text)
+        keys = KeySet.import_key_set(document)
+    except (ValueError, KeyError, TypeError, AttributeError, JoseError) as error:
+        raise KeysError(f"this is no JWK set: {error}") from None
+    kept = [key for key in keys.keys if _fits(key, algorithms)]
+    if not kept:
+        raise KeysError(f"the key set has no key for {', '.join(algorithms)}")
+    return KeySet(kept)
+
+
+def _fits(key: object, algorithms: Sequence[str]) -> bool:
+    """Whether a key may be used with one of the algorithms: secrets for HS, key pairs for all others."""
+    symmetric = isinstance(key, OctKey)
+    return any(algorithm.startswith("HS") == symmetric for algorithm in algorithms)
+
+
+class Keys:
+    """The keys as they are known now. `fetch` gets them anew; without it they never change."""
+
+    def __init__(
+        self,
+        algorithms: Sequence[str],
+        monotonic: Callable[[], float],
+        *,
+        keys: KeySet | None = None,
+        fetch: Fetch | None = None,
+        on_failed: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._algorithms = algorithms
+        self._monotonic = monotonic
+        self._fetch = fetch
+        self._on_failed = on_failed
+        self._tried_s: float | None = None
+        self._fetching = asyncio.Lock()
+        self.current = keys
+
+    async def refresh(self, older_s: float) -> None:
+        """Fetch the keys unless that was tried within `older_s`. What fails leaves the last good keys."""
+        if self._fetch is None or not self._is_due(older_s):
+            return
+        async with self._fetching:
+            # Those that waited here have what they wanted.
+            if not self._is_due(older_s):
+                return
+            self._tried_s = self._monotonic()
+            try:
+                self.current = read_keys(await self._fetch(), self._algorithms)
+            except KeysError as error:
+                self._on_failed(str(error))
+
+    def _is_due(self, older_s: float) -> bool:
+        return self._tried_s is None or self._monotonic() - self._tried_s >= older_s
+
+
+class Verifier:
+    """Checks tokens. `issuer` and `audience` are what the claims have to say, where they are given."""
+
+    def __init__(
+        self,
+        keys: Keys,
+        algorithms: Sequence[str],
+        wall_s: Callable[[], float],
+        *,
+        issuer: str | None = None,
+        audience: str | None = None,
+    ) -> None:
+        self._keys = keys
+        self._algorithms = list(algorithms)
+        self._wall_s = wall_s
+        self._issuer = issuer
+        self._audience = audience
+
+    async def verify(self, text: str) -> Claims:
+        """The claims of a valid token. Raises InvalidTokenError, KeysError."""
+        await self._keys.refresh(REFRESH_S)
+        if self._keys.current is None or self._names_unknown_key(text):
+            await self._keys.refresh(UNKNOWN_KEY_S)
+        keys = self._keys.current
+        if keys is None:
+            raise KeysError("the keys to check the token with cannot be had at the moment")
+        try:
+            claims = jwt.decode(text, keys, algorithms=self._algorithms).claims
+        except (JoseError, ValueError, KeyError, TypeError) as error:
+            raise InvalidTokenError(f"its signature cannot be verified ({type(error).__name__})") from None
+        self._check(claims)
+        return claims
+
+    def _names_unknown_key(self, text: str) -> bool:
+        assert self._keys.current is not None, "the caller has looked"
+        try:
+            key_id = jws.extract_compact(text.encode()).headers().get("kid")
+        except (JoseError, ValueError):
+            raise InvalidTokenError("it is no signed JWT") from None
+        return key_id is not None and all(key.kid != key_id for key in self._keys.current.keys)
+
+    def _check(self, claims: Claims) -> None:
+        now = self._wall_s()
+        expires, begins, issued = (_number(claims, name) for name in ("exp", "nbf", "iat"))
+        if expires is None:
+            raise InvalidTokenError("it has no claim exp: a token without an end is not accepted")
+        if expires + LEEWAY_S <= now:
+            raise InvalidTokenError("it has expired")
+        if begins is not None and begins - LEEWAY_S > now:
+            raise InvalidTokenError("it is not valid yet (nbf)")
+        if issued is not None and issued - LEEWAY_S > now:
+            raise InvalidTokenError("it was issued in the future (iat)")
+        if self._issuer is not None and claims.get("iss") != self._issuer:
+            raise InvalidTokenError("it has another issuer (iss)")
+        audience = claims.get("aud")
+        audiences = audience if isinstance(audience, list) else [audience]
+        if self._audience is not None and self._audience not in audiences:
+            raise InvalidTokenError("it is for another audience (aud)")
+
+
+def _number(claims: Claims, name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidTokenError(f"its claim {name} is no number")
+    return float(value)

@@ -1,0 +1,71 @@
+"""The file of static tokens: what `weir token create` prints, kept where an operator keeps configuration.
+
+Knows: the form of the file. Must never know: who reads it, when it is read again.
+
+    [[tokens]]
+    id = "Zb3kq0VJm2aX"
+    hash = "sha256:…"
+    grants = ["read:orders.*", {actions = ["consume"], streams = "orders.*", groups = "billing-*"}]
+    label = "billing"                       # optional
+    expires_at = 2027-01-31T00:00:00Z       # optional
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from app.auth.tokens import Token
+
+TOKENS_MAX: Final = 10_000
+
+
+class TokenFileError(Exception):
+    """The file cannot be used. The text names the file and what is wrong in it."""
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    tokens: Annotated[tuple[Token, ...], Field(max_length=TOKENS_MAX)] = ()
+
+
+def read(path: Path) -> tuple[Token, ...]:
+    """The tokens of a file. Raises TokenFileError."""
+    try:
+        tokens = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).tokens
+    except OSError as error:
+        raise TokenFileError(f"{path}: {error.strerror or error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise TokenFileError(f"{path}: {where}: {first['msg']}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TokenFileError(f"{path}: {error}") from None
+    ids = [token.id for token in tokens]
+    if len(set(ids)) < len(ids):
+        raise TokenFileError(f"{path}: two tokens have the same id")
+    return tokens
+
+
+def write(token: Token) -> str:
+    """A token as a table of the file."""
+    lines = ["[[tokens]]", f"id = {_toml(token.id)}", f"hash = {_toml(token.hash)}"]
+    lines.append(f"grants = [{', '.join(_toml(grant.describe()) for grant in token.grants)}]")
+    if token.label:
+        lines.append(f"label = {_toml(token.label)}")
+    if token.expires_at is not None:
+        lines.append(f"expires_at = {token.expires_at.isoformat()}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:  # noqa: ANN401 - text, lists and tables
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name} = {_toml(member)}" for name, member in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    # What JSON escapes, a basic string of TOML escapes alike; DEL it forbids.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")

@@ -1,0 +1,106 @@
+"""The policy that the settings ask for.
+
+Knows: which settings make tokens known. Must never know: requests, how a token is checked.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from app import logs
+from app.auth import AccessPolicy, Action, Grant, OpenPolicy, TokenPolicy, key_server, token_file
+from app.auth.jwt import Keys, KeysError, Verifier, read_keys
+from app.auth.policy import GrantMapping
+from app.auth.token_file import TokenFileError
+from app.auth.tokens import Token, hash_of
+from app.settings import Settings, SettingsError, host_is_loopback
+from engine import Clock
+
+# Shorter secrets can be guessed.
+ROOT_TOKEN_CHARS_MIN: Final = 24
+_ROOT_ID: Final = "root00000000"
+
+
+def policy_of(settings: Settings, clock: Clock) -> AccessPolicy:
+    """The policy. Raises SettingsError where a file that it needs cannot be used."""
+    if not settings.has_tokens:
+        return OpenPolicy()
+    known = [*_root(settings)]
+    if settings.tokens_file:
+        try:
+            known += token_file.read(Path(settings.tokens_file))
+        except TokenFileError as error:
+            raise SettingsError(f"tokens_file: {error}") from None
+
+    def wall_s() -> float:
+        return clock.wall_ms() / 1000
+
+    return TokenPolicy(known, wall_s, verifier=_verifier(settings, clock, wall_s), mapping=_mapping(settings))
+
+
+def _root(settings: Settings) -> list[Token]:
+    text = settings.root_token.get_secret_value()
+    if settings.root_token_file:
+        try:
+            text = Path(settings.root_token_file).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"root_token_file: {error}") from None
+    if not text:
+        return []
+    if len(text) < ROOT_TOKEN_CHARS_MIN:
+        raise SettingsError(
+            f"root_token: it has fewer than {ROOT_TOKEN_CHARS_MIN} characters; `weir token create` makes one"
+        )
+    return [Token(id=_ROOT_ID, hash=hash_of(text), grants=(Grant(actions=frozenset(Action)),), label="root")]
+
+
+def _verifier(settings: Settings, clock: Clock, wall_s: Callable[[], float]) -> Verifier | None:
+    algorithms = settings.jwt_algorithms
+    if not algorithms:
+        return None
+    if bool(settings.jwt_jwks_url) == bool(settings.jwt_keys):
+        raise SettingsError("jwt_algorithms: it needs either jwt_keys or jwt_jwks_url")
+    if settings.jwt_jwks_url:
+        url = urlsplit(settings.jwt_jwks_url)
+        if url.scheme != "https" and not (url.scheme == "http" and host_is_loopback(url.hostname or "")):
+            raise SettingsError("jwt_jwks_url: it begins with https://")
+        keys = Keys(
+            algorithms,
+            clock.monotonic,
+            fetch=key_server.fetch_from(settings.jwt_jwks_url),
+            on_failed=_keys_failed,
+        )
+    else:
+        try:
+            keys = Keys(
+                algorithms, clock.monotonic, keys=read_keys(Path(settings.jwt_keys).read_bytes(), algorithms)
+            )
+        except (OSError, KeysError) as error:
+            raise SettingsError(f"jwt_keys: {error}") from None
+    return Verifier(
+        keys,
+        algorithms,
+        wall_s,
+        issuer=settings.jwt_issuer or None,
+        audience=settings.jwt_audience or None,
+    )
+
+
+def _keys_failed(reason: str) -> None:
+    logs.get().error(
+        "the keys of JWTs cannot be fetched",
+        reason=reason,
+        remedy="the last good keys stay in use; check jwt_jwks_url and the identity provider",
+    )
+
+
+def _mapping(settings: Settings) -> GrantMapping:
+    scopes: dict[str, list[Grant]] = {}
+    for line in settings.jwt_scopes:
+        scope, _, grant = line.partition("=")
+        try:
+            scopes.setdefault(scope.strip(), []).append(Grant.parse(grant.strip()))
+        except ValueError as error:
+            raise SettingsError(f"jwt_scopes: {line!r} is not SCOPE=GRANT: {error}") from None
+    return GrantMapping(settings.jwt_grants_claim, scopes)

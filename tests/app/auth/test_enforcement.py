@@ -1,0 +1,246 @@
+"""Tokens over HTTP: every route, action and grant; what each door asks; what ends with a token."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from app.api import future
+from app.auth import Access, Action, Grant, token_file, tokens
+from app.http.operations.operation import Operation
+from app.main import ROUTES, App, create_app
+from app.policies import policy_of
+from app.settings import Settings
+from engine import Engine, SystemClock, entries
+from engine.commands import EnsureGroup, XAdd
+from tests.engine.clocks import settle
+
+ROOT: Final = "root-token-of-at-least-24-characters"
+GUARDED: Final = [
+    route for route in ROUTES if route.rule is not Access.OPEN and route not in future.router.operations
+]
+BODIES: Final = {
+    "runCommand": '["XLEN","s"]',
+    "runPipeline": '[["XLEN","s"]]',
+    "runTransaction": '[["XLEN","s"]]',
+    "readStreams": '{"streams":{"s":"0"}}',
+    "plan": '{"streams":{"s":"0"}}',
+    "publish": '{"streams":{"s":[{"fields":{"a":"b"}}]}}',
+}
+# Of routes that name no action: what the request above needs.
+NEEDED: Final = {
+    "runCommand": Action.READ,
+    "runPipeline": Action.READ,
+    "runTransaction": Action.READ,
+    "readStreams": Action.READ,
+    "plan": Action.READ,
+    "publish": Action.WRITE,
+    "tailStreams": Action.READ,
+    "listStreams": Action.READ,
+    # Whatever the token allows.
+    "createTicket": None,
+}
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    engine = Engine.open(None, clock=SystemClock())
+    await engine.start()
+    await engine.execute(EnsureGroup(stream="s", group="g", start=0, mkstream=True))
+    yield engine
+    await engine.close()
+
+
+async def app_with(engine: Engine, tmp_path: Path, *made: tokens.NewToken, fast_path: bool = True) -> App:
+    path = tmp_path / "tokens.toml"
+    clock, lines = SystemClock(), "".join(token_file.write(one.token) for one in made)
+    settings = Settings(log_requests="none", root_token=SecretStr(ROOT), tokens_file=str(path))
+    await asyncio.to_thread(path.write_text, lines)
+    policy = await asyncio.to_thread(policy_of, settings, clock)
+    app = create_app(settings, clock, fast_path=fast_path, policy=policy)
+    app.gateway.open(engine)
+    return app
+
+
+def client(app: App, token: str | None) -> httpx.AsyncClient:
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    transport = httpx.ASGITransport(app)
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
+
+
+def made(*grants: str, expires_in_s: float | None = None) -> tokens.NewToken:
+    end = None if expires_in_s is None else datetime.now(UTC) + timedelta(seconds=expires_in_s)
+    return tokens.create(tuple(map(Grant.parse, grants)), expires_at=end)
+
+
+async def ask(http: httpx.AsyncClient, route: Operation, stream: str = "s") -> httpx.Response:
+    names = {"stream": stream, "group": "g", "consumer": "c", "id": "1-0"}
+    path = re.sub(r"\{(\w+)\}", lambda match: names[match[1]], route.template)
+    if route.operation_id == "tailStreams":
+        path += f"?stream={stream}"
+    content = None
+    if route.method not in ("GET", "HEAD"):
+        content = BODIES.get(route.operation_id, "{}").replace('"s"', f'"{stream}"')
+    if route.end is not None:
+        # Events have no end; their headers do.
+        return await http.head(path, headers={"accept": "text/event-stream"})
+    return await http.request(route.method, path, content=content)
+
+
+def needed(route: Operation) -> Action | None:
+    return route.rule if isinstance(route.rule, Action) else NEEDED[route.operation_id]
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_every_route_allows_what_the_grant_says_and_nothing_else(
+    engine: Engine, tmp_path: Path, *, fast_path: bool
+) -> None:
+    """Route × action × stream; 403 is a problem with WWW-Authenticate. A grant for all is asked where a
+    route is about no stream.
+    """
+    made_tokens = {
+        (action, stream): made(f"{action}:{stream}") for action in Action for stream in ("s", "other", "*")
+    }
+    app = await app_with(engine, tmp_path, *made_tokens.values(), fast_path=fast_path)
+    # What destroys the stream or the group goes last, over all tokens.
+    for route in sorted(GUARDED, key=lambda route: route.method == "DELETE"):
+        is_of_stream = "{stream}" in route.template or route.operation_id in BODIES
+        is_of_stream |= route.operation_id == "tailStreams"
+        for (action, stream), token in made_tokens.items():
+            async with client(app, token.text) as http:
+                answer = await ask(http, route)
+            wanted = needed(route)
+            expected = wanted in (None, action) and (stream in ("*", "s") or not is_of_stream)
+            if not is_of_stream and wanted not in (None, Action.READ):
+                expected &= stream == "*"
+            assert (answer.status_code != 403) is expected, (route.operation_id, action, stream)
+            if answer.status_code == 403:
+                assert answer.headers["www-authenticate"] == 'Bearer error="insufficient_scope"'
+                assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_every_route_refuses_callers_without_a_token(
+    engine: Engine, tmp_path: Path, *, fast_path: bool
+) -> None:
+    """401, whatever else is wrong with the request."""
+    app = await app_with(engine, tmp_path, fast_path=fast_path)
+    for token in (None, "wrong", made("*:*").text):
+        async with client(app, token) as http:
+            for route in GUARDED:
+                answer = await ask(http, route)
+                assert answer.status_code == 401, route.operation_id
+                assert answer.headers["www-authenticate"].startswith("Bearer")
+                if answer.request.method != "HEAD":
+                    assert answer.json()["code"] == "unauthenticated"
+
+
+async def test_open_routes_ask_for_no_token(engine: Engine, tmp_path: Path) -> None:
+    async with client(await app_with(engine, tmp_path), "wrong") as http:
+        for path in ("/", "/v1", "/healthz/live", "/healthz/ready", "/docs", "/console", "/openapi.json"):
+            assert (await http.get(path, follow_redirects=True)).status_code == 200, path
+
+
+async def test_the_root_token_may_do_everything(engine: Engine, tmp_path: Path) -> None:
+    async with client(await app_with(engine, tmp_path), ROOT) as http:
+        for route in GUARDED:
+            if route.method != "DELETE":
+                assert (await ask(http, route)).status_code not in (401, 403), route.operation_id
+
+
+async def test_lists_show_what_may_be_read(engine: Engine, tmp_path: Path) -> None:
+    """Streams, KEYS, SCAN and plans by pattern."""
+    for name in ("a.1", "a.2", "b.1"):
+        await engine.execute(XAdd(stream=name, bodies=[entries.body([("a", "1")])]))
+    token = made("read:a.*", "write:b.*")
+    async with client(await app_with(engine, tmp_path, token), token.text) as http:
+        listed = (await http.get("/v1/streams")).json()
+        assert [stream["name"] for stream in listed["streams"]] == ["a.1", "a.2"]
+        keys = await http.post("/v1/commands", json=["KEYS", "*"])
+        assert keys.json() == {"result": ["a.1", "a.2"]}
+        plan = await http.post("/v1/plan", json={"pattern": "*", "streams": {}})
+        assert sorted(plan.json()["streams"]) == ["a.1", "a.2"], plan.text
+
+
+@pytest.mark.parametrize(
+    ("command", "allowed"),
+    [
+        (["XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">"], True),
+        (["XREADGROUP", "GROUP", "h", "c", "STREAMS", "s", ">"], False),
+        (["XREADGROUP", "GROUP", "g", "d", "STREAMS", "s", ">"], False),
+        (["XACK", "s", "g", "1-0"], True),
+        (["XACK", "s", "h", "1-0"], False),
+        (["XCLAIM", "s", "g", "c", "0", "1-0"], True),
+        (["XCLAIM", "s", "g", "d", "0", "1-0"], False),
+        (["XAUTOCLAIM", "s", "g", "d", "0", "0"], False),
+    ],
+)
+async def test_the_command_api_asks_for_group_and_consumer(
+    engine: Engine, tmp_path: Path, command: Sequence[str], *, allowed: bool
+) -> None:
+    token = made('{"actions":["consume"],"streams":"s","groups":"g","consumer":"c"}')
+    async with client(await app_with(engine, tmp_path, token), token.text) as http:
+        for path, body in (("", command), ("/pipeline", [command]), ("/multi-exec", [command])):
+            answer = await http.post(f"/v1/commands{path}", json=body)
+            assert (answer.status_code == 403) is not allowed, (path, answer.text)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/streams/s/groups/g/claim", {"consumer": "d", "min_idle_ms": 0, "ids": ["1-0"]}),
+        ("/v1/streams/s/groups/g/autoclaim", {"consumer": "d", "min_idle_ms": 0}),
+        ("/v1/streams/s/groups/g/consumers/d/read", {}),
+        ("/v1/streams/s/groups/h/consumers/c/read", {}),
+        ("/v1/streams/s/groups/h/ack", {"ids": ["1-0"]}),
+        ("/v1/read", {"group": "g", "consumer": "d", "streams": {"s": ">"}}),
+    ],
+)
+async def test_a_consumer_of_its_own_may_not_work_as_another(
+    engine: Engine, tmp_path: Path, path: str, body: dict[str, Any]
+) -> None:
+    token = made('{"actions":["consume"],"streams":"s","groups":"g","consumer":"c"}')
+    async with client(await app_with(engine, tmp_path, token), token.text) as http:
+        assert (await http.post(path, json=body)).status_code == 403
+        mine = await http.post("/v1/streams/s/groups/g/consumers/c/read", json={})
+        assert mine.status_code == 200
+
+
+async def test_a_ticket_opens_a_tail_once_from_its_own_page(engine: Engine, tmp_path: Path) -> None:
+    token = made("read:s")
+    settings = {"origin": "http://localhost"}
+    app = await app_with(engine, tmp_path, token)
+    async with client(app, token.text) as http, client(app, None) as page:
+        ticket = (await http.post("/v1/tickets", headers=settings)).json()["ticket"]
+        url = f"/v1/streams/s/tail?ticket={ticket}"
+        events = {"accept": "text/event-stream"}
+        assert (await page.head(url, headers={**settings, **events})).status_code == 200
+        assert (await page.head(url, headers={**settings, **events})).status_code == 401
+        other = (await http.post("/v1/tickets", headers=settings)).json()["ticket"]
+        assert (await page.head(f"/v1/streams/s/tail?ticket={other}", headers=events)).status_code == 401
+
+
+@pytest.mark.parametrize("how", ["expires", "is revoked"])
+async def test_a_read_that_waits_ends_with_its_token(engine: Engine, tmp_path: Path, how: str) -> None:
+    """Within a second, and what was waiting for a group is not lost."""
+    token = made("read,consume:s", expires_in_s=0.5 if how == "expires" else 60)
+    app = await app_with(engine, tmp_path, token)
+    async with client(app, token.text) as http:
+        waits = [
+            asyncio.create_task(http.get("/v1/streams/s/entries?after=$&wait=30000")),
+            asyncio.create_task(http.post("/v1/streams/s/groups/g/consumers/c/read", json={"wait": 30_000})),
+        ]
+        await settle()
+        assert len(app.gateway.sessions.open) == 2
+        if how == "is revoked":
+            assert app.gateway.sessions.revoke(lambda one: one.token_id == token.token.id) == 2
+        async with asyncio.timeout(2):
+            answers = await asyncio.gather(*waits)
+    assert [answer.status_code for answer in answers] == [401, 401]
+    assert not app.gateway.sessions.open

@@ -1,0 +1,51 @@
+"""Tickets: one use, one origin, 30 seconds."""
+
+import pytest
+
+from app.auth import ANYBODY
+from app.auth.tickets import LIFETIME_S, TICKETS_MAX, Tickets
+from app.errors import RefusalError
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_ticket_is_for_one_use() -> None:
+    tickets = Tickets(Clock())
+    text = tickets.issue(ANYBODY, "https://a")
+    assert len(text) >= 43
+    assert tickets.redeem(text, "https://a") is ANYBODY
+    assert tickets.redeem(text, "https://a") is None
+
+
+def test_a_ticket_is_for_one_origin_and_a_wrong_one_uses_it_up() -> None:
+    tickets = Tickets(Clock())
+    text = tickets.issue(ANYBODY, "https://a")
+    assert tickets.redeem(text, "https://b") is None
+    assert tickets.redeem(text, "https://a") is None
+
+
+def test_a_ticket_ends() -> None:
+    clock = Clock()
+    tickets = Tickets(clock)
+    first, second = tickets.issue(ANYBODY, ""), tickets.issue(ANYBODY, "")
+    clock.now = LIFETIME_S - 0.001
+    assert tickets.redeem(first, "") is ANYBODY
+    clock.now = LIFETIME_S
+    assert tickets.redeem(second, "") is None
+
+
+def test_open_tickets_have_a_limit_and_ended_ones_make_room() -> None:
+    clock = Clock()
+    tickets = Tickets(clock)
+    for _ in range(TICKETS_MAX):
+        tickets.issue(ANYBODY, "")
+    with pytest.raises(RefusalError) as caught:
+        tickets.issue(ANYBODY, "")
+    assert caught.value.code == "rate_limited"
+    clock.now = LIFETIME_S
+    assert tickets.redeem(tickets.issue(ANYBODY, ""), "") is ANYBODY

@@ -1,0 +1,114 @@
+"""`weir token` as a process, and a gateway that is started with what it makes."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
+
+from app.auth import Grant, token_file, tokens
+from tests.cli.command import weir
+from tests.server import Server
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+def make(*words: str) -> str:
+    ended = weir(NOWHERE, "token", "create", *words)
+    assert ended.code == 0, ended.err
+    return ended.out.strip()
+
+
+def test_a_token_goes_to_standard_output_and_its_table_to_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    first = make("--grant", "read:a", "--label", "one", "--expires", "1h", "--file", str(path))
+    second = make("--grant", "*:*", "--file", str(path))
+    kept = token_file.read(path)
+    assert [token.id for token in kept] == [tokens.id_of(first), tokens.id_of(second)]
+    assert [token.hash for token in kept] == [tokens.hash_of(first), tokens.hash_of(second)]
+    assert first not in path.read_text()
+    assert (kept[0].label, kept[1].expires_at) == ("one", None)
+
+
+def test_a_token_of_elsewhere_is_hashed() -> None:
+    text = tokens.create((Grant.parse("read:a"),)).text
+    ended = weir(NOWHERE, "token", "hash", "--grant", "read:a", given=text.encode())
+    assert tokens.hash_of(text) in ended.out
+    ended = weir(NOWHERE, "token", "hash", "--grant", "read:a", given=b"secret")
+    assert (ended.code, ended.out) == (2, "")
+
+
+@pytest.mark.parametrize("grant", ["read", "fly:a", "read:"])
+def test_a_malformed_grant_is_a_usage_error(grant: str) -> None:
+    ended = weir(NOWHERE, "token", "create", "--grant", grant)
+    assert (ended.code, ended.out) == (2, "")
+    assert "no grant" in " ".join(ended.err.split())
+
+
+def test_a_gateway_serves_who_has_a_token(tmp_path: Path) -> None:
+    """Over HTTP on both ways, over a WebSocket, and by the command line."""
+    path, secret = tmp_path / "tokens.toml", tmp_path / "shop.token"
+    secret.write_text(make("--grant", "read,write:orders.*", "--file", str(path)))
+    with Server(tmp_path / "data", "--set", f"tokens_file={path}") as server:
+        entries = "/v1/streams/orders.eu/entries"
+        with httpx.Client(base_url=server.url) as http:
+            assert http.post(entries, json={"fields": {"a": "1"}}).status_code == 401
+            assert http.get("/healthz/ready").status_code == 200
+            http.headers["authorization"] = f"Bearer {secret.read_text().strip()}"
+            for _ in range(3):
+                # The second time the fast path knows the caller.
+                assert http.post(entries, json={"fields": {"a": "1"}}).status_code == 201
+                assert http.post("/v1/streams/other/entries", json={"fields": {"a": "1"}}).status_code == 403
+            assert len(http.get(entries).json()["entries"]) == 3
+            http.headers["authorization"] = "Bearer wrong"
+            assert http.post(entries, json={"fields": {"a": "1"}}).status_code == 401
+        ended = weir(server.url, "read", "orders.eu", "--token-file", str(secret))
+        assert (ended.code, ended.out.count("a=1")) == (0, 3)
+        ended = weir(server.url, "read", "orders.eu")
+        assert ended.code == 1
+        assert "token" in ended.err
+        _converse(server, secret.read_text().strip())
+
+
+def _converse(server: Server, token: str) -> None:
+    url = server.url.replace("http", "ws") + "/v1/ws"
+    frame = '{"op":"publish","stream":"orders.eu","fields":{"a":"1"},"ref":1}'
+    with connect(url) as socket:
+        assert '"hello"' in str(socket.recv())
+        socket.send(frame)
+        assert '"unauthenticated"' in str(socket.recv())
+        socket.send(f'{{"op":"auth","token":"{token}"}}')
+        assert '"ok"' in str(socket.recv())
+        socket.send(frame)
+        assert '"ok"' in str(socket.recv())
+    with connect(url, additional_headers={"authorization": f"Bearer {token}"}) as socket:
+        socket.recv()
+        socket.send(frame)
+        assert '"ok"' in str(socket.recv())
+    ticket = httpx.post(f"{server.url}/v1/tickets", headers={"authorization": f"Bearer {token}"}).json()
+    subprotocols = [Subprotocol("weir.v1"), Subprotocol(f"weir.ticket.{ticket['ticket']}")]
+    with connect(url, subprotocols=subprotocols) as socket:
+        assert socket.subprotocol == "weir.v1"
+        socket.recv()
+        socket.send(frame)
+        assert '"ok"' in str(socket.recv())
+    with connect(url) as socket:
+        socket.recv()
+        socket.send('{"op":"auth","token":"wrong"}')
+        assert '"unauthenticated"' in str(socket.recv())
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 4500
+
+
+def test_a_token_file_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
+    """Exit code 2, before anything is opened."""
+    ended = weir(
+        NOWHERE, "serve", "--data", str(tmp_path / "data"), "--set", f"tokens_file={tmp_path / 'none.toml'}"
+    )
+    assert ended.code == 2
+    assert "tokens_file" in ended.err
+    assert not (tmp_path / "data").exists()
