@@ -3,7 +3,45 @@
 import os
 from pathlib import Path
 
-from weir.cli.sources import Format, Lines, batches, rows
+import pytest
+
+from weir.cli.failure import Failure
+from weir.cli.sources import BATCH_BYTES_MAX, LINE_BYTES_MAX, Format, InputBatch, Lines, batches, rows
+
+
+def read(file: Path, data: bytes, written: Format, entries_max: int = 1_000) -> list[InputBatch]:
+    file.write_bytes(data)
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        lines = Lines(descriptor, live=False)
+        return list(batches(lines, rows(lines, written, file.name), entries_max))
+    finally:
+        os.close(descriptor)
+
+
+def test_a_line_is_as_long_as_the_limit_and_not_longer(tmp_path: Path) -> None:
+    line = b"x" * LINE_BYTES_MAX
+    (found,) = read(tmp_path / "rows", line + b"\n", Format.NDJSON)
+    assert found.body == line
+    with pytest.raises(Failure, match="line 1 is longer"):
+        read(tmp_path / "rows", line + b"x\n", Format.NDJSON)
+
+
+@pytest.mark.parametrize(("more", "numbers"), [(0, [[1, 2]]), (1, [[1], [2]])])
+def test_a_batch_has_as_many_bytes_as_the_limit(tmp_path: Path, more: int, numbers: list[list[int]]) -> None:
+    half = b"x" * (BATCH_BYTES_MAX // 2 - 1)
+    found = read(tmp_path / "rows", half + b"\n" + half + b"x" * more, Format.NDJSON)
+    assert [one.numbers for one in found] == numbers
+
+
+def test_a_batch_has_as_many_entries_as_the_limit(tmp_path: Path) -> None:
+    found = read(tmp_path / "rows", b"{}\n" * 5, Format.NDJSON, entries_max=2)
+    assert [one.numbers for one in found] == [[1, 2], [3, 4], [5]]
+
+
+def test_a_byte_order_mark_is_one_at_the_beginning_alone(tmp_path: Path) -> None:
+    (found,) = read(tmp_path / "rows", "\ufeffa\n\ufeff1\n".encode(), Format.CSV)
+    assert found.body == '{"a": "\ufeff1"}'.encode()
 
 
 def test_batches_that_are_full_by_their_bytes_are_numbered(tmp_path: Path) -> None:
