@@ -1,4 +1,4 @@
-"""Where an archive lies: a folder of this machine, or of what `pyarrow.fs` reaches.
+"""Where a checkpoint is stored: a folder of this machine, or of what `pyarrow.fs` reaches.
 
 Knows: how a file appears whole or not at all, and when it may be relied on after a power cut.
 Must never know: what the files hold.
@@ -23,7 +23,7 @@ _HADOOP_ONLY: Final = {"s3a": "s3", "s3n": "s3"}
 
 
 class Place:
-    """The root of an archive; every path below is relative to it, with `/`.
+    """The root of a checkpoint; every path below is relative to it, with `/`.
 
     On this machine a file is synced before it is renamed, and its folder after. Elsewhere renaming is the
     file system's: one step on HDFS, and on object stores an object appears when it is complete.
@@ -69,13 +69,6 @@ class Place:
         selector = fs.FileSelector(self.path(folder), allow_not_found=True)
         found = self.files.get_file_info(selector)
         return sorted(info.base_name for info in found if info.type == fs.FileType.File)
-
-    def below(self, folder: str) -> Iterator[tuple[str, int]]:
-        """All files below a folder, with their sizes in bytes."""
-        selector = fs.FileSelector(self.path(folder), allow_not_found=True, recursive=True)
-        for info in self.files.get_file_info(selector):
-            if info.type == fs.FileType.File:
-                yield info.path[len(self.base) + 1 :], info.size
 
     def size(self, name: str) -> int | None:
         """The size of a file in bytes; None where there is none."""
@@ -123,31 +116,6 @@ class Place:
         for name in written:
             self._sync(self.path(name))
         self._sync_folders(written)
-
-    def delete(self, name: str) -> None:
-        """Delete a file and what Hadoop keeps beside it; a missing one is deleted already."""
-        folder, _, last = self.path(name).rpartition("/")
-        for path in (f"{folder}/{last}", f"{folder}/.{last}.crc"):
-            if self.files.get_file_info(path).type == fs.FileType.File:
-                self.files.delete_file(path)
-
-    def clear(self, folder: str) -> None:
-        """Delete a folder with all that it holds."""
-        if self.files.get_file_info(self.path(folder)).type == fs.FileType.Directory:
-            self.files.delete_dir(self.path(folder))
-
-    def prune(self, folders: Iterable[str]) -> None:
-        """Delete those folders that are empty, and those above them that become so, below the root."""
-        for folder in sorted(set(folders), key=len, reverse=True):
-            self._prune(folder)
-
-    def _prune(self, folder: str) -> None:
-        while folder not in ("", "."):
-            selector = fs.FileSelector(self.path(folder), allow_not_found=True)
-            if self.files.get_file_info(selector):
-                return
-            self.clear(folder)
-            folder = str(PurePosixPath(folder).parent)
 
     def _sync_folders(self, names: Iterable[str]) -> None:
         folders = {parent for name in names for parent in PurePosixPath(name).parents}

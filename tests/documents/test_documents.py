@@ -22,10 +22,12 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ON_SPARK = ("pipeline.md",)
 # What runs for a second is not worth the better compiler.
 _QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+# They have tests of their own, with what their commands need.
+_ELSEWHERE = ("archive.md",)
 WITH_COMMANDS = [
     pytest.param(document, id=document.name, marks=[pytest.mark.spark] if document.name in ON_SPARK else [])
     for document in DOCUMENTS
-    if steps(document.read_text())
+    if steps(document.read_text()) and document.name not in _ELSEWHERE
 ]
 
 

@@ -1,9 +1,10 @@
-"""What `weir-spark trim`, `verify` and `compact` say and answer, and what `archive` refuses before Spark.
+"""What the commands of archives say and answer, and what `archive` refuses before Spark.
 
 Knows: the commands as they are typed. Must never know: how an archive is read.
 """
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,10 @@ from typer.testing import CliRunner, Result
 from pyspark_weir import gateway as calls
 from pyspark_weir.cli.main import jobs
 from pyspark_weir.gateway import Access, Gateway
-from pyspark_weir.manifest import Archive
-from pyspark_weir.place import Place
+from pyspark_weir.table import ArchiveTable
 from tests.server import Server
-from tests.spark import archives
+from tests.spark.old_archives import unpack
+from tests.spark.table.making import Maker, key_of
 
 
 @pytest.fixture(scope="module")
@@ -27,20 +28,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, server: Server) -> Place:
+def table(tmp_path: Path, server: Server) -> ArchiveTable:
     """Five entries of a stream, archived in two batches of two."""
     stream = tmp_path.name
-    place = Place.of(str(tmp_path / "archive"))
     entries: list[dict[str, object]] = [
-        {"id": f"{number}-0", "fields": [["n", "1"]]} for number in range(1, 6)
+        {"id": f"{number}-0", "fields": [["n", f"{number}-0"], ["n", "1"]]} for number in range(1, 6)
     ]
     with Gateway(Access("g0", server.url)) as gateway:
         calls.publish(gateway, {stream: entries})
         seen = calls.archived_up_to(gateway, stream, "4-0")
-    maker = archives.Maker(place)
+    maker = Maker(tmp_path / "archive")
     for first in (1, 3):
-        maker.batch({stream: [f"{first}-0", f"{first + 1}-0"]}, generation=seen["generation"])
-    return place
+        maker.batch({key_of(stream, seen["generation"]): [f"{first}-0", f"{first + 1}-0"]})
+    return maker.table
 
 
 def weir(*arguments: str) -> Result:
@@ -48,48 +48,43 @@ def weir(*arguments: str) -> Result:
 
 
 class TestTrim:
-    def test_it_shows_and_removes_nothing_unless_told(self, server: Server, place: Place) -> None:
+    def test_it_shows_and_removes_nothing_by_default(self, server: Server, table: ArchiveTable) -> None:
         """A dry run is the default; --yes does what it said."""
-        shown = weir("trim", place.base, "--gateway", server.url)
+        words = ("trim", table.root.url, "--gateway", server.url)
+        shown = weir(*words)
         assert shown.exit_code == 0
         assert "would remove 4" in shown.stdout
         assert "nothing was removed; --yes does it" in shown.stderr
-        (row,) = map(
-            json.loads, weir("trim", place.base, "--gateway", server.url, "--json").stdout.splitlines()
-        )
+        (row,) = map(json.loads, weir(*words, "--json").stdout.splitlines())
         assert (row["entries"], row["removed"], row["upto"], row["refused"]) == (4, 0, "4-0", None)
-        done = weir("trim", place.base, "--gateway", server.url, "--yes")
-        assert "removed 4" in done.stdout
-        assert "nothing to remove" in weir("trim", place.base, "--gateway", server.url).stdout
+        assert "removed 4" in weir(*words, "--yes").stdout
+        assert "nothing to remove" in weir(*words).stdout
 
-    def test_what_is_refused_fails(self, server: Server, place: Place) -> None:
+    def test_what_is_refused_fails(self, server: Server, table: ArchiveTable) -> None:
         """With the reason beside the stream, and exit code 1."""
-        place.delete(Archive.read(place).files()[0].path)
-        refused = weir("trim", place.base, "--gateway", server.url, "--yes")
+        table.root.delete(table.files()[0].path)
+        refused = weir("trim", table.root.url, "--gateway", server.url, "--yes")
         assert refused.exit_code == 1
         assert "is missing" in refused.stdout
 
 
 class TestVerify:
-    def test_a_good_archive_is_told_in_one_line(self, server: Server, place: Place) -> None:
-        found = weir("verify", place.base, "--gateway", server.url, "--deep")
+    def test_a_good_archive_is_one_line(self, server: Server, table: ArchiveTable) -> None:
+        found = weir("verify", table.root.url, "--gateway", server.url, "--deep")
         assert found.exit_code == 0
-        assert (
-            "4 entries in 2 files of 2 batches, 4 compared with the gateway's: nothing is wrong"
-            in found.stderr
-        )
+        summary = "4 entries in 2 files at version 2, 4 compared with the gateway's: nothing is wrong"
+        assert summary in found.stderr
 
-    def test_a_finding_fails(self, server: Server, place: Place) -> None:
+    def test_a_finding_fails(self, server: Server, table: ArchiveTable) -> None:
         """Each on a line, with the file that it is about."""
-        victim = Archive.read(place).files()[0].path
-        place.delete(victim)
-        found = weir("verify", place.base, "--gateway", server.url)
+        victim = table.files()[0].path
+        table.root.delete(victim)
+        words = ("verify", table.root.url, "--gateway", server.url)
+        found = weir(*words)
         assert found.exit_code == 1
         assert victim in found.stdout
-        assert "the file is missing" in found.stdout
-        (report,) = map(
-            json.loads, weir("verify", place.base, "--gateway", server.url, "--json").stdout.splitlines()
-        )
+        assert "is missing" in found.stdout
+        (report,) = map(json.loads, weir(*words, "--json").stdout.splitlines())
         assert report["findings"][0]["about"] == victim
 
     def test_a_folder_without_an_archive_is_named(self, tmp_path: Path, server: Server) -> None:
@@ -99,18 +94,55 @@ class TestVerify:
 
 
 class TestCompact:
-    def test_it_shows_joins_and_deletes(self, place: Place) -> None:
+    def test_it_shows_and_merges(self, table: ArchiveTable) -> None:
         """A dry run changes nothing."""
-        assert " 2 " in weir("compact", place.base, "--dry-run").stdout
-        assert len(Archive.read(place).files()) == 2
-        done = weir("compact", place.base, "--grace", "0")
+        assert " 2 " in weir("compact", table.root.url, "--dry-run").stdout
+        assert len(ArchiveTable.open(table.root).files()) == 2
+        done = weir("compact", table.root.url)
         assert done.exit_code == 0
-        assert "2 files joined, 2 replaced ones deleted" in done.stderr
-        assert len(Archive.read(place).files()) == 1
+        assert "2 files merged into 1" in done.stderr
+        assert len(ArchiveTable.open(table.root).files()) == 1
 
-    def test_steps_are_told_to_programs(self, place: Place) -> None:
-        lines = weir("compact", place.base, "--json").stdout.splitlines()
-        assert [json.loads(line)["what"] for line in lines] == ["wrote", "counts"]
+    def test_steps_are_lines_for_programs(self, table: ArchiveTable) -> None:
+        lines = weir("compact", table.root.url, "--json").stdout.splitlines()
+        assert [json.loads(line) for line in lines] == [{"date": "1970-01-01", "removed": 2, "added": 1}]
+
+
+class TestVacuum:
+    def test_it_shows_and_deletes(self, table: ArchiveTable) -> None:
+        """A dry run changes nothing."""
+        stray = Path(table.root.path("date=1970-01-01/stray.parquet"))
+        stray.write_bytes(b"PAR1")
+        os.utime(stray, (1, 1))
+        shown = weir("vacuum", table.root.url, "--dry-run")
+        assert "stray.parquet" in shown.stdout
+        assert "1 files would be deleted" in shown.stderr
+        assert stray.exists()
+        assert "1 files deleted" in weir("vacuum", table.root.url).stderr
+        assert not stray.exists()
+
+    def test_less_than_a_week_is_a_wrong_option(self, table: ArchiveTable) -> None:
+        found = weir("vacuum", table.root.url, "--older-than", "6d")
+        assert found.exit_code == 2
+        assert "seven days" in found.stderr
+
+
+class TestAdopt:
+    def test_it_converts_and_deletes_when_asked(self, tmp_path: Path) -> None:
+        """A second time it finds nothing to do."""
+        entries = len(unpack(tmp_path)["one"])
+        words = ("adopt", str(tmp_path / "one"), str(tmp_path / "table"))
+        for _time in range(2):
+            found = weir(*words)
+            assert found.exit_code == 0, found.stderr
+            assert f"the table holds {entries} entries, as the manifests say" in found.stderr
+        assert (tmp_path / "one" / "_manifest").exists()
+        assert "the old archive is deleted" in weir(*words, "--delete-old").stderr
+        assert not list((tmp_path / "one").iterdir())
+
+    def test_the_same_folder_is_a_wrong_option(self, tmp_path: Path) -> None:
+        unpack(tmp_path)
+        assert weir("adopt", str(tmp_path / "one"), str(tmp_path / "one")).exit_code == 2
 
 
 class TestArchive:

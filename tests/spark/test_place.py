@@ -1,6 +1,6 @@
-"""Places of archives: this machine's folders, and other file systems that pyarrow knows.
+"""Places of checkpoints: this machine's folders, and other file systems that pyarrow knows.
 
-Knows: how files are written and read there. Must never know: manifests' form.
+Knows: how files are written and read there. Must never know: what they hold.
 """
 
 from pathlib import Path
@@ -9,32 +9,7 @@ import pytest
 from pyarrow import fs
 
 from pyspark_weir.errors import OptionError
-from pyspark_weir.jobs.compact import Rules, compact
-from pyspark_weir.manifest import Archive
 from pyspark_weir.place import Place
-from tests.spark import archives
-
-
-def elsewhere(folder: Path) -> Place:
-    """A file system that is not this machine's, as far as anybody can see."""
-    return Place(
-        fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem()), "bucket/archive", "s3a://bucket/archive"
-    )
-
-
-def test_an_archive_may_lie_elsewhere(tmp_path: Path) -> None:
-    """It is written, read and compacted by the same calls; only nothing is synced from here."""
-    place = elsewhere(tmp_path)
-    maker = archives.Maker(place)
-    for number in range(3):
-        maker.batch({"a": [f"{number + 1}-0"]})
-    assert not place.is_local
-    assert [file.min for file in Archive.read(place).files()] == ["1-0", "2-0", "3-0"]
-    rules = Rules(grace_ms=600_000)
-    list(compact(place, rules, now_ms=1_000_000))
-    assert [(file.min, file.max) for file in Archive.read(place).files()] == [("1-0", "3-0")]
-    list(compact(place, rules, now_ms=1_000_001 + rules.grace_ms))
-    assert {path for path, _size in place.below("data")} == set(Archive.read(place).live)
 
 
 def test_an_address_and_a_path_may_name_the_same_folder(tmp_path: Path) -> None:
@@ -79,21 +54,3 @@ def test_an_unfinished_file_is_not_there(tmp_path: Path) -> None:
         die()
     assert place.read("a/b") == b"before"
     assert place.names("a") == ["b", "b.tmp"]
-
-
-def test_deleting_takes_what_hadoop_keeps_beside(tmp_path: Path) -> None:
-    """Then empty folders go too, up to the root; what is missing already is no error."""
-    place = Place.of(str(tmp_path / "root"))
-    place.write("data/x=1/y=2/part", b"1")
-    place.write("data/x=1/y=2/.part.crc", b"2")
-    place.write("data/x=2/part", b"3")
-    place.delete("data/x=1/y=2/part")
-    place.delete("data/x=1/y=2/part")
-    place.prune(["data/x=1/y=2", "data/x=9/gone"])
-    assert [path for path, _size in place.below("")] == ["data/x=2/part"]
-    assert not (tmp_path / "root" / "data" / "x=1").exists()
-    assert (place.read("data/x=2/none"), place.size("data/x=2/none"), place.names("nowhere")) == (
-        None,
-        None,
-        [],
-    )

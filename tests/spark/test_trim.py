@@ -28,10 +28,10 @@ from pyspark_weir.jobs.trim import (
     plan,
     run,
 )
-from pyspark_weir.manifest import Archive, StreamKey
-from pyspark_weir.place import Place
+from pyspark_weir.table import ArchiveDamagedError, ArchiveTable, Range
+from pyspark_weir.table.deletions import known_upto, read
 from tests.server import Server
-from tests.spark import archives
+from tests.spark.table.making import Maker, commit_unchecked, key_of, rows_of
 
 entry_ids = st.builds(EntryId, st.integers(0, ids.HALF_MAX), st.integers(0, ids.HALF_MAX))
 
@@ -65,7 +65,7 @@ class TestBounds:
         bound = lowest(Bound(one, str(one)) for one in allowed)
         assert bound.upto == min(allowed)
         if bound.upto < ids.LAST:
-            minid = Planned(StreamKey("g0", "a"), str(bound.upto), bound.why).minid
+            minid = Planned(key_of("a"), str(bound.upto), bound.why).minid
             assert ids.parse(minid) > bound.upto
             assert ids.previous_id(ids.parse(minid)) == bound.upto
 
@@ -85,15 +85,16 @@ def gateway(server: Server) -> Iterator[Gateway]:
 class Room:
     """A stream of ten entries, `1-0` to `10-0`, of which an archive holds some."""
 
-    def __init__(self, place: Place, gateway: Gateway, stream: str) -> None:
-        self.place = place
+    def __init__(self, root: Path, gateway: Gateway, stream: str) -> None:
         self.gateway = gateway
         self.stream = stream
-        self.maker = archives.Maker(place)
+        self.maker = Maker(root)
+        self.table = self.maker.table
         entries: list[dict[str, object]] = [
             {"id": f"{number}-0", "fields": {"n": "1"}} for number in range(1, 11)
         ]
         calls.publish(gateway, {stream: entries})
+        self.key = key_of(stream, self.generation)
 
     @property
     def generation(self) -> str:
@@ -104,9 +105,8 @@ class Room:
     def archived(self, *batches: Sequence[int]) -> "Room":
         """Put entries into the archive, batch by batch."""
         for numbers in batches:
-            entries = [f"{number}-0" for number in numbers]
-            self.maker.batch({self.stream: entries}, generation=self.generation)
-        self.settled(self.maker.upto[self.stream])
+            self.maker.batch({self.key: [f"{number}-0" for number in numbers]})
+        self.settled(str(self.table.positions()["g0", self.stream].upto))
         return self
 
     def settled(self, upto: str) -> None:
@@ -126,12 +126,13 @@ class Room:
 
     def planned(self, rules: Rules = Rules(), now_ms: int = 1_000) -> Planned:  # noqa: B008 - it is frozen
         """What a trim would do."""
-        found = plan(self.place, Archive.read(self.place), {"g0": self.gateway}, rules, now_ms)
+        self.table.refresh()
+        found = plan(self.table, {"g0": self.gateway}, rules, now_ms)
         return next(one for one in found if one.key.stream == self.stream)
 
     def trimmed(self, planned: Planned) -> list[Trimmed]:
         """Do it."""
-        return list(run({"g0": self.gateway}, [planned]))
+        return list(run(self.table, {"g0": self.gateway}, [planned]))
 
     def left(self) -> list[int]:
         """Which entries the gateway still has."""
@@ -140,37 +141,47 @@ class Room:
 
 @pytest.fixture
 def room(tmp_path: Path, gateway: Gateway) -> Room:
-    return Room(Place.of(str(tmp_path / "archive")), gateway, tmp_path.name)
+    return Room(tmp_path / "archive", gateway, tmp_path.name)
 
 
 class TestPlanning:
     def test_without_groups_all_that_is_archived_may_go(self, room: Room) -> None:
-        """Up to the manifest, and what came since stays."""
+        """Up to the last batch, and what came since stays."""
         found = room.archived([1, 2, 3], [4, 5, 6]).planned()
         assert (found.upto, found.minid, found.entries, found.archived) == ("6-0", "6-1", 6, 6)
         assert room.trimmed(found) == [Trimmed(found, deleted=6)]
         assert room.left() == [7, 8, 9, 10]
 
     def test_what_the_job_has_not_settled_stays(self, room: Room) -> None:
-        """A driver that died after the manifest reads that batch again when it is started."""
+        """A driver that died after the commit reads that batch again when it is started."""
         room.archived([1, 2, 3], [4, 5, 6]).settled("3-0")
         found = room.planned()
         assert (found.upto, found.entries) == ("3-0", 3)
         assert "let it run once more" in found.why
 
-    def test_what_is_archived_twice_does_not_stand_for_what_is_missing(self, room: Room) -> None:
-        """Entry 3 is nowhere else: six rows of the archive are no proof that it has four entries."""
-        room.archived([1, 2, 4]).maker.upto[room.stream] = "0-0"
-        found = room.archived([1, 2, 4]).planned()
-        assert (found.entries, room.trimmed(found)) == (4, [])
-        assert found.refused is not None
-        assert "run compact" in found.refused
-
     def test_files_may_lie_within_each_other(self, room: Room) -> None:
         """One task may have had the first and the last part of a batch, another what is between."""
-        room.archived([1, 2, 5]).maker.upto[room.stream] = "2-0"
-        found = room.archived([3, 4, 6]).planned()
+        for numbers in ([1, 2, 5], [3, 4, 6]):
+            commit_unchecked(room.table, rows_of(room.key, [f"{one}-0" for one in numbers]), [])
+        commit_unchecked(room.table, None, [Range(room.key, ids.ZERO, EntryId(6, 0), 6)])
+        room.settled("6-0")
+        found = room.planned()
         assert (found.entries, found.archived, found.refused) == (6, 6, None)
+
+    def test_what_is_committed_later_stays(self, room: Room) -> None:
+        """A plan is that of one version."""
+        table = ArchiveTable.open(room.archived([1, 2, 3]).table.root)
+        room.archived([4, 5])
+        (found,) = plan(table, {"g0": room.gateway}, Rules(), 1_000)
+        assert found.upto == "3-0"
+
+    def test_other_streams_in_a_file_are_not_counted(self, room: Room) -> None:
+        """Entries of the same IDs, of another stream and of another generation."""
+        other = room.key._replace(stream=f"{room.stream}-other")
+        older = room.key._replace(generation="0000000000000000")
+        room.maker.batch({older: ["1-0", "2-0"], other: ["1-0", "2-0", "3-0"]})
+        found = room.archived([1, 2, 3, 4]).planned()
+        assert (found.entries, found.archived) == (4, 4)
 
     def test_planning_changes_nothing(self, room: Room) -> None:
         room.archived([1, 2, 3]).planned()
@@ -233,18 +244,28 @@ class TestPlanning:
         assert (found.upto, found.entries, found.archived) == ("4-0", 4, 4)
 
     def test_entries_deleted_since_are_no_obstacle(self, room: Room) -> None:
-        """The archive holds more than the gateway."""
+        """The archive holds more than the gateway; the trim records which, since later nothing shows it."""
         room.archived(range(1, 11))
-        room.gateway.post(f"{of_stream(room.stream)}/entries/delete", {"ids": ["4-0", "5-0"]})
+        room.gateway.post(f"{of_stream(room.stream)}/entries/delete", {"ids": ["4-0", "5-0", "10-0"]})
         found = room.planned()
-        assert (found.entries, found.archived, found.refused) == (8, 10, None)
+        assert (found.entries, found.archived, found.refused) == (7, 10, None)
+        room.trimmed(found)
+        assert sorted(row["id"] for row in read(room.table.root).to_pylist()) == ["10-0", "4-0", "5-0"]
+        assert known_upto(room.table.root) == {room.key: EntryId(10, 0)}
+
+    def test_what_was_trimmed_elsewhere_is_not_recorded_as_deleted(self, room: Room) -> None:
+        room.archived(range(1, 11))
+        calls.trim(room.gateway, room.stream, minid="4-0")
+        room.trimmed(room.planned())
+        assert read(room.table.root).num_rows == 0
+        assert known_upto(room.table.root) == {room.key: EntryId(10, 0)}
 
     def test_the_highest_id_of_all_stays(self, room: Room) -> None:
         """A trim names the lowest ID that stays, and there is none after it."""
         last = EntryId(ids.HALF_MAX, ids.HALF_MAX)
         calls.publish(room.gateway, {room.stream: [{"id": str(last), "fields": {"n": "1"}}]})
         room.archived(range(1, 11))
-        room.maker.batch({room.stream: [str(last)]}, generation=room.generation)
+        room.maker.batch({room.key: [str(last)]})
         room.settled(str(last))
         found = room.planned()
         assert (found.entries, found.why) == (10, "no ID comes after the last entry's")
@@ -254,17 +275,17 @@ class TestPlanning:
 
 def test_thousands_of_streams_are_planned_in_several_calls(tmp_path: Path, gateway: Gateway) -> None:
     """The gateway takes so many at once and no more."""
-    place = Place.of(str(tmp_path / "archive"))
-    maker = archives.Maker(place)
-    maker.batch({f"nowhere-{number}": [] for number in range(1_001)})
-    found = plan(place, Archive.read(place), {"g0": gateway}, Rules(), 0)
+    maker = Maker(tmp_path / "archive")
+    keys = [key_of(f"nowhere-{number}") for number in range(1_001)]
+    maker.batch({key: [] for key in keys}, upto=dict.fromkeys(keys, "5-0"))
+    found = plan(maker.table, {"g0": gateway}, Rules(), 0)
     assert len(found) == 1_001
     assert {one.why for one in found} == {"the gateway has no such stream"}
 
 
 class TestRefusals:
     def test_an_entry_that_is_not_in_the_archive(self, room: Room) -> None:
-        """Its manifest says that all up to 6 was read; 5 is in no file."""
+        """The table says that all up to 6 was read; 5 is in no file."""
         found = room.archived([1, 2, 3], [4, 6]).planned()
         assert found.refused is not None
         assert "holds 6 entries up to 6-0, the archive 5" in found.refused
@@ -273,15 +294,38 @@ class TestRefusals:
 
     def test_a_file_that_is_missing(self, room: Room) -> None:
         room.archived([1, 2, 3])
-        room.place.delete(Archive.read(room.place).files()[0].path)
+        room.table.root.delete(room.table.files()[0].path)
         assert "is missing" in (room.planned().refused or "")
 
     def test_a_file_with_fewer_rows(self, room: Room) -> None:
-        """Its footer is compared with the manifest before anything goes."""
+        """Its footer is compared with the table before anything goes; so is its size."""
         room.archived([1, 2, 3])
-        path = Archive.read(room.place).files()[0].path
-        pq.write_table(archives.table(["1-0", "3-0"]), room.place.path(path))
-        assert "has 2 rows, its manifest says 3" in (room.planned().refused or "")
+        path = room.table.root.path(room.table.files()[0].path)
+        rows = pq.read_table(path)
+        pq.write_table(rows.slice(1), path)
+        assert "bytes, not" in (room.planned().refused or "")
+
+    def test_a_file_that_is_damaged_stops_its_streams_alone(self, room: Room) -> None:
+        other = room.key._replace(stream=f"{room.stream}-sound")
+        calls.publish(room.gateway, {other.stream: [{"id": "1-0", "fields": {"n": "1"}}]})
+        seen = calls.stream(room.gateway, other.stream)
+        assert seen is not None
+        other = other._replace(generation=seen["generation"])
+        room.maker.batch({other: ["1-0"]})
+        calls.archived_up_to(room.gateway, other.stream, "1-0")
+        room.archived([1, 2, 3])
+        (path,) = [file.path for file in room.table.files() if file.high.stream == room.stream]
+        room.table.root.delete(path)
+        found = plan(room.table, {"g0": room.gateway}, Rules(), 1_000)
+        assert {one.key: one.refused is None for one in found} == {room.key: False, other: True}
+
+    def test_ranges_with_a_gap(self, room: Room) -> None:
+        """Then nothing is trimmed of any stream."""
+        room.archived([1, 2, 3])
+        later = Range(room.key, EntryId(5, 0), EntryId(6, 0), 1)
+        commit_unchecked(room.table, rows_of(room.key, ["6-0"]), [later])
+        with pytest.raises(ArchiveDamagedError, match="up to 5-0 are in no batch"):
+            room.planned()
 
     def test_a_stream_that_was_made_anew(self, room: Room) -> None:
         """The archive's entries are those of another stream of that name."""
@@ -294,5 +338,5 @@ class TestRefusals:
 
     def test_a_gateway_that_was_not_named(self, room: Room) -> None:
         room.archived([1])
-        (found,) = plan(room.place, Archive.read(room.place), {}, Rules(), 0)
+        (found,) = plan(room.table, {}, Rules(), 0)
         assert "a gateway g0, and none was named so" in (found.refused or "")

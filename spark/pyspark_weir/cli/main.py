@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from pyspark_weir.cli import archive, compact, mirror, output, replay, trim, verify
+from pyspark_weir.cli import adopt, archive, compact, mirror, output, replay, trim, verify
 from pyspark_weir.cli.arguments import as_command
 from pyspark_weir.errors import DATA_LOSS, OPTION, PipelineError, remedy
 
@@ -79,6 +79,8 @@ jobs.command(rich_help_panel=_ARCHIVES)(as_command(archive.archive))
 jobs.command(rich_help_panel=_ARCHIVES)(as_command(trim.trim))
 jobs.command(rich_help_panel=_ARCHIVES)(as_command(verify.verify))
 jobs.command(rich_help_panel=_ARCHIVES)(as_command(compact.compact))
+jobs.command(rich_help_panel=_ARCHIVES)(as_command(compact.vacuum))
+jobs.command(rich_help_panel=_ARCHIVES)(as_command(adopt.adopt))
 jobs.command(rich_help_panel=_SENDING)(as_command(replay.replay))
 jobs.command(rich_help_panel=_SENDING)(as_command(mirror.mirror))
 

@@ -48,24 +48,24 @@ class TrimArguments(arguments.GatewayArguments):
 def trim(options: TrimArguments) -> None:
     """Show what may be trimmed: what an archive surely holds, and every group has finished. Do it with --yes.
 
-    Before a stream is trimmed, rows in files, manifests and the gateway's own count are compared. Exit code 1
+    Before a stream is trimmed, the table, its files and the gateway's own count are compared. Exit code 1
     where one was refused.
     """
     from pyspark_weir import clock
     from pyspark_weir.gateway import Gateway
     from pyspark_weir.jobs.trim import Rules, plan, run
-    from pyspark_weir.manifest import Archive
-    from pyspark_weir.place import Place
+    from pyspark_weir.table.root import ArchiveRoot
+    from pyspark_weir.table.table import ArchiveTable
 
-    place = Place.of(options.root)
+    table = ArchiveTable.open(ArchiveRoot.of(options.root))
     ignored = frozenset(options.ignored_groups or ())
     rules = Rules(keep_ms=options.keep_ms, keep_last=options.keep_last, ignored_groups=ignored)
     with ExitStack() as stack:
         opened = {access.name: stack.enter_context(Gateway(access)) for access in options.accesses()}
-        planned = plan(place, Archive.read(place), opened, rules, clock.wall_ms())
+        planned = plan(table, opened, rules, clock.wall_ms())
         outcomes: dict[Any, str | int] = {}
         if options.yes:
-            for done in run(opened, planned):
+            for done in run(table, opened, planned):
                 outcomes[done.planned.key] = done.deleted if done.refused is None else done.refused
     rows = [_row(one, outcomes.get(one.key), done=options.yes) for one in planned]
     output.rows(rows, _COLUMNS, as_json=options.as_json)
@@ -86,13 +86,11 @@ def _row(planned: "Planned", outcome: str | int | None, *, done: bool) -> dict[s
     elif done:
         said = f"removed {outcome or 0:,}"
     members = asdict(planned)
-    shard, stream = planned.key
     refused = planned.refused or (outcome if isinstance(outcome, str) else None)
     return {
         **members,
         "key": None,
-        "shard": shard,
-        "stream": stream,
+        **planned.key._asdict(),
         "because": planned.why,
         "outcome": said,
         "refused": refused,

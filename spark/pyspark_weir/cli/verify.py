@@ -23,31 +23,29 @@ class VerifyArguments(arguments.GatewayArguments):
 
 
 def verify(options: VerifyArguments) -> None:
-    """Compare manifests with files and with the gateway: what is missing, double, damaged or out of order.
+    """Compare the table, its files and the gateway: what is missing, double, damaged or out of order.
 
     Exit code 1 where anything is found. Nothing is changed.
     """
     from pyspark_weir.gateway import Gateway
     from pyspark_weir.jobs.verify import verify as compared
-    from pyspark_weir.manifest import Archive
-    from pyspark_weir.place import Place
+    from pyspark_weir.table.root import ArchiveRoot
+    from pyspark_weir.table.table import ArchiveTable
 
-    place = Place.of(options.root)
+    table = ArchiveTable.open(ArchiveRoot.of(options.root))
     with ExitStack() as stack:
         opened = {access.name: stack.enter_context(Gateway(access)) for access in options.accesses()}
-        report = compared(place, Archive.read(place), opened, deep=options.deep)
+        report = compared(table, opened, deep=options.deep)
     if options.as_json:
         output.line(asdict(report))
     else:
         if report.findings:
             output.rows([asdict(one) for one in report.findings], ("about", "what"), as_json=False)
-        summary = f"{report.rows:,} entries in {report.files:,} files of {report.batches:,} batches"
+        summary = f"{report.rows:,} entries in {report.files:,} files at version {report.version:,}"
         if options.deep:
             summary += f", {report.compared:,} compared with the gateway's"
         if report.deleted:
             summary += f"; {report.deleted:,} were deleted in the gateway since"
-        if report.unknown:
-            summary += f"; {report.unknown:,} files belong to no manifest"
         faults = f"{len(report.findings):,} findings" if report.findings else "nothing is wrong"
         output.say(f"{summary}: {faults}")
     if report.findings:

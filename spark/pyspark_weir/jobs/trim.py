@@ -2,9 +2,11 @@
 
 Knows: which bounds a trim has, and what is compared before it.
 Must never know: Spark, what is printed, whether the user has agreed.
+
+A plan is made from one version of the table: what is committed later is trimmed by the next one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,13 +16,17 @@ from pyspark_weir.errors import Refused
 from pyspark_weir.gateway import Gateway, PlanQuery, StreamPlan
 from pyspark_weir.gateway.client import of_stream
 from pyspark_weir.ids import EntryId
-from pyspark_weir.jobs.verify import overlap_findings
-from pyspark_weir.manifest import Archive, File, ManifestError, State, StreamKey
-from pyspark_weir.parquet import footer_rows, rows_within
-from pyspark_weir.place import Place
+from pyspark_weir.table.counting import count, ids_of
+from pyspark_weir.table.deletions import record
+from pyspark_weir.table.errors import ArchiveDamagedError, ArchiveError
+from pyspark_weir.table.files import DataFile, prove
+from pyspark_weir.table.ranges import StreamKey, gaps
+from pyspark_weir.table.schema import id_of_key
+from pyspark_weir.table.table import ArchiveTable, Selection
 
 _ARCHIVED: Final = "the archive ends there"
 _SETTLED: Final = "the archive job has not settled what comes after: let it run once more"
+_PAGE_ENTRIES: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,8 @@ _FULL: Final = Bound(ids.previous_id(ids.LAST), "no ID comes after the last entr
 class Planned:
     """What may be trimmed of a stream: its `entries` up to `upto`, none of which is only in the gateway.
 
-    `archived`: so many of that range lie in the archive; more than `entries` where some were deleted since.
-    `refused`: why nothing of the stream is touched at all; None where nothing is wrong.
+    `archived`: how many entries of that range the archive holds; more than `entries` where some were deleted
+    since. `first` is the gateway's first. `refused`: why the stream is not touched, None where it may be.
     """
 
     key: StreamKey
@@ -60,6 +66,7 @@ class Planned:
     why: str
     entries: int = 0
     archived: int = 0
+    first: str = ids.BEGINNING
     refused: str | None = None
 
     @property
@@ -104,80 +111,142 @@ def lowest(bounds: Iterable[Bound]) -> Bound:
     return min(bounds, key=lambda bound: bound.upto)
 
 
-def plan(
-    place: Place, archive: Archive, gateways: Mapping[str, Gateway], rules: Rules, now_ms: int
-) -> list[Planned]:
+def plan(table: ArchiveTable, gateways: Mapping[str, Gateway], rules: Rules, now_ms: int) -> list[Planned]:
     """What may be trimmed, for every stream of the archive. Changes nothing.
 
-    Raises ManifestError, Refused, Unavailable.
+    Raises ArchiveError where ranges are not contiguous from the beginning; Refused, Unavailable.
     """
+    for gap in gaps(table.ranges()):
+        raise ArchiveDamagedError(f"{gap.key}: entries up to {gap.after} are in no batch; run verify")
+    by_gateway: dict[str, dict[str, StreamKey]] = {}
+    for (gateway, stream), position in table.positions().items():
+        by_gateway.setdefault(gateway, {})[stream] = StreamKey(gateway, stream, position.generation)
     planned: list[Planned] = []
-    for shard in sorted({key.shard for key in archive.keys}):
-        states = {key.stream: state for key, state in archive.states.items() if key.shard == shard}
-        if shard not in gateways:
-            why = f"the archive knows a gateway {shard}, and none was named so"
-            planned += [
-                Planned(StreamKey(shard, stream), ids.BEGINNING, why, refused=why) for stream in states
-            ]
+    for name, keys in sorted(by_gateway.items()):
+        if name not in gateways:
+            why = f"the archive knows a gateway {name}, and none was named so"
+            planned += [Planned(key, ids.BEGINNING, why, refused=why) for key in keys.values()]
             continue
-        one = _Shard(place, archive, shard, gateways[shard], rules, now_ms)
-        for some in calls.of_one_call(dict(sorted(states.items()))):
+        one = _Planner(table, gateways[name], rules, now_ms)
+        for some in calls.of_one_call(dict(sorted(keys.items()))):
             planned += one.planned(some)
     return planned
 
 
-def run(gateways: Mapping[str, Gateway], planned: Iterable[Planned]) -> Iterator[Trimmed]:
-    """Trim what was planned; guarded, so that a group that came in between loses nothing."""
+def run(
+    table: ArchiveTable, gateways: Mapping[str, Gateway], planned: Iterable[Planned]
+) -> Iterator[Trimmed]:
+    """Trim what was planned; guarded, so that a group that came in between loses nothing.
+
+    What was deleted from a stream since it was archived is recorded before: afterwards nothing shows it.
+    """
     for one in planned:
         if one.refused is not None or not one.entries:
             continue
+        gateway = gateways[one.key.gateway]
         try:
-            answer = calls.trim(gateways[one.key.shard], one.key.stream, minid=one.minid, guard=True)
-        except Refused as refused:
+            record(table.root, {one.key: ids.parse(one.upto)}, {one.key: _deleted(table, gateway, one)})
+            answer = calls.trim(gateway, one.key.stream, minid=one.minid, guard=True)
+        except (Refused, ArchiveError) as refused:
             yield Trimmed(one, refused=refused.sentence)
         else:
             yield Trimmed(one, deleted=answer["deleted"])
 
 
-class _Shard:
+def _deleted(table: ArchiveTable, gateway: Gateway, one: Planned) -> Iterator[EntryId]:
+    """The archived entries of a planned range that the gateway does not have."""
+    if one.archived == one.entries:
+        return
+    after, upto = ids.previous_id(ids.parse(one.first)), ids.parse(one.upto)
+    files = table.files(Selection(*one.key, after=after, upto=upto))
+    living = _ids_in(gateway, one.key.stream, after, one.upto)
+    next_living = next(living, None)
+    for piece in ids_of(table.root, files, one.key, after, upto):
+        for archived in map(id_of_key, piece.column("id_key").to_pylist()):
+            while next_living is not None and next_living < archived:
+                next_living = next(living, None)
+            if next_living != archived:
+                yield archived
+
+
+def _ids_in(gateway: Gateway, stream: str, after: EntryId, end: str) -> Iterator[EntryId]:
+    cursor = str(after)
+    while True:
+        page = calls.page(gateway, stream, after=cursor, end=end, count=_PAGE_ENTRIES)
+        yield from map(EntryId, page.ms, page.seq)
+        if not page.more:
+            return
+        cursor = page.next_id
+
+
+class _Planner:
     """The streams of one gateway."""
 
-    def __init__(
-        self, place: Place, archive: Archive, shard: str, gateway: Gateway, rules: Rules, now_ms: int
-    ) -> None:
-        self._place = place
-        self._archive = archive
-        self._shard = shard
+    def __init__(self, table: ArchiveTable, gateway: Gateway, rules: Rules, now_ms: int) -> None:
+        self._table = table
         self._gateway = gateway
         self._rules = rules
         self._now_ms = now_ms
+        self._uptos = {one.key: one.upto for one in table.ranges()}
 
-    def planned(self, states: Mapping[str, State]) -> list[Planned]:
-        beginnings = dict.fromkeys(sorted(states), ids.BEGINNING)
+    def planned(self, keys: Mapping[str, StreamKey]) -> list[Planned]:
+        beginnings = dict.fromkeys(sorted(keys), ids.BEGINNING)
         whole = calls.plan(self._gateway, PlanQuery(streams=beginnings)).streams
         bounds = {
-            stream: self._bound(stream, state, whole[stream])
-            for stream, state in states.items()
-            if stream in whole and whole[stream].generation == state.generation
+            stream: self._bound(key, whole[stream])
+            for stream, key in keys.items()
+            if stream in whole and whole[stream].generation == key.generation
         }
         ends = {stream: str(bound.upto) for stream, bound in bounds.items()}
         asked = PlanQuery(streams={stream: beginnings[stream] for stream in bounds}, end=ends)
         ranges = calls.plan(self._gateway, asked).streams
+        compared = {
+            keys[stream]: (bounds[stream], ranges[stream])
+            for stream in bounds
+            if stream in ranges and ranges[stream].generation == keys[stream].generation
+        }
+        archived = self._archived(compared)
         found: list[Planned] = []
-        for stream, state in states.items():
-            key = StreamKey(self._shard, stream)
-            if stream not in whole:
-                found.append(Planned(key, ids.BEGINNING, "the gateway has no such stream"))
-            elif stream not in bounds:
-                found.append(_other_generation(key, state, whole[stream]))
-            elif stream not in ranges:
-                found.append(Planned(key, ids.BEGINNING, "the stream was deleted just now"))
+        for stream, key in keys.items():
+            if key in compared:
+                found.append(_compared(key, *compared[key], archived[key]))
+            elif stream in whole and whole[stream].generation != key.generation:
+                found.append(_other_generation(key, whole[stream]))
             else:
-                found.append(self._compared(key, bounds[stream], state, ranges[stream]))
+                found.append(Planned(key, ids.BEGINNING, "the gateway has no such stream"))
         return found
 
-    def _bound(self, stream: str, state: State, seen: StreamPlan) -> Bound:
-        bounds = [Bound(ids.parse(state.upto), _ARCHIVED), _FULL, self._settled(stream)]
+    def _archived(self, compared: Mapping[StreamKey, tuple[Bound, StreamPlan]]) -> dict[StreamKey, int | str]:
+        """How many entries of each range the files hold, each of them proven; or what is wrong with one."""
+        wanted = {
+            key: (ids.previous_id(ids.parse(found.first)), bound.upto)
+            for key, (bound, found) in compared.items()
+            if found.count and found.first is not None
+        }
+        files = {
+            key: self._table.files(Selection(*key, after=after, upto=upto))
+            for key, (after, upto) in wanted.items()
+        }
+        wrong: dict[StreamKey, str] = {}
+        proven: dict[str, DataFile] = {}
+        for key, own in files.items():
+            try:
+                for file in own:
+                    if file.path not in proven:
+                        prove(self._table.root, file)
+                        proven[file.path] = file
+            except ArchiveDamagedError as error:
+                wrong[key] = error.sentence
+        sound = {key: one for key, one in wanted.items() if key not in wrong}
+        try:
+            counted = count(self._table.root, proven.values(), sound)
+        except ArchiveDamagedError as error:
+            return dict.fromkeys(compared, error.sentence)
+        return {key: wrong.get(key, counted.get(key, 0)) for key in compared}
+
+    def _bound(self, key: StreamKey, seen: StreamPlan) -> Bound:
+        stream = key.stream
+        bounds = [Bound(self._uptos[key], _ARCHIVED), _FULL, self._settled(stream)]
         for group in calls.groups(self._gateway, stream):
             name = group["name"]
             if name in self._rules.ignored_groups:
@@ -207,48 +276,25 @@ class _Shard:
         answer = self._gateway.post(path, body, repeatable=True, about=f"counting {stream} from its end")
         return count_bound(answer["first_id"])
 
-    def _compared(self, key: StreamKey, bound: Bound, state: State, found: StreamPlan) -> Planned:
-        upto = str(bound.upto)
-        if not found.count or found.first is None:
-            return Planned(key, upto, bound.why)
-        if found.generation != state.generation:
-            return _other_generation(key, state, found)
-        after = ids.previous_id(ids.parse(found.first))
-        files = self._archive.files([key], after=str(after), end=upto, generation=state.generation)
-        try:
-            _check_footers(self._place, files)
-            _check_once(self._place, key, files)
-            archived = sum(rows_within(self._place, file, after, bound.upto) for file in files)
-        except ManifestError as error:
-            return Planned(key, upto, bound.why, found.count, refused=error.sentence)
-        refused = None
-        if archived < found.count:
-            refused = (
-                f"the gateway holds {found.count} entries up to {upto}, the archive {archived} of them: "
-                "run verify to see which are missing"
-            )
-        return Planned(key, upto, bound.why, found.count, archived, refused)
 
-
-def _check_once(place: Place, key: StreamKey, files: Sequence[File]) -> None:
-    """Entries that are counted twice would stand for some that are missing."""
-    twice = next(overlap_findings(place, files), None)
-    if twice is not None:
-        raise ManifestError(
-            f"{key} is archived twice in part ({twice.about}: {twice.what}): run compact first"
+def _compared(key: StreamKey, bound: Bound, found: StreamPlan, archived: int | str) -> Planned:
+    upto = str(bound.upto)
+    if not found.count or found.first is None:
+        return Planned(key, upto, bound.why)
+    if isinstance(archived, str):
+        return Planned(key, upto, bound.why, found.count, refused=archived)
+    refused = None
+    if archived < found.count:
+        refused = (
+            f"the gateway holds {found.count} entries up to {upto}, the archive {archived} of them: "
+            "run verify to see which are missing"
         )
+    return Planned(key, upto, bound.why, found.count, archived, found.first, refused)
 
 
-def _check_footers(place: Place, files: Sequence[File]) -> None:
-    for file in files:
-        rows = footer_rows(place, file.path)
-        if rows != file.rows:
-            raise ManifestError(f"{file.path} has {rows} rows, its manifest says {file.rows}: run verify")
-
-
-def _other_generation(key: StreamKey, state: State, found: StreamPlan) -> Planned:
+def _other_generation(key: StreamKey, found: StreamPlan) -> Planned:
     refused = (
-        f"the stream was made anew: the archive holds generation {state.generation}, the gateway "
+        f"the stream was made anew: the archive holds generation {key.generation}, the gateway "
         f"{found.generation}; archive it first"
     )
     return Planned(key, ids.BEGINNING, refused, refused=refused)

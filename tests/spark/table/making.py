@@ -66,13 +66,22 @@ class Maker:
         self.query = query
         self.number = 0
 
+    def upto(self, stream: str) -> str:
+        """Up to which ID a stream is archived."""
+        place = self.table.positions().get((GATEWAY, stream))
+        return str(ids.ZERO if place is None else place.upto)
+
     def batch(
         self,
         entries: dict[StreamKey, Sequence[str]],
         upto: dict[StreamKey, str] | None = None,
         value: bytes = b"1",
+        fields: Sequence[tuple[str, str]] | None = None,
     ) -> None:
-        """Commit one: per stream what follows the table's range, up to the last entry or to `upto`."""
+        """Commit one: of each stream what follows the table's range, up to the last entry or to `upto`.
+
+        `fields`: the only field of each entry.
+        """
         known = {one.key: one.upto for one in self.table.ranges()}
         moved: list[Range] = []
         for key, entry_ids in entries.items():
@@ -80,6 +89,10 @@ class Maker:
             end = (upto or {}).get(key) or (entry_ids[-1] if entry_ids else str(after))
             moved.append(Range(key, after, ids.parse(end), len(entry_ids)))
         rows = pa.concat_tables([rows_of(key, own, value) for key, own in entries.items()])
+        if fields is not None:
+            pairs = [[{"name": name, "value": text.encode()}] for name, text in fields]
+            column = pa.array(pairs, GIVEN.field("fields").type)
+            rows = rows.set_column(GIVEN.get_field_index("fields"), GIVEN.field("fields"), column)
         files = write_files(self.table.root, rows)
         self.table.commit(Batch(BatchRanges(self.query, self.number, tuple(moved)), files))
         self.number += 1
