@@ -26,17 +26,27 @@ def policy_of(settings: Settings, clock: Clock) -> AccessPolicy:
     """The policy. Raises SettingsError where a file that it needs cannot be used."""
     if not settings.has_tokens:
         return OpenPolicy()
-    known = [*_root(settings)]
+
+    def wall_s() -> float:
+        return clock.wall_ms() / 1000
+
+    return TokenPolicy(
+        static_tokens(settings),
+        wall_s,
+        verifier=_verifier(settings, clock, wall_s),
+        mapping=_mapping(settings),
+    )
+
+
+def static_tokens(settings: Settings) -> list[Token]:
+    """The root token and those of the file, as it is now. Raises SettingsError."""
+    known = _root(settings)
     if settings.tokens_file:
         try:
             known += token_file.read(Path(settings.tokens_file))
         except TokenFileError as error:
             raise SettingsError(f"tokens_file: {error}") from None
-
-    def wall_s() -> float:
-        return clock.wall_ms() / 1000
-
-    return TokenPolicy(known, wall_s, verifier=_verifier(settings, clock, wall_s), mapping=_mapping(settings))
+    return known
 
 
 def _root(settings: Settings) -> list[Token]:

@@ -14,10 +14,14 @@ from typing import Final, NamedTuple
 import uvicorn
 import uvloop
 
+from app import logs
 from app.api.socket import FRAME_OVERHEAD_BYTES
+from app.auth import TokenPolicy
+from app.gateway import Gateway
 from app.lifespan import FAILED, EngineLife, ServerStoppedError, check_exposure
 from app.main import App, create_app
-from app.settings import Settings
+from app.policies import static_tokens
+from app.settings import Settings, SettingsError
 from app.transport.fast_path import fast_path
 from app.transport.http_connection import Limits, guarded
 from app.transport.websocket_connection import SocketLimits, guarded_socket
@@ -101,12 +105,17 @@ class _Process:
         self._server = _Server(config(settings, self._app))
         self._app.gateway.connections = lambda: len(self._server.server_state.connections)
         self._life = EngineLife(self._app.gateway, self._app.flush_logs)
+        # The loop holds tasks weakly.
+        self._reloading: asyncio.Task[None] | None = None
 
     async def run(self, say: Say) -> None:
         """Listen, recover, serve, drain, close."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
+        if self._settings.has_tokens:
+            # Otherwise it means, as usual, that the terminal is gone.
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
         _say_data(self._settings, say)
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         opening = asyncio.create_task(self._life.open())
@@ -129,10 +138,35 @@ class _Process:
         if refusal is not None:
             raise refusal
 
+    def _reload(self) -> None:
+        self._reloading = asyncio.create_task(self._reload_after(self._reloading))
+
+    async def _reload_after(self, before: asyncio.Task[None] | None) -> None:
+        # In order: what an earlier signal has read must not replace what this one reads.
+        if before is not None:
+            await before
+        await reload_tokens(self._app.gateway)
+
     def _stop(self) -> None:
         if self._life.stopping.is_set():
             self._server.force_exit = True
         self._life.stop()
+
+
+async def reload_tokens(gateway: Gateway) -> None:
+    """Read the files of tokens again. What waits or follows with a token that is gone, or that allows
+    something else now, ends. A file that cannot be read changes nothing.
+    """
+    policy = gateway.policy
+    if not isinstance(policy, TokenPolicy):
+        return
+    try:
+        policy.replace_tokens(await asyncio.to_thread(static_tokens, gateway.settings))
+    except SettingsError as error:
+        remedy = "the tokens that were read before stay in use: repair the file, and send SIGHUP again"
+        logs.get().error("tokens were not read again", reason=str(error), remedy=remedy)
+        return
+    logs.get().info("tokens were read again", ended=gateway.sessions.revoke(policy.is_revoked))
 
 
 def config(settings: Settings, app: App) -> uvicorn.Config:

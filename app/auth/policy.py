@@ -102,6 +102,17 @@ class TokenPolicy:
         self._mapping = mapping or GrantMapping("grants", {})
         self._remembered: dict[tuple[bytes, bytes], Principal] = {}
 
+    def replace_tokens(self, known: Iterable[Token]) -> None:
+        """Know these static tokens from now on, and no others."""
+        self._tokens = {token.hash: token for token in known}
+        self._remembered.clear()
+
+    def is_revoked(self, principal: Principal) -> bool:
+        """Whether the caller's static token is known no more, or is another one now: with other grants, or
+        another end.
+        """
+        return principal.token is not None and self._tokens.get(principal.token.hash) != principal.token
+
     def recognise(self, headers: Headers) -> Principal | None:
         """The caller, if these credentials were recognised before and are still good."""
         key = headers.get(b"authorization", b""), headers.get(b"origin", b"")
@@ -151,21 +162,12 @@ class TokenPolicy:
             f"token:{token.id}",
             token.grants,
             expires_s=None if expires is None else expires.timestamp(),
-            token_id=token.id,
+            token=token,
         )
 
 
 def _of_claims(claims: Claims, grants: Sequence[Grant]) -> Principal:
-    subject, token_id = claims.get("sub"), claims.get("jti")
-    issued = claims.get("iat")
-    return Principal(
-        f"jwt:{subject}"[:_SUBJECT_CHARS_MAX],
-        grants,
-        expires_s=float(claims["exp"]),
-        token_id=token_id if isinstance(token_id, str) else None,
-        subject=subject if isinstance(subject, str) else None,
-        issued_s=None if issued is None else float(issued),
-    )
+    return Principal(f"jwt:{claims.get('sub')}"[:_SUBJECT_CHARS_MAX], grants, expires_s=float(claims["exp"]))
 
 
 def _bearer(credentials: bytes) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 
 from app.auth.actions import Action
 from app.auth.grants import Grant, Resource
+from app.auth.tokens import Token
 
 # Decisions that one principal remembers: matching a pattern takes a hundred times as long as looking here.
 _DECISIONS_MAX: Final = 1_000
@@ -18,10 +19,10 @@ _DECISIONS_MAX: Final = 1_000
 class Principal:
     """A caller. `name` may be logged; `expires_s` is Unix time, None if it never expires.
 
-    `token_id` is the static token's, or the `jti` of a JWT; `subject` and `issued_s` are a JWT's.
+    `token` is its static token, if it has one.
     """
 
-    __slots__ = ("_decisions", "expires_s", "grants", "issued_s", "name", "subject", "token_id")
+    __slots__ = ("_decisions", "expires_s", "grants", "name", "token")
 
     def __init__(
         self,
@@ -29,16 +30,12 @@ class Principal:
         grants: Sequence[Grant],
         *,
         expires_s: float | None = None,
-        token_id: str | None = None,
-        subject: str | None = None,
-        issued_s: float | None = None,
+        token: Token | None = None,
     ) -> None:
         self.name = name
         self.grants = tuple(grants)
         self.expires_s = expires_s
-        self.token_id = token_id
-        self.subject = subject
-        self.issued_s = issued_s
+        self.token = token
         self._decisions: dict[tuple[Action, Resource], bool] = {}
 
     def may(self, action: Action, resource: Resource) -> bool:
@@ -72,14 +69,7 @@ class Principal:
         grants = [grant for grant in self.grants if grant.allows_page(origin)]
         if len(grants) == len(self.grants):
             return self
-        return Principal(
-            self.name,
-            grants,
-            expires_s=self.expires_s,
-            token_id=self.token_id,
-            subject=self.subject,
-            issued_s=self.issued_s,
-        )
+        return Principal(self.name, grants, expires_s=self.expires_s, token=self.token)
 
 
 # Everything is allowed: without any token, on loopback or with the setting `insecure`.

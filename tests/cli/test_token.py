@@ -1,5 +1,8 @@
 """`weir token` as a process, and a gateway that is started with what it makes."""
 
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -102,6 +105,41 @@ def _converse(server: Server, token: str) -> None:
             socket.recv()
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 4500
+
+
+def test_a_token_that_is_taken_out_of_the_file_ends_what_is_open(tmp_path: Path) -> None:
+    """After SIGHUP: a socket closes, a read that waits is answered 401, other tokens go on; a file that
+    cannot be read changes nothing.
+    """
+    path = tmp_path / "tokens.toml"
+    gone = make("--grant", "*:*", "--file", str(path))
+    path.rename(tmp_path / "old.toml")
+    kept = make("--grant", "*:*", "--file", str(path))
+    table = path.read_text()
+    path.write_text((tmp_path / "old.toml").read_text() + table)
+    headers = {"authorization": f"Bearer {gone}"}
+    with (
+        Server(tmp_path / "data", "--set", f"tokens_file={path}") as server,
+        httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {kept}"}) as http,
+        connect(server.url.replace("http", "ws") + "/v1/ws", additional_headers=headers) as socket,
+        ThreadPoolExecutor() as threads,
+    ):
+        socket.recv()
+        url = f"{server.url}/v1/streams/s/entries?after=$&wait=30000"
+        waiting = threads.submit(httpx.get, url, headers=headers, timeout=40)
+        while http.get("/v1/status").json()["connections"]["following"] < 1:
+            pass
+        path.write_text("[[tokens")
+        os.kill(server.pid, signal.SIGHUP)
+        path.write_text(table)
+        os.kill(server.pid, signal.SIGHUP)
+        assert waiting.result(timeout=10).status_code == 401
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=10)
+        assert closed.value.rcvd is not None
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4500, "token_revoked")
+        assert httpx.get(f"{server.url}/v1/status", headers=headers).status_code == 401
+        assert http.get("/v1/status").status_code == 200
 
 
 def test_a_token_file_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:

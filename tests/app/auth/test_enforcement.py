@@ -239,7 +239,7 @@ async def test_a_read_that_waits_ends_with_its_token(engine: Engine, tmp_path: P
         await settle()
         assert len(app.gateway.sessions.open) == 2
         if how == "is revoked":
-            assert app.gateway.sessions.revoke(lambda one: one.token_id == token.token.id) == 2
+            assert app.gateway.sessions.revoke(lambda one: one.token == token.token) == 2
         async with asyncio.timeout(2):
             answers = await asyncio.gather(*waits)
     assert [answer.status_code for answer in answers] == [401, 401]
