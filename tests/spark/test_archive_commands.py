@@ -159,6 +159,19 @@ class TestArchive:
         assert "has archived before" in found.stderr
         assert SparkSession.getActiveSession() is None
 
+    @pytest.mark.parametrize(
+        ("folder", "why"), [("one", "convert it with weir-spark adopt"), ("", "give an archive a new folder")]
+    )
+    def test_a_folder_with_other_files_is_refused_before_spark_starts(
+        self, server: Server, tmp_path: Path, folder: str, why: str
+    ) -> None:
+        unpack(tmp_path / "old")
+        words = ("--checkpoint", str(tmp_path / "c"), "--gateway", server.url, "--streams", "a")
+        found = weir("archive", str(tmp_path / "old" / folder), *words)
+        assert found.exit_code == 1
+        assert why in " ".join(found.stderr.split())
+        assert SparkSession.getActiveSession() is None
+
     @pytest.mark.parametrize("root", ["hdfs://name/archive", "gs://bucket/a", "s3:/bucket"])
     def test_a_place_that_an_archive_cannot_have_is_refused(self, tmp_path: Path, root: str) -> None:
         """Nothing is written here instead."""

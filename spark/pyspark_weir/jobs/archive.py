@@ -29,6 +29,7 @@ from pyspark_weir.gateway.client import Answer
 from pyspark_weir.jobs import archive_writing, archived
 from pyspark_weir.jobs.archived import ArchiveDataSource
 from pyspark_weir.jobs.batches import reported
+from pyspark_weir.jobs.manifests import is_old_archive
 from pyspark_weir.offsets import Offsets, Position
 from pyspark_weir.options import EARLIEST, LATEST, source_options
 from pyspark_weir.place import Place
@@ -88,7 +89,15 @@ class Archiver:
         return rows.writeStream.queryName("weir-archive").foreachBatch(reported(self.store, self.checkpoint))
 
     def check(self) -> None:
-        """Refuse a checkpoint that has archived what the table does not hold. Raises ArchiveError."""
+        """Refuse a root that holds other files, and a checkpoint that has archived what the table does not
+        hold. Raises ArchiveError.
+        """
+        if is_old_archive(self.root):
+            raise ArchiveError(
+                f"{self.root.url} is an archive of the old form: rename it, and convert it with weir-spark "
+                "adopt"
+            )
+        ArchiveTable.check_place(self.root)
         last = checkpoint.last_commit(self.checkpoint)
         if last is None:
             return

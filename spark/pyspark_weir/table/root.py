@@ -93,11 +93,11 @@ class ArchiveRoot:
         base = self.url if self.is_local else self.url.partition("://")[2]
         return f"{base}/{name}" if name else base
 
-    def names(self, folder: str) -> list[str]:
-        """The files right in a folder, sorted; none where there is no folder."""
+    def names(self, folder: str, *, folders: bool = False) -> list[str]:
+        """The files right in a folder, and its `folders`, sorted; none where there is no folder."""
         selector = fs.FileSelector(self.path(folder), allow_not_found=True)
         found = self.files.get_file_info(selector)
-        return sorted(info.base_name for info in found if info.type == fs.FileType.File)
+        return sorted(info.base_name for info in found if folders or info.type == fs.FileType.File)
 
     def size(self, name: str) -> int | None:
         """The size of a file in bytes; None where there is none."""

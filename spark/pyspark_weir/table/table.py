@@ -114,9 +114,21 @@ class ArchiveTable:
         return DeltaTable.is_deltatable(root.url, storage_options=root.storage_options)
 
     @classmethod
+    def check_place(cls, root: ArchiveRoot) -> None:
+        """Refuse a root that holds other files and no table: vacuum would delete them. Raises ArchiveError.
+
+        Vacuum sees no names that begin with `_` or `.`.
+        """
+        others = [name for name in root.names("", folders=True) if not name.startswith(("_", "."))]
+        # Another writer may have created the table and written files by now.
+        if others and not cls.exists(root):
+            raise ArchiveError(f"{root.url} holds {others[0]!r} and no archive: give an archive a new folder")
+
+    @classmethod
     def create(cls, root: ArchiveRoot) -> "ArchiveTable":
-        """Create the table, unless there is one; open it."""
+        """Create the table, unless there is one; open it. Raises ArchiveError as `check_place` does."""
         if not cls.exists(root):
+            cls.check_place(root)
             try:
                 create_table_with_add_actions(
                     root.url,

@@ -250,6 +250,27 @@ def test_a_table_is_created_once(root: ArchiveRoot) -> None:
         assert [table.version for table in found] == [0] * 4
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "data/part-0.parquet"])
+def test_a_folder_with_other_files_becomes_no_archive(root: ArchiveRoot, name: str) -> None:
+    """Vacuum would delete them after seven days."""
+    root.replace(name, b"mine")
+    with pytest.raises(ArchiveError, match="give an archive a new folder"):
+        ArchiveTable.create(root)
+    assert not ArchiveTable.exists(root)
+
+
+def test_a_folder_with_names_that_vacuum_passes_over_becomes_one(root: ArchiveRoot) -> None:
+    root.replace(".hidden", b"mine")
+    root.replace("_own/notes.txt", b"mine")
+    assert ArchiveTable.create(root).version == 0
+
+
+def test_files_beside_a_table_keep_it_from_nothing(root: ArchiveRoot) -> None:
+    ArchiveTable.create(root).commit(batch(root, 0, "0-0", ["5-0"]))
+    root.replace("notes.txt", b"mine")
+    assert ArchiveTable.create(root).version == 1
+
+
 def test_where_no_archive_is_none_is_opened(root: ArchiveRoot) -> None:
     with pytest.raises(ArchiveError, match="no archive"):
         ArchiveTable.open(root)

@@ -75,6 +75,12 @@ def _write(bucket: ArchiveRoot, number: int, after: str, query: str, ready: thre
         return False
 
 
+def test_a_folder_of_a_bucket_with_other_objects_becomes_no_archive(bucket: ArchiveRoot) -> None:
+    bucket.replace("data/part-0.parquet", b"mine")
+    with pytest.raises(ArchiveError, match="give an archive a new folder"):
+        ArchiveTable.create(bucket)
+
+
 def test_of_two_writers_at_once_one_is_refused_and_nothing_is_lost(bucket: ArchiveRoot) -> None:
     """Two queries plan the same range, five times."""
     table = ArchiveTable.create(bucket)
