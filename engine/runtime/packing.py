@@ -17,10 +17,9 @@ RETRY_S: Final = 10.0
 
 
 class Packer:
-    """A keyspace's one packer, on its event loop. `failures` counts attempts, each of which is repeated."""
+    """A keyspace's one packer, on its event loop."""
 
     def __init__(self, keyspace: Keyspace, clock: Clock) -> None:
-        self.failures = 0
         self._keyspace = keyspace
         self._clock = clock
         self._retry_at = 0.0
@@ -51,7 +50,6 @@ class Packer:
                     text.keep_packed(one)
         except Exception as error:  # noqa: BLE001 - the texts are unchanged in any case
             self._keyspace.cold[:0] = texts
-            self.failures += 1
             self._retry_at = self._clock.monotonic() + RETRY_S
             context = {"message": "compressing failed, and is tried again later", "exception": error}
             loop.call_exception_handler(context)

@@ -49,11 +49,11 @@ def rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: 
         table.add_column(column.replace("_", " "), justify="right" if numbers else "left", no_wrap=True)
     for row in found:
         table.add_row(*(_cell(row.get(column)) for column in columns))
-    console = Console(markup=False, highlight=False)
-    if console.is_terminal:
+    on_terminal = sys.stdout.isatty()
+    console = Console(markup=False, highlight=False, width=None if on_terminal else _pipe_columns)
+    if on_terminal:
         console.print(table)
         return
-    console.width = _pipe_columns
     with console.capture() as captured:
         console.print(table)
     # The last column is filled up like all others; nobody who reads a pipe wants that.
