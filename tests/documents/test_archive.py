@@ -51,7 +51,7 @@ def test_programs_and_commands_print_what_the_document_says(server: Server, tmp_
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "sdk/python")]),
     }
     found = programs(DOCUMENT)
-    assert len(found) == 4
+    assert len(found) == 5
     for name, program in found.items():
         (tmp_path / name).write_text(program)
     text = DOCUMENT.replace(".venv/bin/python", sys.executable)

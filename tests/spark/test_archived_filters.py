@@ -20,7 +20,8 @@ from pyspark.sql.datasource import (
 
 from pyspark_weir import ids
 from pyspark_weir.jobs.archived import ArchiveReader, FilesPartition, FilteringReader
-from tests.spark.archive_tables import Maker
+from pyspark_weir.table import StreamKey, deletions
+from tests.spark.archive_tables import FIELDS, GATEWAY, GENERATION, Maker
 
 DAY_MS = 86_400_000
 # By file: stream and IDs. `z` is of one partition with all entries that have no timestamp.
@@ -102,6 +103,32 @@ def test_a_reader_stays_at_its_version(archive: tuple[Maker, dict[Path, str]]) -
     maker, _names = archive
     reader = ArchiveReader(maker.root, 2)
     assert [file.rows for part in reader.partitions() for file in files_of(part)] == [2, 2]
+
+
+def test_a_reader_leaves_out_the_deletions_of_a_version(tmp_path: Path) -> None:
+    """Of a stream and generation each for itself, in the order of the file; later ones are not in it."""
+    maker = Maker(tmp_path)
+    for generation in (GENERATION, "ff"):
+        maker.batch({name: ["5-0", "5-1", "5-2"] for name in ("a", "b")}, generation=generation)
+    key = StreamKey(GATEWAY, "a", GENERATION)
+    deletions.record(maker.root, {}, {key: [ids.parse("5-1"), ids.parse("5-3")]})
+    recorded = deletions.version(maker.root)
+    deletions.record(maker.root, {}, {key: [ids.parse("5-2")]})
+
+    def read(dropped: int | None, *filters: Filter) -> list[tuple[str, str, str]]:
+        reader = FilteringReader(maker.root, maker.table.version, dropped)
+        reader.pushFilters(list(filters))
+        parts = [batch for part in reader.partitions() for batch in reader.read(part)]
+        rows = [row for batch in parts for row in batch.to_pylist()]
+        assert all(row["fields"] == FIELDS for row in rows)
+        return [(row["stream"], row["generation"], row["id"]) for row in rows]
+
+    every = read(None)
+    assert len(every) == 12
+    assert read(recorded) == [one for one in every if one != ("a", GENERATION, "5-1")]
+    assert read(recorded, EqualTo(("id",), "5-1")) == [one for one in read(recorded) if one[2] == "5-1"]
+    gone = [("a", GENERATION, "5-1"), ("a", GENERATION, "5-2")]
+    assert read(deletions.version(maker.root)) == [one for one in every if one not in gone]
 
 
 def test_small_files_share_a_task(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_weir import ids
 from pyspark_weir.errors import PipelineError
+from pyspark_weir.table import deletions
 from pyspark_weir.table.files import DataFile
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.scan import scan
@@ -43,6 +44,8 @@ from pyspark_weir.table.table import ArchiveTable
 # What a task reads, of compressed bytes; and files, each of which costs a request or two.
 PART_BYTES_MAX: Final = 64 << 20
 PART_FILES_MAX: Final = 100
+# As the version of the deletions to leave out.
+_KEEP: Final = str(None)
 _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _COLUMNS: Final[StructType] = from_arrow_schema(SCHEMA)
 _ARROW: Final = to_arrow_schema(_COLUMNS, timezone="UTC")
@@ -54,6 +57,7 @@ def entries(
     *,
     storage: Mapping[str, str] | None = None,
     fields: str = "entries",
+    drop_deleted: bool = False,
 ) -> DataFrame:
     """The entries of an archive at its latest version: `gateway, stream, generation, id, id_key, ms, seq, ts,
     fields, date`. What is archived later is in the next such table.
@@ -61,13 +65,15 @@ def entries(
     `fields` is `array<struct<name: string, value: binary>>`, which loses nothing; with `fields="map"` a
     `map<string, string>`, which has the first value of a name that repeats. Filters on gateway, stream,
     generation, id, id_key, ms, ts and date (`=`, `IN`, `<`, `BETWEEN` …) keep files from being opened.
-    Entries that were deleted in the gateway after they were archived are among them. `storage` holds the
-    options of ArchiveRoot, if the root is no folder. Raises ArchiveError where there is no archive.
+    Entries that were deleted in the gateway after they were archived are among them; `drop_deleted` leaves
+    out those that are recorded by now, which `table.known_upto` says. `storage` holds the options of
+    ArchiveRoot, if the root is no folder. Raises ArchiveError where there is no archive.
     """
     place = root if isinstance(root, ArchiveRoot) else ArchiveRoot.of(root, storage)
     options = {
         **options_of(place),
         "version": str(ArchiveTable.open(place).version),
+        "deletions": str(deletions.version(place)) if drop_deleted else _KEEP,
         "pushdown": spark.conf.get(_PUSHDOWN, "false") or "false",
     }
     register(spark)
@@ -102,7 +108,8 @@ def as_map(pairs: Column) -> Column:
 
 class ArchiveDataSource(DataSource):
     """`weir_archive`. Options: `root` and `storage` (JSON) of ArchiveRoot; for reading `version` of the
-    table, and `pushdown`, whether the session lets sources filter; for writing those of `archive_writing`.
+    table, `deletions`, the version of those to leave out, and `pushdown`, whether the session lets sources
+    filter; for writing those of `archive_writing`.
     """
 
     @classmethod
@@ -115,7 +122,8 @@ class ArchiveDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         # Spark refuses one that filters, unless its own setting allows it.
         kind = FilteringReader if self.options["pushdown"] == "true" else ArchiveReader
-        return kind(self._root, int(self.options["version"]))
+        dropped = self.options["deletions"]
+        return kind(self._root, int(self.options["version"]), None if dropped == _KEEP else int(dropped))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         from pyspark_weir.jobs.archive_writing import writer_of  # noqa: PLC0415 - what reads does not load it
@@ -228,11 +236,12 @@ def _of_ms(way: str, values: Sequence[int]) -> tuple[Condition, ...]:
 
 
 class ArchiveReader(DataSourceReader):
-    """Reads a version of an archive; all of it, unless filters narrow it."""
+    """Reads a version of an archive, but for the deletions of a version; all, unless filters narrow it."""
 
-    def __init__(self, root: ArchiveRoot, version: int) -> None:
+    def __init__(self, root: ArchiveRoot, version: int, dropped: int | None = None) -> None:
         self._root = root
         self._version = version
+        self._dropped = dropped
         self._conditions: tuple[Condition, ...] = ()
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -250,10 +259,17 @@ class ArchiveReader(DataSourceReader):
         for one in found:
             condition = one if condition is None else condition & one
         for file in files:
-            for batch in scan(self._root, file, condition):
+            for batch in self._scan(file, condition):
                 yield pa.RecordBatch.from_arrays(
                     [batch.column(field.name).cast(field.type) for field in _ARROW], schema=_ARROW
                 )
+
+    def _scan(self, file: DataFile, condition: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - pyarrow has no types
+        rows = scan(self._root, file, condition)
+        if self._dropped is None:
+            return rows
+        deleted = deletions.recorded_in(self._root, file, self._dropped)
+        return (deletions.without(batch, deleted) for batch in rows)
 
 
 class FilteringReader(ArchiveReader):

@@ -11,11 +11,13 @@
     gaps(table.ranges())  # joined ranges; no gaps where they are contiguous from the beginning
     table.replace(old_files, new_files)  # compaction; CommitConflictError: begin again
     with writer_lock(table) as held: ...; held.keep()  # one maintenance at a time; ArchiveLockedError
+    known_upto(root)  # {StreamKey: EntryId}: up to where deletions after archiving are recorded
     prove(root, file), read_rows(root, file), read_footer(root, path)  # ArchiveDamagedError
 
 A handle stays at its version until `refresh()`; `commit` and `replace` refresh first. IDs are `ids.EntryId`s.
 """
 
+from pyspark_weir.table.deletions import known_upto
 from pyspark_weir.table.errors import (
     ArchiveDamagedError,
     ArchiveError,
@@ -64,6 +66,7 @@ __all__ = [
     "gaps",
     "id_key",
     "id_of_key",
+    "known_upto",
     "prove",
     "read_footer",
     "read_rows",

@@ -7,16 +7,19 @@ Must never know: how deletions are found.
 ROOT/_weir/deletions/     gateway, stream, generation, id, id_key, deleted
 ```
 A row with `deleted` names a deleted entry. One without says that all deletions up to this ID are recorded.
-The archive's own table keeps the entries: an anti join leaves them out.
+The archive's own table keeps the entries: `without` leaves them out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from pyspark_weir.ids import EntryId
+from pyspark_weir.table.files import DataFile
 from pyspark_weir.table.ranges import FOLDER, StreamKey
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.schema import id_key, id_of_key
@@ -30,6 +33,8 @@ SCHEMA: Final = pa.schema(
         pa.field("deleted", pa.bool_(), nullable=False),
     ]
 )
+# What an entry is known by.
+_KEYS: Final = [*StreamKey._fields, "id_key"]
 _TABLE: Final = f"{FOLDER}/deletions"
 # Rows are a set: two that join the files at once leave some twice, which changes nothing.
 _FILES_MAX: Final = 100
@@ -60,24 +65,49 @@ def record(
 
 def read(root: ArchiveRoot) -> pa.Table:
     """The deleted entries, each once: the columns of SCHEMA but `deleted`."""
-    found = _stored(root)
-    return found.filter(found["deleted"]).drop_columns(["deleted"]).group_by(SCHEMA.names[:-1]).aggregate([])
+    found = _stored(root, pc.field("deleted"))
+    return found.drop_columns(["deleted"]).group_by(SCHEMA.names[:-1]).aggregate([])
 
 
 def known_upto(root: ArchiveRoot) -> dict[StreamKey, EntryId]:
-    """Up to which ID of each stream all deletions are recorded."""
-    found = _stored(root).group_by([*StreamKey._fields, "deleted"]).aggregate([("id_key", "max")])
+    """Up to which ID of each stream all deletions are recorded; streams of which none are have no item."""
+    found = _stored(root, ~pc.field("deleted")).group_by(StreamKey._fields).aggregate([("id_key", "max")])
     return {
         StreamKey(row["gateway"], row["stream"], row["generation"]): id_of_key(row["id_key_max"])
         for row in found.to_pylist()
-        if not row["deleted"]
     }
 
 
-def _stored(root: ArchiveRoot) -> pa.Table:
+def version(root: ArchiveRoot) -> int | None:
+    """The latest version of the recorded deletions; None where none were recorded yet."""
     where, options = location(root), root.storage_options
     if not DeltaTable.is_deltatable(where, storage_options=options):
+        return None
+    return DeltaTable(where, storage_options=options).version()
+
+
+def recorded_in(root: ArchiveRoot, file: DataFile, at: int) -> pa.Table:
+    """The deletions at a version that may concern entries of a file: rows for `without`."""
+    condition = pc.field("deleted")
+    for name in _KEYS:
+        low, high = getattr(file.low, name), getattr(file.high, name)
+        condition &= (pc.field(name) >= low) & (pc.field(name) <= high)
+    return _stored(root, condition, at)
+
+
+def without(rows: pa.RecordBatch, deleted: pa.Table) -> pa.RecordBatch:
+    """Entries in their order, but those that were deleted."""
+    if not deleted.num_rows:
+        return rows
+    numbers = pa.array(np.arange(rows.num_rows))
+    keys = pa.Table.from_batches([rows.select(_KEYS)]).append_column("number", numbers)
+    kept = keys.join(deleted.select(_KEYS), _KEYS, join_type="left anti")["number"]
+    return rows.take(pa.array(np.sort(kept.to_numpy())))
+
+
+def _stored(root: ArchiveRoot, condition: Any, at: int | None = None) -> pa.Table:  # noqa: ANN401 - pyarrow has no types
+    at = version(root) if at is None else at
+    if at is None:
         return SCHEMA.empty_table()
-    table = DeltaTable(where, storage_options=options)
-    names: Sequence[str] = SCHEMA.names
-    return pa.table(table.to_pyarrow_table(columns=list(names))).cast(SCHEMA)
+    table = DeltaTable(location(root), version=at, storage_options=root.storage_options)
+    return pa.table(table.to_pyarrow_table(columns=SCHEMA.names, filters=condition)).cast(SCHEMA)

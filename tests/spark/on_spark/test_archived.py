@@ -11,10 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_weir import ids
 from pyspark_weir.jobs.archived import entries
+from pyspark_weir.table import StreamKey, deletions
 from pyspark_weir.table.errors import ArchiveError
 from pyspark_weir.table.root import ArchiveRoot
 from pyspark_weir.table.table import ArchiveTable
-from tests.spark.archive_tables import Maker
+from tests.spark.archive_tables import GATEWAY, GENERATION, Maker
 
 DAY_MS = 86_400_000
 LAST = f"{ids.HALF_MAX}-{ids.HALF_MAX}"
@@ -52,6 +53,17 @@ def test_an_archive_is_a_table_of_one_version(spark: SparkSession, archive: Make
     mapped = entries(spark, archive.root.url, fields="map").where("stream = 'plain'").first()
     assert mapped is not None
     assert mapped["fields"] == {"n": "1", "": ""}
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_deleted_entries_are_left_out_when_asked(spark: SparkSession, archive: Maker, recorded: bool) -> None:  # noqa: FBT001
+    """Those that are recorded when the table is made."""
+    archive.batch({"a": ["5-0", "5-1"], "b": ["5-0"]})
+    if recorded:
+        deletions.record(archive.root, {}, {StreamKey(GATEWAY, "a", GENERATION): [ids.parse("5-0")]})
+    every = [("a", "5-0"), ("a", "5-1"), ("b", "5-0")]
+    assert found(entries(spark, archive.root.url)) == every
+    assert found(entries(spark, archive.root.url, drop_deleted=True)) == every[recorded:]
 
 
 def test_only_files_that_may_match_are_opened(spark: SparkSession, archive: Maker) -> None:

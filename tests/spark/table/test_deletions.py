@@ -9,8 +9,9 @@ import pytest
 
 from pyspark_weir import ids
 from pyspark_weir.table import ArchiveRoot
-from pyspark_weir.table.deletions import known_upto, read, record
-from tests.spark.table.making import key_of
+from pyspark_weir.table.deletions import known_upto, read, record, recorded_in, version, without
+from pyspark_weir.table.scan import scan
+from tests.spark.table.making import Maker, key_of, numbered
 
 A, B = key_of("a"), key_of("b")
 ANEW = key_of("a", "00000000000000bb")
@@ -29,6 +30,7 @@ def ids_in(root: ArchiveRoot) -> list[tuple[str, str, str]]:
 def test_an_archive_without_deletions(root: ArchiveRoot) -> None:
     assert ids_in(root) == []
     assert known_upto(root) == {}
+    assert version(root) is None
     record(root, {}, {})
     assert not Path(root.url).exists()
 
@@ -51,6 +53,25 @@ def test_the_highest_id_up_to_which_they_are_known(root: ArchiveRoot) -> None:
         record(root, {A: ids.parse(upto)}, {})
     record(root, {B: ids.LAST}, {})
     assert known_upto(root) == {A: ids.parse("10-0"), B: ids.LAST}
+
+
+def test_of_the_deletions_those_within_a_file_are_looked_at(root: ArchiveRoot) -> None:
+    """By its statistics: the first and the last entry, and none beside them."""
+    maker = Maker(Path(root.url))
+    maker.batch({A: numbered(1, 10)})
+    maker.batch({A: numbered(11, 10)})
+    first, second = maker.table.files()
+    gone = [ids.parse(one) for one in (*numbered(1, 1), *numbered(10, 2), *numbered(20, 2))]
+    record(root, {A: ids.parse("21-0")}, {A: gone, B: [ids.parse("5-0")]})
+    for file, inside, left in (
+        (first, ["1-0", "10-0"], numbered(2, 8)),
+        (second, ["11-0", "20-0"], numbered(12, 8)),
+    ):
+        deleted = recorded_in(root, file, version(root) or 0)
+        assert sorted(deleted["id"].to_pylist(), key=ids.parse) == inside
+        (rows,) = scan(root, file)
+        assert without(rows, deleted)["id"].to_pylist() == left
+        assert without(rows, deleted.slice(0, 0)) is rows
 
 
 def test_many_recordings_stay_few_files(root: ArchiveRoot) -> None:
