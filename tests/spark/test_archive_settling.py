@@ -14,6 +14,7 @@ from pyspark_weir import gateway as calls
 from pyspark_weir import offsets
 from pyspark_weir.gateway import Access, Gateway
 from pyspark_weir.gateway.client import of_stream
+from pyspark_weir.jobs import trim
 from pyspark_weir.jobs.archive import Archiver, Archiving
 from pyspark_weir.offsets import Position
 from pyspark_weir.table.errors import ArchiveError
@@ -35,24 +36,44 @@ class Room:
         self.gateway = gateway
         self.publish(9)
         generation = self.seen("generation")
-        entry_ids = [f"{number}-0" for number in range(1, 10)]
-        Maker(folder / "archive").batch({self.stream: entry_ids}, generation=generation, upto=upto)
-        checkpoint = folder / "checkpoint"
+        self.maker = Maker(folder / "archive")
+        self.checkpoint = checkpoint = folder / "checkpoint"
         for name in ("offsets", "commits"):
             (checkpoint / name).mkdir(parents=True)
         (checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
-        end = offsets.text({f"g0/{self.stream}": Position(upto, generation)})
-        (checkpoint / "offsets/0").write_text(f"v1\n{{}}\n{end}")
-        (checkpoint / "commits/0").write_text("v1\n{}")
+        self.commit(0, range(1, 10), generation, upto)
+        self.end(0)
         source = {"gateway.urls": url, "subscribe": self.stream}
         self.archiver = Archiver(
             Archiving(root=str(folder / "archive"), checkpoint=str(checkpoint), source=source)
         )
 
-    def publish(self, last: int) -> None:
-        """Entries from `1-0` on."""
+    def commit(self, batch: int, numbers: range, generation: str, upto: str) -> None:
+        """A batch that Spark has planned and the table holds."""
+        end = offsets.text({f"g0/{self.stream}": Position(upto, generation)})
+        (self.checkpoint / f"offsets/{batch}").write_text(f"v1\n{{}}\n{end}")
+        entry_ids = [f"{number}-0" for number in numbers]
+        self.maker.batch({self.stream: entry_ids}, generation=generation, upto=upto)
+
+    def end(self, batch: int) -> None:
+        """Have a batch end for Spark as well."""
+        (self.checkpoint / f"commits/{batch}").write_text("v1\n{}")
+
+    def trim(self) -> None:
+        """Trim what may go."""
+        self.maker.table.refresh()
+        gateways = {"g0": self.gateway}
+        planned = trim.plan(self.maker.table, gateways, trim.Rules(), now_ms=0)
+        assert all(one.refused is None for one in trim.run(self.maker.table, gateways, planned))
+
+    def left(self) -> list[int]:
+        """Which entries the gateway still has."""
+        return list(calls.page(self.gateway, self.stream, after="0-0").ms)
+
+    def publish(self, last: int, first: int = 1) -> None:
+        """Entries from `1-0`, or `first`, on."""
         entries: list[dict[str, object]] = [
-            {"id": f"{number}-0", "fields": [["n", "1"]]} for number in range(1, last + 1)
+            {"id": f"{number}-0", "fields": [["n", "1"]]} for number in range(first, last + 1)
         ]
         calls.publish(self.gateway, {self.stream: entries})
 
@@ -76,6 +97,21 @@ def room(tmp_path: Path, server: Server) -> Iterator[Room]:
 def test_the_gateway_is_told_of_the_stream_that_was_archived(room: Room) -> None:
     room.archiver.settle()
     assert room.seen("archived_up_to") == "9-0"
+
+
+def test_what_a_restart_reads_again_is_not_trimmed(room: Room) -> None:
+    """The driver died between the table's commit and Spark's: batch 1 runs again, and reads its entries."""
+    room.publish(12, first=10)
+    room.commit(1, range(10, 12), room.seen("generation"), "11-0")
+    room.archiver.settle()
+    room.trim()
+    assert room.seen("archived_up_to") == "9-0"
+    assert room.left() == [10, 11, 12]
+    room.end(1)
+    room.archiver.settle()
+    room.trim()
+    assert room.seen("archived_up_to") == "11-0"
+    assert room.left() == [12]
 
 
 @pytest.mark.parametrize("last", [4, 12])

@@ -262,8 +262,8 @@ class _Planner:
         return lowest(bounds)
 
     def _settled(self, stream: str) -> Bound:
-        """What the archive job has told the gateway. A driver that dies after a manifest reads its batch
-        again, and what is missing then would look like a loss.
+        """What the archive job has reported to the gateway. A driver that dies after the table's commit reads
+        its batch again, and what is missing then would look like a loss.
         """
         shown = calls.stream(self._gateway, stream)
         return Bound(ids.ZERO if shown is None else ids.parse(shown["archived_up_to"]), _SETTLED)
