@@ -182,6 +182,33 @@ def test_commits_cost_the_same_after_many(root: ArchiveRoot) -> None:
     assert max(caches) < 1.05 * min(caches)
 
 
+_read: list[int] = []
+
+
+class _WatchedRoot(ArchiveRoot):
+    """A root that notes which commits are read for their ranges."""
+
+    def read(self, name: str) -> bytes | None:
+        _read.append(int(Path(name).stem))
+        return super().read(name)
+
+
+def test_ranges_cost_the_same_after_many_commits(root: ArchiveRoot) -> None:
+    """Trim, verify and a batch read the commits after the last cache, at most nine, and each of them once."""
+    table = fresh = ArchiveTable.create(root)
+    number = 0
+    for count in (10, 11, 19, 20, 109):
+        _commit(table, number, count)
+        number = count
+        _read.clear()
+        fresh = ArchiveTable.open(_WatchedRoot(root.url))
+        assert sum(one.rows for one in fresh.ranges()) == count
+        assert fresh.positions()["g0", "orders"].upto == EntryId(1, count)
+        assert _read == list(range(count // 10 * 10 + 1, count + 1))
+    _commit(fresh, number, number + 1)
+    assert _read == list(range(101, 111))
+
+
 def _hold(url: str, ready: "multiprocessing.synchronize.Event") -> None:
     with writer_lock(ArchiveTable.open(ArchiveRoot.of(url))):
         ready.set()
