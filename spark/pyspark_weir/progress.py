@@ -93,8 +93,8 @@ class QueryEvents:
                 continue
             if name == run and event is None:
                 return
-            # A late event of an earlier run counts all the same: its batch is done.
-            yield event
+            # Another job may run in the same session: what it has done is not done here.
+            yield event if name == run else None
 
 
 @contextlib.contextmanager

@@ -55,6 +55,15 @@ def test_a_run_tells_each_batch_and_ends() -> None:
     assert batches == [0, 1, 2]
 
 
+def test_batches_of_another_query_of_the_session_are_not_its_own() -> None:
+    """An archive and a mirror in one session: else the archive's batches would move the mirror's group."""
+    events, batches = QueryEvents(), []
+    events.put("other", Progress(query="o", batch=7, rows=10, duration_ms=5, time=""))
+    summary = follow(Life(events, "run-0", 2, None), events, lambda one: batches.append(one.batch))
+    assert (summary.batches, summary.rows) == (2, 20)
+    assert batches == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("failure", "code"), [(AWAY, "WEIR_UNAVAILABLE"), (LOST, "WEIR_DATA_LOSS"), ("a task", "WEIR_FAILED")]
 )
