@@ -65,9 +65,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path
     def make(*names: str) -> Path:
         made = tmp_path_factory.mktemp("environment")
         venv.create(made, with_pip=False)
-        into = [sys.executable, "-m", "pip", "--python", str(made), "install", "--no-deps", "--no-index"]
-        done = run(*into, *(wheels[name] for name in names), cwd=made)
-        assert done.returncode == 0, done.stderr
+        if names:
+            into = [sys.executable, "-m", "pip", "--python", str(made), "install", "--no-deps", "--no-index"]
+            done = run(*into, *(wheels[name] for name in names), cwd=made)
+            assert done.returncode == 0, done.stderr
         (packages,) = made.glob("lib/python*/site-packages")
         (packages / "others.pth").write_text(f"{others}\n")
         return made
