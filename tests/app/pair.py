@@ -221,6 +221,8 @@ _FLEETING = (
     (re.compile(rb"\r\ndate: [^\r]*"), b""),
     (re.compile(rb"\r\nweir-request-id: [^\r]*"), b"\r\nweir-request-id: ?"),
     (re.compile(rb"\r\nweir-generation: [^\r]*"), b"\r\nweir-generation: ?"),
+    # A stream's tag is of all that is shown, its generation too.
+    (re.compile(rb'\r\netag: "[^"-]*"'), b'\r\netag: "?"'),
     (re.compile(rb'"request_id":"[^"]*"'), b'"request_id":"?"'),
     (re.compile(rb'"generation":"[^"]*"'), b'"generation":"?"'),
     # A problem names its request, whose ID may be longer.

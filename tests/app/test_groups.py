@@ -3,10 +3,10 @@
 import httpx
 import pytest
 
-from app.auth import Action, OpenPolicy, Principal
 from app.main import create_app
 from app.settings import Settings
 from engine import Engine, SystemClock
+from tests.app.policies import FixedPolicy, principal_with
 
 GROUPS = "/v1/streams/s/groups"
 G = GROUPS + "/g"
@@ -142,16 +142,9 @@ async def test_a_dead_letter_stream_has_a_streams_name(group: httpx.AsyncClient)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_name")
 
 
-class OneStream(OpenPolicy):
-    """A policy under which everything may be done to the stream s alone."""
-
-    def may(self, principal: Principal, action: Action, stream: str | None) -> bool:
-        return stream == "s"
-
-
 async def test_dead_letters_go_nowhere_that_is_forbidden(engine: Engine) -> None:
     """Who makes a group write into another stream has to be allowed to write there; nothing is made."""
-    app = create_app(Settings(log_requests="none"), SystemClock(), policy=OneStream())
+    app = create_app(Settings(log_requests="none"), SystemClock(), policy=FixedPolicy(principal_with("*:s")))
     app.gateway.open(engine)
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as http:
