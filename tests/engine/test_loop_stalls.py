@@ -40,13 +40,17 @@ async def opened(data: Path, fsync: Fsync) -> AsyncIterator[Engine]:
 
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
 async def test_a_frame_of_eight_megabytes(fsync: Fsync, tmp_path: Path, turn_s_max: float) -> None:
-    """Alone, and several at once."""
+    """Alone, and several while the first is being written."""
     body = entries.body([("a", "1" * ENTRY_BYTES)])
     async with opened(tmp_path / "data", fsync) as engine:
         for together in (1, 3):
 
             async def publish(together: int = together) -> None:
-                adding = [engine.execute(XAdd(stream="s", bodies=[body])) for _ in range(together)]
+                adding: list[asyncio.Future[object]] = []
+                for _ in range(together):
+                    adding.append(asyncio.ensure_future(engine.execute(XAdd(stream="s", bodies=[body]))))
+                    # Each in a turn of its own, as from connections: the limit is that of one.
+                    await asyncio.sleep(0)
                 await asyncio.gather(*adding)
 
             longest = [await longest_turn_s(publish()) for _ in range(ROUNDS)]
