@@ -18,6 +18,7 @@ from typing import Final, Self
 import pyspark
 
 from pyspark_weir import java
+from pyspark_weir.session import CHECKPOINT_FILES, CHECKPOINT_FILES_LOCAL
 from tests.server import free_port
 
 _started_s_max: Final = 120.0
@@ -59,6 +60,8 @@ class Cluster:
             "spark.executor.memory": "512m",
             "spark.executor.cores": str(self._slots),
             "spark.sql.shuffle.partitions": "2",
+            # All is on this machine.
+            CHECKPOINT_FILES: CHECKPOINT_FILES_LOCAL,
         }
 
     def __enter__(self) -> Self:
