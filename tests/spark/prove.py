@@ -223,10 +223,16 @@ class Driver:
             os.killpg(self._process.pid, number)
 
     def ends_batch(self, commit: Path) -> bool:
-        """Whether Spark knows that the batch of a commit of the table has ended; True for other commits."""
+        """Whether Spark knows that the batch of a commit of the table has ended; True for other commits, and
+        for the first batch, of which a query that begins again takes the end from the table.
+        """
         with suppress(FileNotFoundError):
             batch = _BATCH.search(commit.read_text())
-            return batch is None or (self._folder / "archive-checkpoint/commits" / batch[1]).exists()
+            return (
+                batch is None
+                or batch[1] == "0"
+                or (self._folder / "archive-checkpoint/commits" / batch[1]).exists()
+            )
         return True
 
     def _start(self, every_ms: int | None) -> None:
