@@ -6,12 +6,12 @@ Knows: credentials and what they allow. Must never know: entries, routes, which 
 from app.auth.actions import Access, Action, Rule
 from app.auth.grants import Grant, Resource
 from app.auth.policy import AccessPolicy, OpenPolicy, TokenPolicy
-from app.auth.principal import ANYBODY, NOBODY, Principal
+from app.auth.principal import ANONYMOUS, UNAUTHENTICATED, Principal
 from app.errors import RefusalError
 
 __all__ = [
-    "ANYBODY",
-    "NOBODY",
+    "ANONYMOUS",
+    "UNAUTHENTICATED",
     "Access",
     "AccessPolicy",
     "Action",

@@ -4,7 +4,7 @@ Knows: which algorithms may sign, which claims are needed, when keys are fetched
 Must never know: grants, headers, routes.
 
 Joserfc checks signatures. What it is given is decided here: a fixed list of algorithms, so that `none` is
-impossible, and keys of the kind that the algorithm needs, so that nobody signs with a public key as if it
+impossible, and keys of the kind that the algorithm needs, so that a public key is never used as if it
 were a secret (RFC 8725, 3.1 and 3.2).
 """
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from app.auth import tokens
 from app.auth.grants import Grant
 from app.auth.jwt import Claims, InvalidTokenError, KeysError, Verifier
-from app.auth.principal import ANYBODY, Principal
+from app.auth.principal import ANONYMOUS, Principal
 from app.auth.tokens import Token
 from app.errors import RefusalError
 
@@ -48,13 +48,13 @@ class OpenPolicy:
     """Allows everything to every caller: for loopback, or with the setting `insecure`."""
 
     def recognise(self, headers: Headers) -> Principal | None:
-        return ANYBODY
+        return ANONYMOUS
 
     async def authenticate(self, headers: Headers) -> Principal:
-        return ANYBODY
+        return ANONYMOUS
 
     async def identify(self, text: str) -> Principal:
-        return ANYBODY
+        return ANONYMOUS
 
 
 class GrantMapping:
@@ -78,7 +78,7 @@ class GrantMapping:
         return grants
 
 
-def _words(scope: Any) -> list[str]:  # noqa: ANN401 - whatever a claim holds
+def _words(scope: Any) -> list[str]:  # noqa: ANN401 - any JSON value
     """RFC 8693 separates scopes by spaces; some providers write a list."""
     if isinstance(scope, str):
         return scope.split()

@@ -73,6 +73,6 @@ class Principal:
 
 
 # Everything is allowed: without any token, on loopback or with the setting `insecure`.
-ANYBODY: Final = Principal("anybody", [Grant(actions=frozenset(Action))])
+ANONYMOUS: Final = Principal("anonymous", [Grant(actions=frozenset(Action))])
 # A caller that has not shown credentials yet, or needs none.
-NOBODY: Final = Principal("nobody", [])
+UNAUTHENTICATED: Final = Principal("unauthenticated", [])

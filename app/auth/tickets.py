@@ -11,7 +11,7 @@ from app.auth.principal import Principal
 from app.errors import RefusalError
 
 LIFETIME_S: Final = 30.0
-# Tickets that nobody has used yet.
+# Tickets that are not used yet.
 TICKETS_MAX: Final = 10_000
 _BYTES: Final = 32
 

@@ -32,7 +32,7 @@ _HASH: Final = r"^sha256:[0-9a-f]{64}$"
 ID_PATTERN: Final = rf"^[0-9A-Za-z]{{{_ID_CHARS}}}$"
 
 
-def _read_grant(value: Any) -> Grant:  # noqa: ANN401 - whatever a file holds
+def _read_grant(value: Any) -> Grant:  # noqa: ANN401 - any value of a file
     return value if isinstance(value, Grant) else Grant.from_value(value)
 
 
@@ -40,7 +40,7 @@ GrantValue = Annotated[Grant, BeforeValidator(_read_grant), PlainSerializer(Gran
 
 
 class Token(BaseModel):
-    """What is kept of a token. Whoever reads it cannot use it."""
+    """What is kept of a token: enough to recognise it, not enough to use it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -92,7 +92,7 @@ def _checksum(body: str) -> str:
 
 
 def _base62(number: int, digits: int) -> str:
-    """A number of exactly so many digits."""
+    """A number with exactly this many digits."""
     text = ""
     for _ in range(digits):
         number, digit = divmod(number, len(_DIGITS))

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 from pydantic import BaseModel
 
 from app import auth
-from app.auth import NOBODY, Action, Principal, Resource
+from app.auth import UNAUTHENTICATED, Action, Principal, Resource
 from app.auth.policy import unauthenticated
 from app.errors import RefusalError
 from app.gateway import ClientLeftError, Gateway, Receive
@@ -45,7 +45,7 @@ class Request:
         self.receive = receive
         self.names = names
         self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
-        self.principal: Principal = NOBODY
+        self.principal: Principal = UNAUTHENTICATED
         self._engine: EngineProtocol | None = None
 
     @property

@@ -26,7 +26,7 @@ class AccessEnd(StrEnum):
 
     @property
     def refusal(self) -> RefusalError:
-        """What the caller is told."""
+        """The refusal that the caller gets."""
         detail = "the token has expired" if self is AccessEnd.EXPIRED else "the token was revoked"
         challenge = {"www-authenticate": 'Bearer error="invalid_token"'}
         return RefusalError("unauthenticated", f"{detail}: come back with another one", headers=challenge)

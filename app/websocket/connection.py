@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol
 
 from msgspec import UNSET
 
-from app.auth import ANYBODY, NOBODY
+from app.auth import ANONYMOUS, UNAUTHENTICATED
 from app.auth.policy import unauthenticated
 from app.errors import RefusalError
 from app.gateway import Gateway
@@ -172,7 +172,7 @@ class Connection:
     def begin(self, hello: frames.HelloFrame) -> None:
         """Send `hello`."""
         self._hub.open[self] = None
-        if self._request.principal is NOBODY:
+        if self._request.principal is UNAUTHENTICATED:
             self._unknown = self._loop.call_later(_AUTH_S_MAX, self._not_authenticated)
         else:
             self._enter()
@@ -220,7 +220,7 @@ class Connection:
         principal = self._request.principal
         if self._access is not None:
             self._access.renew(principal)
-        elif principal is not ANYBODY:
+        elif principal is not ANONYMOUS:
             self._access = self._hub.gateway.sessions.enter(principal, self._end_access, self._expiring)
 
     @_event

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from app.auth import NOBODY, Action, Principal
+from app.auth import UNAUTHENTICATED, Action, Principal
 from app.auth.policy import unauthenticated
 from app.errors import RefusalError, invalid, to_refusal
 from app.gateway import draining
@@ -93,7 +93,9 @@ class Session:
         settles = isinstance(frame, frames.AckFrame | frames.NackFrame | frames.PingFrame)
         if self.table.draining and not settles:
             raise draining()
-        if self.table.principal is NOBODY and not isinstance(frame, frames.AuthFrame | frames.PingFrame):
+        if self.table.principal is UNAUTHENTICATED and not isinstance(
+            frame, frames.AuthFrame | frames.PingFrame
+        ):
             raise unauthenticated("send a frame `auth` with a token first", None)
         return self._handlers[type(frame)](frame)
 

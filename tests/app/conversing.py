@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from app.auth import ANYBODY, Principal
+from app.auth import ANONYMOUS, Principal
 from app.errors import RefusalError
 from app.limits import EntryLimits
 from app.live.feeds import FeedPage
@@ -58,7 +58,7 @@ def payload(data: bytes) -> Json:
 class SocketWorld:
     """A session, and what it talks to: a keyspace, whose answers come when the test says so."""
 
-    def __init__(self, principal: Principal = ANYBODY) -> None:
+    def __init__(self, principal: Principal = ANONYMOUS) -> None:
         self.keyspace = Keyspace()
         self.now_ms = 1_000
         self.session = Session(LIMITS, principal, "r-1", depth_max=16)
@@ -145,7 +145,7 @@ class SocketWorld:
             case RunCommand(ref, command):
                 self.do(self.session.on_command_result(ref, b'{"result":%b}' % command))
             case Authenticate(ref, token):
-                self.do(self.session.on_principal(ref, self.tokens.get(token, ANYBODY)))
+                self.do(self.session.on_principal(ref, self.tokens.get(token, ANONYMOUS)))
             case FetchPage():
                 self.took(effect)
             case ReadGroup(key, command):

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import hypothesis.strategies as st
 
-from app.auth import ANYBODY
+from app.auth import ANONYMOUS
 from app.http.requests import Request
 from app.main import App, create_app
 from app.settings import Settings
@@ -101,7 +101,7 @@ class PushPeer:
     def __init__(self, house: "PushWorld", kind: type[Session] = Session) -> None:
         scope = {"headers": [], "state": {"request_id": "r-1"}, "extensions": {}}
         request = Request(house.app.gateway, scope, asyncio.Event().wait, {})  # type: ignore[arg-type]
-        request.principal = ANYBODY
+        request.principal = ANONYMOUS
         settings = house.app.gateway.settings
         limits = SessionLimits(
             subscriptions_max=8,
@@ -111,7 +111,7 @@ class PushPeer:
             batch_max=settings.count_max,
             entries=house.app.gateway.entry_limits,
         )
-        self.session = kind(limits, ANYBODY, "r-1", depth_max=16)
+        self.session = kind(limits, ANONYMOUS, "r-1", depth_max=16)
         self.wire = Wire()
         self.push = Connection(house.hub, self.wire, request, self.session)
         self.push.begin(HELLO)

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from app.auth import ANYBODY, NOBODY
+from app.auth import ANONYMOUS, UNAUTHENTICATED
 from app.errors import RefusalError
 from app.live.feeds import FeedGap, FeedPage
 from app.live.sessions import AccessEnd
@@ -431,7 +431,7 @@ def test_a_grant_may_be_for_one_group_and_one_consumer() -> None:
 
 def test_a_socket_without_a_token_may_only_show_one() -> None:
     """Every other frame is refused; a wrong token closes with 4500."""
-    world = SocketWorld(NOBODY)
+    world = SocketWorld(UNAUTHENTICATED)
     world.tokens["good"] = principal_with("write:s")
     world.tokens["wrong"] = RefusalError("unauthenticated", "unknown")
     for op, members in (
@@ -451,7 +451,7 @@ def test_a_socket_without_a_token_may_only_show_one() -> None:
 
 def test_a_narrower_token_ends_what_it_does_not_allow() -> None:
     """`revoked`, reason `forbidden`; the rest goes on, and the connection stays open."""
-    world = SocketWorld(ANYBODY)
+    world = SocketWorld(ANONYMOUS)
     world.say("subscribe", sub="t", streams={"s": "0", "other": "0"})
     world.say("subscribe", sub="u", streams={"s": "0"})
     world.say("consume", sub="w", stream="s", group="g", consumer="c", create="0")

@@ -18,7 +18,7 @@ from engine.storage import NotAFileError, Storage, StorageLockedError, StorageRe
 from engine.storage.file import FileStorage, write_all
 from engine.storage.memory import MemoryStorage, StoppedError
 
-NOBODY = 65534
+UNAUTHENTICATED = 65534
 
 
 def _socket(path: Path) -> None:
@@ -230,7 +230,7 @@ class TestFiles:
         """What belongs to somebody else is not written, even by root, who could."""
         with tempfile.TemporaryDirectory() as theirs:
             if os.geteuid() == 0:
-                os.chown(theirs, NOBODY, NOBODY)
+                os.chown(theirs, UNAUTHENTICATED, UNAUTHENTICATED)
             with pytest.raises(StorageRefusedError, match="belongs to another user"):
                 FileStorage(theirs if os.geteuid() == 0 else "/")
             assert list(Path(theirs).iterdir()) == []
@@ -239,7 +239,7 @@ class TestFiles:
         """The refusal comes with the lock, before anything is read."""
         with tempfile.TemporaryDirectory() as directory:
             if os.geteuid() == 0:
-                os.chown(directory, NOBODY, NOBODY)
+                os.chown(directory, UNAUTHENTICATED, UNAUTHENTICATED)
             Path(directory).chmod(0o500)
             with unprivileged():
                 storage = FileStorage(directory)
@@ -322,7 +322,7 @@ def unprivileged() -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
-    os.seteuid(NOBODY)
+    os.seteuid(UNAUTHENTICATED)
     try:
         yield
     finally:

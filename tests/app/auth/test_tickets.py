@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.auth import ANYBODY
+from app.auth import ANONYMOUS
 from app.auth.tickets import LIFETIME_S, TICKETS_MAX, Tickets
 from app.errors import RefusalError
 
@@ -16,15 +16,15 @@ class Clock:
 
 def test_a_ticket_is_for_one_use() -> None:
     tickets = Tickets(Clock())
-    text = tickets.issue(ANYBODY, "https://a")
+    text = tickets.issue(ANONYMOUS, "https://a")
     assert len(text) >= 43
-    assert tickets.redeem(text, "https://a") is ANYBODY
+    assert tickets.redeem(text, "https://a") is ANONYMOUS
     assert tickets.redeem(text, "https://a") is None
 
 
 def test_a_ticket_is_for_one_origin_and_a_wrong_one_uses_it_up() -> None:
     tickets = Tickets(Clock())
-    text = tickets.issue(ANYBODY, "https://a")
+    text = tickets.issue(ANONYMOUS, "https://a")
     assert tickets.redeem(text, "https://b") is None
     assert tickets.redeem(text, "https://a") is None
 
@@ -32,9 +32,9 @@ def test_a_ticket_is_for_one_origin_and_a_wrong_one_uses_it_up() -> None:
 def test_a_ticket_ends() -> None:
     clock = Clock()
     tickets = Tickets(clock)
-    first, second = tickets.issue(ANYBODY, ""), tickets.issue(ANYBODY, "")
+    first, second = tickets.issue(ANONYMOUS, ""), tickets.issue(ANONYMOUS, "")
     clock.now = LIFETIME_S - 0.001
-    assert tickets.redeem(first, "") is ANYBODY
+    assert tickets.redeem(first, "") is ANONYMOUS
     clock.now = LIFETIME_S
     assert tickets.redeem(second, "") is None
 
@@ -43,9 +43,9 @@ def test_open_tickets_have_a_limit_and_ended_ones_make_room() -> None:
     clock = Clock()
     tickets = Tickets(clock)
     for _ in range(TICKETS_MAX):
-        tickets.issue(ANYBODY, "")
+        tickets.issue(ANONYMOUS, "")
     with pytest.raises(RefusalError) as caught:
-        tickets.issue(ANYBODY, "")
+        tickets.issue(ANONYMOUS, "")
     assert caught.value.code == "rate_limited"
     clock.now = LIFETIME_S
-    assert tickets.redeem(tickets.issue(ANYBODY, ""), "") is ANYBODY
+    assert tickets.redeem(tickets.issue(ANONYMOUS, ""), "") is ANONYMOUS
