@@ -6,6 +6,7 @@ Each job is a module beside this one, imported here; what it needs is imported w
 """
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -42,6 +43,8 @@ class Jobs(TyperGroup):
         try:
             return super().invoke(ctx)
         except PipelineError as error:
+            if before is None:
+                _silence_spark()
             output.say(str(error))
             raise typer.Exit(_EXIT_CODES.get(error.code, 1)) from None
         except ModuleNotFoundError as error:
@@ -92,6 +95,15 @@ def _session() -> "SparkSession | None":
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession()
+
+
+def _silence_spark() -> None:
+    """Keep what Spark logs of its end from following the reason that a job ends with."""
+    session = _session()
+    if session is not None:
+        # A driver that is gone logs nothing.
+        with suppress(Exception):
+            session.sparkContext.setLogLevel("OFF")
 
 
 def _say_retries() -> None:
