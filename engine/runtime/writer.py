@@ -289,7 +289,7 @@ class Writer:
         self._end_write(began)
 
     async def _write_all(self) -> None:
-        """Write everything that is staged, unless the log is poisoned: nobody stages any more."""
+        """Write everything that is staged, unless the log is poisoned. Nothing is staged after it."""
         while self.log.poisoned is None and self.log.written_upto < self.log.staged_upto:
             if self._writing is not None:
                 await asyncio.wait((self._writing,))

@@ -213,7 +213,7 @@ def _checked(source: Mapping[str, str]) -> dict[str, str]:
 
 
 def _moved(before: Offsets, ends: Offsets) -> Iterator[Range]:
-    """Ranges of which nobody has counted the entries."""
+    """Ranges whose entries are not counted yet."""
     for name, end in ends.items():
         start = before.get(name)
         key = StreamKey(*offsets.parts(name), end.generation)
@@ -236,7 +236,7 @@ def _settle(gateway: Gateway, stream: str, end: Position) -> None:
     try:
         calls.archived_up_to(gateway, stream, end.id)
     except Refused as refused:
-        # Deleted meanwhile: nobody is left to learn of it.
+        # The stream was deleted meanwhile.
         if refused.problem != "no_stream":
             raise
 

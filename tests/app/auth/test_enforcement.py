@@ -43,7 +43,7 @@ NEEDED: Final = {
     "publish": Action.WRITE,
     "tailStreams": Action.READ,
     "listStreams": Action.READ,
-    # Whatever the token allows.
+    # Any grant will do.
     "createTicket": None,
 }
 
@@ -129,7 +129,7 @@ async def test_every_route_allows_what_the_grant_says_and_nothing_else(
 async def test_every_route_refuses_callers_without_a_token(
     engine: Engine, tmp_path: Path, *, fast_path: bool
 ) -> None:
-    """401, whatever else is wrong with the request."""
+    """401, also where the request is wrong in other ways."""
     app = await app_with(engine, tmp_path, fast_path=fast_path)
     for token in (None, "wrong", made("*:*").text):
         async with client(app, token) as http:
